@@ -1,0 +1,33 @@
+# The first CPython of a version that the pinned packages support.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: install demo test lint bench clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "ebbtide needs Python 3.11, 3.12 or 3.13; none is on the PATH" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The main job with its embedded defaults: the pipeline on a generated market, no account, no server.
+demo: $(INSTALLED)
+	$(BIN)/python -m pipelines.demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Timed figures, each beside the floor it is measured against; never a pass or fail.
+bench: $(INSTALLED)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -q -s -p no:xdist
+
+clean:
+	rm -rf data reports .mlflow .prefect .mypy_cache .ruff_cache .hypothesis

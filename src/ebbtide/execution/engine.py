@@ -1,0 +1,457 @@
+"""The engine: drives one policy over one provider, from its first decision to the last job's end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.execution.ledger import Ledger
+from ebbtide.execution.provider import Provider
+from ebbtide.execution.timeline import Moment, Timeline
+from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.policies.protocol import (
+    Action,
+    Assign,
+    Event,
+    Policy,
+    Release,
+    Request,
+    Save,
+    Stop,
+    Wake,
+    WakeAt,
+    WakeAtStep,
+)
+from ebbtide.utc import HOUR_S
+from ebbtide.workloads.job import Job
+from ebbtide.workloads.progress import JobProgress
+
+# A policy that answers its own events without time passing would never end.
+_MAX_DECISIONS_AT_ONE_TIME = 10_000
+
+_ALWAYS = frozenset(
+    {Wake.START, Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED,
+     Wake.TIMER}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one run.
+
+    Attributes:
+        policy: Its name.
+        start_s: When it began, seconds since 1970.
+        end_s: When its last job was done, or when the provider's time ran out.
+        finished: Whether all jobs were done.
+        cost_usd: Net of refunds.
+        refund_usd: Charged and given back.
+        revocations: Leases that the provider took, once charging had begun.
+        checkpoints: Complete ones.
+        steps_lost: Run, and run again because they were not saved.
+        leases: All that were asked for.
+        jobs: Their progress at the end.
+        ledger: Every charge and refund.
+        timeline: Every event, if it was recorded.
+        decisions: How often the policy was asked.
+    """
+
+    policy: str
+    start_s: float
+    end_s: float
+    finished: bool
+    cost_usd: float
+    refund_usd: float
+    revocations: int
+    checkpoints: int
+    steps_lost: float
+    leases: tuple[Lease, ...]
+    jobs: tuple[JobProgress, ...]
+    ledger: Ledger
+    timeline: Timeline
+    decisions: int
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start until the last job was done."""
+        return self.end_s - self.start_s
+
+    def __str__(self) -> str:
+        end = "finished" if self.finished else "not finished"
+        return (
+            f"{self.policy}: {end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
+            f"(refunded {self.refund_usd:.4f}); {len(self.leases)} leases, {self.revocations} revoked, "
+            f"{self.checkpoints} checkpoints, {self.steps_lost:.0f} steps lost"
+        )
+
+
+class PolicyError(RuntimeError):
+    """A policy asked for what cannot be: a bug in the policy, not in the input."""
+
+
+class Engine:
+    """One run of one policy. It is also the `View` that the policy sees.
+
+    Args:
+        policy: Decides.
+        jobs: What is to be done.
+        provider: Rents and trains.
+        billing: Charges spot leases; on-demand leases are charged by the on-demand preset.
+        catalogue: List prices.
+        seed: Of the policy's random numbers.
+        record: Keep a timeline.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        jobs: Sequence[Job],
+        provider: Provider,
+        billing: Billing,
+        *,
+        catalogue: Catalogue | None = None,
+        seed: int = 0,
+        record: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.billing = billing
+        self.jobs = [JobProgress(job_id, job) for job_id, job in enumerate(jobs)]
+        self.events: Sequence[Event] = ()
+        self.memory: dict[str, Any] = {}
+        self.ledger = Ledger()
+        self.timeline = Timeline()
+        self._provider = provider
+        self._catalogue = catalogue or default_catalogue()
+        self._seed = seed
+        self._record = record
+        self._leases: list[Lease] = []
+        self._open: dict[int, Lease] = {}
+        self._for_job: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self._draining: list[Lease] = []
+        self._timers: list[tuple[float, int, Wake, int]] = []
+        self._decisions = 0
+        self._timers_set = 0
+        self._unfinished = len(self.jobs)
+        self._rates: dict[tuple[int, str, str], float] = {}
+        self._wakes = _ALWAYS | policy.wakes_on
+        self._list_prices: dict[Market, float | None] = {}
+
+    def run(self) -> Outcome:
+        """Run to the end of the last job, or of the provider's time."""
+        start_s = self._provider.now_s
+        self._provider.start(self.jobs, watch_prices=Wake.PRICE in self._wakes)
+        try:
+            self._ask([Event(Wake.START, start_s)])
+            decided_at, decided = start_s, 0
+            while self._unfinished:
+                events = self._next_events()
+                if events is None:
+                    break
+                wanted = [event for event in events if event.wake in self._wakes]
+                if wanted:
+                    now_s = self.now_s
+                    decided = decided + 1 if now_s == decided_at else 0
+                    decided_at = now_s
+                    if decided > _MAX_DECISIONS_AT_ONE_TIME:
+                        raise PolicyError(f"policy {self.policy.name} answers itself without end at one time")
+                    self._ask(wanted)
+            return self._outcome(start_s)
+        finally:
+            for lease in list(self._open.values()):
+                self._end(lease)
+            self._provider.close()
+
+    # What the policy sees.
+
+    @property
+    def now_s(self) -> float:
+        return self._provider.now_s
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._provider.markets
+
+    def price(self, market: Market) -> float:
+        return self._provider.prices(market).at(self.now_s)
+
+    def on_demand_price(self, market: Market) -> float | None:
+        if market not in self._list_prices:
+            price = self._catalogue.on_demand_usd_per_hour(market, self.now_s)
+            self._list_prices[market] = price
+        return self._list_prices[market]
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        # A price set at this very moment is known now.
+        end_s = math.nextafter(self.now_s, math.inf)
+        return self._provider.prices(market).between(self.now_s - duration_s, end_s)
+
+    def mean_price(self, market: Market, duration_s: float) -> float:
+        mean = self._provider.prices(market).mean(self.now_s - duration_s, self.now_s)
+        return self.price(market) if math.isnan(mean) else mean
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return list(self._open.values())
+
+    def lease(self, lease_id: int) -> Lease:
+        return self._leases[lease_id]
+
+    def leases_of(self, job_id: int) -> Sequence[Lease]:
+        assigned = self.jobs[job_id].leases
+        coming = [
+            self._open[lease] for lease, job in self._for_job.items() if job == job_id and lease in self._open
+        ]
+        return [*assigned, *(lease for lease in coming if lease not in assigned)]
+
+    def steps_per_s(self, job: Job, market: Market) -> float:
+        key = (id(job), market.cloud, market.instance_type)
+        if key not in self._rates:
+            self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        return self._rates[key]
+
+    @property
+    def spent_usd(self) -> float:
+        open_usd = (
+            self._bill(lease, self.now_s, Ending.RELEASED).usd for lease in self._open.values() if lease.is_charged
+        )
+        return math.fsum([self.ledger.total_usd, *open_usd])
+
+    @property
+    def random(self) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self._decisions])
+
+    # Events in, actions out.
+
+    def _next_events(self) -> list[Event] | None:
+        """What happens next; None when nothing more can."""
+        provider = self._provider
+        while True:
+            until_s = self._timers[0][0] if self._timers else math.inf
+            if until_s <= provider.now_s:
+                return self._due_timers()
+            event = provider.next_event(until_s)
+            if event is not None:
+                self._note(event)
+                return [event]
+            if provider.is_over or not self._timers:
+                return None
+
+    def _due_timers(self) -> list[Event]:
+        events = []
+        while self._timers and self._timers[0][0] <= self.now_s:
+            _, _, wake, lease_id = heappop(self._timers)
+            if wake is Wake.TIMER:
+                events.append(Event(Wake.TIMER, self.now_s))
+            elif self._leases[lease_id].is_open:
+                events.append(Event(Wake.PERIOD_END, self.now_s, lease_id=lease_id))
+                self._set_period_timer(self._leases[lease_id])
+        return events
+
+    def _note(self, event: Event) -> None:
+        """Keep the engine's own books before the policy is asked."""
+        wake = event.wake
+        if event.lease_id >= 0:
+            lease = self._leases[event.lease_id]
+            if wake is Wake.RUNNING:
+                self._booted(lease)
+            elif wake is Wake.LAUNCH_FAILED:
+                self._open.pop(lease.lease_id, None)
+                self._forget(lease)
+            elif wake is Wake.ENDED:
+                self._settle(lease, Ending.REVOKED)
+        elif wake is Wake.FINISHED:
+            self._job_done(event.job_id)
+        if self._record:
+            self._remember(wake, event.lease_id, event.job_id, event.detail)
+        self._end_drained()
+
+    def _booted(self, lease: Lease) -> None:
+        job_id = self._for_job.get(lease.lease_id)
+        if job_id is not None and not self.jobs[job_id].is_finished:
+            self._assign(job_id, [*self.jobs[job_id].leases, lease])
+        if Wake.PERIOD_END in self._wakes:
+            self._set_period_timer(lease)
+
+    def _ask(self, events: Sequence[Event]) -> None:
+        self._decisions += 1
+        self.events = events
+        self._provider.refresh()
+        for action in self.policy.decide(self) or ():
+            self._do(action)
+        self._end_drained()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Request():
+                self._request(action)
+            case Release(lease_id, save):
+                self._release(self._leases[lease_id], save)
+            case Assign(job, lease_ids):
+                # What the policy says now stands over what its requests said.
+                for lease_id, of in list(self._for_job.items()):
+                    if of == job or lease_id in lease_ids:
+                        del self._for_job[lease_id]
+                self._assign(job, [self._leases[lease_id] for lease_id in lease_ids])
+            case Save(job):
+                self._provider.save(job)
+            case Stop(job):
+                self._provider.stop(job)
+            case WakeAt(time_s):
+                self._set_timer(time_s, Wake.TIMER)
+            case WakeAtStep(job, step):
+                self._provider.wake_at_step(job, step)
+            case _:
+                raise PolicyError(f"policy {self.policy.name} answered {action!r}, which is no action")
+
+    def _request(self, request: Request) -> None:
+        if request.on_demand and self.on_demand_price(request.market) is None:
+            raise InputError(f"on-demand price of {request.market} is not known; it cannot be rented on demand")
+        for _ in range(request.count):
+            lease = Lease(
+                len(self._leases),
+                request.market,
+                math.inf if request.on_demand else request.max_price_usd_per_hour,
+                request.on_demand,
+                self.now_s,
+            )
+            self._leases.append(lease)
+            self._open[lease.lease_id] = lease
+            if request.job is not None:
+                self._for_job[lease.lease_id] = request.job
+            if request.keep:
+                self._kept.add(lease.lease_id)
+            if self._record:
+                way = "on demand" if request.on_demand else f"max price {request.max_price_usd_per_hour:.4f}"
+                self._remember("requested", lease.lease_id, -1, f"{request.market}, {way}")
+            self._provider.launch(lease)
+
+    def _assign(self, job_id: int, leases: list[Lease]) -> None:
+        leases = [lease for lease in leases if lease.is_open]
+        job = self.jobs[job_id]
+        for lease in leases:
+            beside = sum(other.job.share for other in self.jobs if other is not job and lease in other.leases)
+            if beside + job.job.share > 1 + 1e-9:
+                raise PolicyError(f"lease {lease.lease_id} is full: job {job.job.name} does not fit beside others")
+        job.leases = leases
+        self._provider.assign(job_id, leases)
+
+    def _release(self, lease: Lease, save: bool) -> None:
+        if not lease.is_open or lease in self._draining:
+            return
+        if not save or not self._provider.in_use(lease):
+            self._end(lease)
+            return
+        self._draining.append(lease)
+        for job in self.jobs:
+            if lease in job.leases:
+                self._assign(job.job_id, [other for other in job.leases if other is not lease])
+
+    def _end_drained(self) -> None:
+        for lease in [lease for lease in self._draining if not self._provider.in_use(lease)]:
+            self._end(lease)
+
+    def _job_done(self, job_id: int) -> None:
+        """Release the machines that were rented for the job alone."""
+        self._unfinished -= 1
+        job = self.jobs[job_id]
+        mine = {lease.lease_id for lease in job.leases}
+        mine |= {lease_id for lease_id, of in self._for_job.items() if of == job_id}
+        job.leases = []
+        for lease_id in sorted(mine - self._kept):
+            lease = self._leases[lease_id]
+            if lease.is_open and not any(lease in other.leases for other in self.jobs):
+                self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        """Give a machine back now."""
+        if not lease.is_open:
+            return
+        self._provider.terminate(lease)
+        self._settle(lease, Ending.RELEASED)
+        if self._record:
+            self._remember("released", lease.lease_id, -1, "")
+
+    def _settle(self, lease: Lease, ending: Ending) -> None:
+        """Charge an ended lease and forget it."""
+        self._open.pop(lease.lease_id, None)
+        if lease.is_charged:
+            self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        self._for_job.pop(lease.lease_id, None)
+        self._draining = [other for other in self._draining if other is not lease]
+        for job in self.jobs:
+            if lease in job.leases:
+                job.leases = [other for other in job.leases if other is not lease]
+
+    def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
+        if not lease.on_demand:
+            return self.billing.bill(self._provider.prices(lease.market), lease.started_s, end_s, ending)
+        price = self.on_demand_price(lease.market)
+        prices = PriceSeries(np.array([lease.started_s]), np.array([math.nan if price is None else price]))
+        return ON_DEMAND.bill(prices, lease.started_s, end_s, ending)
+
+    def _set_timer(self, time_s: float, wake: Wake, lease_id: int = -1) -> None:
+        self._timers_set += 1
+        heappush(self._timers, (max(time_s, self.now_s), self._timers_set, wake, lease_id))
+
+    def _set_period_timer(self, lease: Lease) -> None:
+        """Wake the policy shortly before the lease's next charge."""
+        lead_s = getattr(self.policy, "period_lead_s", 0.0)
+        period_s = self.billing.period_s
+        paid = math.floor((self.now_s + lead_s - lease.started_s) / period_s) + 1
+        self._set_timer(lease.started_s + paid * period_s - lead_s, Wake.PERIOD_END, lease.lease_id)
+
+    def _remember(self, what: str, lease_id: int, job_id: int, detail: str) -> None:
+        self._provider.refresh()
+        done = sum(job.steps_done for job in self.jobs)
+        self.timeline.add(Moment(self.now_s, str(what), lease_id, job_id, detail, done))
+
+    def _outcome(self, start_s: float) -> Outcome:
+        finished = not self._unfinished
+        end_s = max(job.finished_s for job in self.jobs) if finished else self.now_s
+        for lease in list(self._open.values()):
+            self._end(lease)
+        return Outcome(
+            self.policy.name,
+            start_s,
+            end_s,
+            finished,
+            self.ledger.total_usd,
+            self.ledger.refund_usd,
+            sum(lease.state is LeaseState.REVOKED for lease in self._leases),
+            sum(job.checkpoints for job in self.jobs),
+            math.fsum(job.steps_lost for job in self.jobs),
+            tuple(self._leases),
+            tuple(self.jobs),
+            self.ledger,
+            self.timeline,
+            self._decisions,
+        )
+
+
+def run_policy(
+    policy: Policy,
+    jobs: Iterable[Job],
+    provider: Provider,
+    billing: Billing,
+    *,
+    catalogue: Catalogue | None = None,
+    seed: int = 0,
+    record: bool = False,
+) -> Outcome:
+    """Run one policy once: see `Engine`."""
+    engine = Engine(policy, list(jobs), provider, billing, catalogue=catalogue, seed=seed, record=record)
+    return engine.run()

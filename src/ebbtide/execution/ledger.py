@@ -1,0 +1,84 @@
+"""The ledger: every charge and every refund."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pandas as pd
+
+from ebbtide.market.billing import Bill
+from ebbtide.market.leases import Lease
+from ebbtide.utc import from_epoch_s
+
+
+class Entry(StrEnum):
+    """What a line is for."""
+
+    CHARGE = "charge"
+    REFUND = "refund"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One entry. `usd` is what it adds to the cost: refunds are negative.
+
+    `start_s` to `end_s` is the time paid for, or for a refund the lease's.
+    """
+
+    entry: Entry
+    lease_id: int
+    market: str
+    on_demand: bool
+    start_s: float
+    end_s: float
+    price_usd_per_hour: float
+    usd: float
+
+
+class Ledger:
+    """Lines in the order in which leases ended."""
+
+    def __init__(self) -> None:
+        self._bills: list[tuple[Lease, Bill]] = []
+
+    def add(self, lease: Lease, bill: Bill) -> None:
+        """Enter the bill of an ended lease."""
+        self._bills.append((lease, bill))
+
+    @property
+    def lines(self) -> tuple[LedgerLine, ...]:
+        """All entries. Made when asked for: most backtests want only the sums."""
+        lines = []
+        for lease, bill in self._bills:
+            market = str(lease.market)
+            lines += [
+                LedgerLine(Entry.CHARGE, lease.lease_id, market, lease.on_demand, charge.start_s,
+                           charge.end_s, charge.price_usd_per_hour, charge.usd)
+                for charge in bill.charges
+            ]  # fmt: skip
+            if bill.refund_usd:
+                lines.append(
+                    LedgerLine(Entry.REFUND, lease.lease_id, market, lease.on_demand, lease.started_s,
+                               lease.ended_s, math.nan, -bill.refund_usd)
+                )  # fmt: skip
+        return tuple(lines)
+
+    @property
+    def total_usd(self) -> float:
+        """What was paid, refunds taken off."""
+        return math.fsum(bill.usd for _, bill in self._bills)
+
+    @property
+    def refund_usd(self) -> float:
+        """What was charged and given back."""
+        return math.fsum(bill.refund_usd for _, bill in self._bills)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The lines as a table, times as UTC datetimes."""
+        frame = pd.DataFrame([[getattr(line, name) for name in LedgerLine.__slots__] for line in self.lines],
+                             columns=list(LedgerLine.__slots__))  # fmt: skip
+        for name in ("start", "end"):
+            frame[name] = [from_epoch_s(time_s) for time_s in frame.pop(f"{name}_s")]
+        return frame

@@ -1,0 +1,1 @@
+"""Experiments: policies x starts -> tables, figures and tracked runs."""

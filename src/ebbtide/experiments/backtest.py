@@ -1,0 +1,130 @@
+"""Backtests: every policy from every start, on one history and one billing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ebbtide.errors import InputError
+from ebbtide.execution.engine import Outcome, run_policy
+from ebbtide.execution.replay import ReplayProvider
+from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.experiments.result import BacktestResult
+from ebbtide.experiments.starts import check_can_finish, draw_starts, given_starts
+from ebbtide.market.availability import Availability
+from ebbtide.market.billing import Billing, billing_preset
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.protocol import Policy
+from ebbtide.utc import Time
+from ebbtide.workloads.job import Job
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything about a backtest but the policies and the starts.
+
+    Attributes:
+        jobs: What is to be done.
+        prices: The markets.
+        billing: Of spot leases.
+        availability: Capacity, of the markets that have a record.
+        delay: How long machines take to start.
+        catalogue: Instance types and list prices.
+        seed: Of the policies' random numbers.
+    """
+
+    jobs: tuple[Job, ...]
+    prices: PriceHistory
+    billing: Billing
+    availability: Availability | None = None
+    delay: StartDelay = field(default_factory=StartDelay)
+    catalogue: Catalogue = field(default_factory=default_catalogue)
+    seed: int = 0
+
+    def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
+        """One policy from one start: the same outcome every time."""
+        market = ReplayedMarket(
+            self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
+        )
+        provider = ReplayProvider(market, catalogue=self.catalogue)
+        return run_policy(
+            policy,
+            self.jobs,
+            provider,
+            self.billing,
+            catalogue=self.catalogue,
+            seed=self.seed,
+            record=record,
+        )
+
+
+def backtest(
+    policies: Sequence[Policy],
+    job: Job | Sequence[Job],
+    prices: PriceHistory,
+    *,
+    billing: str | Billing = "ec2-second",
+    starts: int | Sequence[Time] = 100,
+    seed: int = 0,
+    availability: Availability | None = None,
+    delay: StartDelay | None = None,
+    catalogue: Catalogue | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> BacktestResult:
+    """Replay every policy from the same starts.
+
+    Args:
+        policies: What to compare; names must differ.
+        job: One job, or several that run together.
+        prices: The markets.
+        billing: A preset's name or a rule.
+        starts: How many starts to draw, or the times themselves.
+        seed: Of the starts and of the policies' random numbers.
+        availability: Capacity, where it is recorded.
+        delay: How long machines take to start.
+        catalogue: Instance types and list prices.
+        on_progress: Called with the number of replays done so far.
+
+    Returns:
+        The outcomes; print it for the table, `plot()` it for the picture.
+
+    Raises:
+        InputError: No policy or two of one name, an unknown preset, a start outside the history, or a job that
+            can never finish.
+    """
+    names = [policy.name for policy in policies]
+    if not policies:
+        raise InputError("no policy to backtest; give one or more")
+    if len(set(names)) < len(names):
+        raise InputError(f"two policies are named {next(name for name in names if names.count(name) > 1)!r}")
+    jobs = (job,) if isinstance(job, Job) else tuple(job)
+    if not jobs:
+        raise InputError("no job to run; give one or more")
+    scenario = Scenario(
+        jobs,
+        prices,
+        billing_preset(billing) if isinstance(billing, str) else billing,
+        availability,
+        delay or StartDelay(),
+        catalogue or default_catalogue(),
+        seed,
+    )
+    for each in jobs:
+        check_can_finish(each, prices, scenario.billing.max_lifetime_s, scenario.catalogue)
+    longest = max(jobs, key=lambda each: each.steps)
+    if isinstance(starts, int):
+        start_times = draw_starts(longest, prices, starts, seed, scenario.catalogue)
+    else:
+        start_times = given_starts(prices, starts)
+    outcomes: dict[str, tuple[Outcome, ...]] = {}
+    done = 0
+    for policy in policies:
+        runs = []
+        for start_s in start_times:
+            runs.append(scenario.run(policy, start_s))
+            done += 1
+            if on_progress:
+                on_progress(done)
+        outcomes[policy.name] = tuple(runs)
+    return BacktestResult(tuple(policies), scenario, start_times, outcomes)

@@ -1,0 +1,160 @@
+"""Availability: how many machines a market has to give, over time.
+
+Today's clouds revoke for want of capacity, not for price. A market without a record always has machines.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import LINUX, Market
+from ebbtide.market.price_series import Floats
+from ebbtide.market.sources.ec2_json import region_of_zone
+from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.market.sources.validation import parsed_times
+from ebbtide.utc import iso
+
+
+class CapacitySeries:
+    """Machines available in one market: `nodes[i]` from `times_s[i]` until `times_s[i + 1]`, or `end_s`.
+
+    Before the first record and after `end_s` nothing is known, and nothing is available.
+    """
+
+    def __init__(self, times_s: Floats, nodes: np.ndarray, end_s: float) -> None:
+        keep = np.append(True, np.diff(nodes) != 0)
+        self.times_s = times_s[keep]
+        self.nodes = nodes[keep].astype(np.int64)
+        self.end_s = end_s
+
+    @cached_property
+    def _times(self) -> list[float]:
+        times: list[float] = self.times_s.tolist()
+        return times
+
+    def at(self, time_s: float) -> int:
+        """Machines available at `time_s`."""
+        index = bisect_right(self._times, time_s) - 1
+        return int(self.nodes[index]) if index >= 0 and time_s < self.end_s else 0
+
+    def next_below(self, time_s: float, nodes: int) -> float:
+        """The first moment from `time_s` on with fewer than `nodes` machines."""
+        if self.at(time_s) < nodes:
+            return time_s
+        index = bisect_right(self._times, time_s)
+        below = np.flatnonzero(self.nodes[index:] < nodes)
+        return self._times[index + int(below[0])] if len(below) else self.end_s
+
+    def next_change(self, time_s: float) -> float:
+        """When the number next changes after `time_s`; infinity if never."""
+        index = bisect_right(self._times, time_s)
+        if index < len(self._times):
+            return self._times[index]
+        return self.end_s if time_s < self.end_s else math.inf
+
+    def share_available(self, nodes: int = 1) -> float:
+        """The share of the recorded time with at least `nodes` machines."""
+        held = np.diff(self.times_s, append=self.end_s)
+        return float(held[self.nodes >= nodes].sum() / held.sum())
+
+
+class Availability(Mapping[Market, CapacitySeries]):
+    """The capacity of many markets. Markets it does not hold are unlimited."""
+
+    def __init__(self, series: Mapping[Market, CapacitySeries]) -> None:
+        self._series = dict(sorted(series.items()))
+
+    def __getitem__(self, market: Market) -> CapacitySeries:
+        return self._series[market]
+
+    def __iter__(self) -> Iterator[Market]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def __repr__(self) -> str:
+        spans = [f"{iso(s.times_s[0])} to {iso(s.end_s)}" for s in self._series.values()][:1]
+        return f"<Availability of {len(self)} markets{', ' + spans[0] if spans else ''}>"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Availability:
+        """Read launch probes, capacity rounds or tick lists (`../shared/traces/README.md`) from Parquet.
+
+        Launch probes have a row a probe with `available` 0 or 1; capacity rounds have `launched` of
+        `requested`; tick lists have `data`, a count every `gap_seconds` from `start`.
+
+        Raises:
+            InputError: The file is none of these, or a row is not what it should be.
+        """
+        frame = load_parquet(path)
+        if frame.empty:
+            raise InputError("holds no rows", file=path)
+        if {"data", "gap_seconds", "start", "zone", "device"} <= set(frame.columns):
+            return cls(_from_ticks(frame, path))
+        for column in ("available", "launched"):
+            if {column, "timestamp", "zone", "instance_type"} <= set(frame.columns):
+                return cls(_from_probes(frame, column, path))
+        raise InputError(
+            "is not an availability record: needs timestamp, zone, instance_type and available or launched, "
+            "or start, gap_seconds, zone, device and data",
+            file=path,
+        )
+
+
+def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:
+    frame = frame.assign(timestamp=parsed_times(frame["timestamp"], path, "timestamp"))
+    bad = frame[column].isna() | (frame[column] < 0)
+    if bad.any():
+        row = int(np.argmax(bad.to_numpy())) + 1
+        raise InputError("is missing or negative", file=path, row=row, field=column)
+    series = {}
+    keys = ["cloud", "region", "zone", "instance_type"]
+    for key, rows in frame.groupby(keys, observed=True, sort=False):
+        assert isinstance(key, tuple)
+        rows = rows.sort_values("timestamp", kind="stable").drop_duplicates("timestamp", keep="last")
+        times = rows["timestamp"].astype("int64").to_numpy() / 1e6
+        # The last probe speaks for one more interval.
+        interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+        market = Market(cloud=str(key[0]), region=str(key[1]), zone=str(key[2]), instance_type=str(key[3]))
+        series[market] = CapacitySeries(times, rows[column].to_numpy(), float(times[-1]) + interval)
+    return series
+
+
+def _from_ticks(frame: pd.DataFrame, path: str | Path) -> dict[Market, CapacitySeries]:
+    starts = parsed_times(frame["start"], path, "start").astype("int64").to_numpy() / 1e6
+    series: dict[Market, CapacitySeries] = {}
+    for row, start in zip(frame.to_dict("records"), starts.tolist(), strict=True):
+        nodes, gap_s = np.asarray(row["data"]), float(row["gap_seconds"])
+        times = start + np.arange(len(nodes)) * gap_s
+        cloud, zone = str(row["cloud"]), str(row["zone"])
+        region = region_of_zone(zone) if cloud == "aws" else zone.rsplit("-", 1)[0]
+        name = _instance_type(cloud, str(row["device"]), int(row.get("device_count", 1)))
+        market = Market(cloud, region, zone, name, LINUX)
+        if market in series:
+            # One zone was probed more than once; later traces of another kind get a product of their own.
+            kind = f"{row.get('kind', 'trace')} {iso(start)[:10]} of {row.get('nodes', 1)}"
+            market = Market(cloud, region, zone, name, f"{LINUX} ({kind})")
+        series[market] = CapacitySeries(times, nodes, float(times[-1]) + gap_s)
+    return series
+
+
+def _instance_type(cloud: str, device: str, count: int) -> str:
+    """The smallest instance type with `count` of an accelerator; `DEVICE-COUNT` where there is none."""
+    fitting = [
+        entry
+        for entry in default_catalogue().instance_types
+        if entry.cloud == cloud
+        and entry.accelerator_count == count
+        and (entry.accelerator or "").lower().endswith(f" {device.lower()}")
+    ]
+    return min(fitting, key=lambda entry: entry.vcpus).name if fitting else f"{device}-{count}"

@@ -1,0 +1,182 @@
+"""How a lease is charged: one rule with five parameters, and the presets that real clouds have used.
+
+A lease is charged in whole periods. Each period costs the price in force when it begins. When the provider
+takes the machine back, what the preset refunds is charged and given back, so that the ledger shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.utc import DAY_S, HOUR_S, iso
+
+_US = 1_000_000
+
+
+class Ending(StrEnum):
+    """Who ended a lease."""
+
+    RELEASED = "released"
+    REVOKED = "revoked"
+
+
+class Refund(StrEnum):
+    """What a provider gives back when it revokes."""
+
+    NOTHING = "nothing"
+    LAST_PARTIAL_PERIOD = "last partial period"
+    WITHIN_FIRST_HOUR = "everything, within the first hour"
+
+
+class Charged(StrEnum):
+    """Which price a period costs."""
+
+    AT_PERIOD_START = "at the start of each period"
+    AT_LEASE_START = "at the start of the lease"
+    ON_DEMAND = "on-demand"
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Periods of one lease at one price.
+
+    `start_s` to `end_s` is the time paid for: it may run past the lease's end, by the rest of a period.
+    """
+
+    start_s: float
+    end_s: float
+    price_usd_per_hour: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a lease cost: the charges, and what of their sum was refunded."""
+
+    charges: tuple[Charge, ...]
+    refund_usd: float
+
+    @property
+    def charged_usd(self) -> float:
+        return math.fsum(charge.usd for charge in self.charges)
+
+    @property
+    def usd(self) -> float:
+        """Net of the refund; zero, exactly, where all was refunded."""
+        return math.fsum([*(charge.usd for charge in self.charges), -self.refund_usd])
+
+
+@dataclass(frozen=True)
+class Billing:
+    """A charging rule.
+
+    Attributes:
+        name: The preset's name.
+        period_s: Usage is rounded up to whole periods.
+        minimum_s: And to at least this.
+        charged: Which price a period costs.
+        refund: What is given back when the provider revokes.
+        notice_s: Warning before a revocation.
+        price_revokes: Whether a price above the lease's max price revokes it.
+        max_lifetime_s: The provider ends every lease at this age.
+    """
+
+    name: str
+    period_s: float
+    minimum_s: float = 0.0
+    charged: Charged = Charged.AT_PERIOD_START
+    refund: Refund = Refund.NOTHING
+    notice_s: float = 120.0
+    price_revokes: bool = False
+    max_lifetime_s: float = math.inf
+
+    def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
+        """Charge a lease that ran from `start_s` to `end_s`.
+
+        Args:
+            prices: The market's prices, known from `start_s` on; for `Charged.ON_DEMAND` the list price.
+            start_s: When charging began, seconds since 1970.
+            end_s: When the lease ended.
+            ending: Who ended it.
+
+        Raises:
+            InputError: The lease ends before it starts, or its price is not known.
+        """
+        if end_s < start_s:
+            raise InputError(f"lease ends at {iso(end_s)}, before it starts at {iso(start_s)}")
+        if self.charged is not Charged.AT_PERIOD_START:
+            prices = PriceSeries(np.array([start_s]), np.array([prices.at(start_s)]))
+        # Whole microseconds, so that a lease of exactly n periods is not charged for n + 1.
+        start_us, used_us = round(start_s * _US), round(end_s * _US) - round(start_s * _US)
+        period_us = round(self.period_s * _US)
+        periods = -(-max(used_us, round(self.minimum_s * _US)) // period_us)
+        charges = _charges(prices, start_us, period_us, periods)
+        if ending is Ending.RELEASED:
+            return Bill(charges, 0.0)
+        return Bill(charges, self._refund_usd(charges, used_us, period_us))
+
+    def _refund_usd(self, charges: tuple[Charge, ...], used_us: int, period_us: int) -> float:
+        if self.refund is Refund.WITHIN_FIRST_HOUR and used_us < HOUR_S * _US:
+            return math.fsum(charge.usd for charge in charges)
+        if self.refund is Refund.LAST_PARTIAL_PERIOD and used_us % period_us:
+            return charges[-1].price_usd_per_hour * self.period_s / HOUR_S
+        return 0.0
+
+
+def _charges(prices: PriceSeries, start_us: int, period_us: int, periods: int) -> tuple[Charge, ...]:
+    """One charge for each price that whole periods from `start_us` begin at."""
+    if not periods:
+        return ()
+    end_us = start_us + periods * period_us
+    times_s, values = prices.between(start_us / _US, end_us / _US)
+    if not len(times_s) or round(times_s[0] * _US) > start_us or np.isnan(values).any():
+        raise InputError(f"no price is known at {iso(start_us / _US)}, when a lease is charged")
+    offsets_us = np.round(times_s * _US).astype(np.int64) - start_us
+    # Period k begins at k * period_us; the first at or after an offset is its quotient, rounded up.
+    first = -(-offsets_us // period_us)
+    last = np.append(first[1:], periods)
+    return tuple(
+        Charge(
+            (start_us + k * period_us) / _US,
+            (start_us + n * period_us) / _US,
+            price,
+            price * ((n - k) * period_us / _US) / HOUR_S,
+        )
+        for k, n, price in zip(first.tolist(), last.tolist(), values.tolist(), strict=True)
+        if n > k
+    )
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Billing("ec2-hourly", HOUR_S, refund=Refund.LAST_PARTIAL_PERIOD, price_revokes=True),
+        Billing("ec2-second", 1.0, minimum_s=60.0, refund=Refund.WITHIN_FIRST_HOUR, price_revokes=True),
+        Billing("gcp-preemptible", 1.0, minimum_s=60.0, charged=Charged.AT_LEASE_START, notice_s=30.0,
+                max_lifetime_s=DAY_S),
+        Billing("gcp-spot", 1.0, minimum_s=60.0, notice_s=30.0),
+        Billing("azure-spot", 1.0, notice_s=30.0, price_revokes=True),
+        Billing("per-second", 1.0, notice_s=0.0),
+        Billing("on-demand", 1.0, minimum_s=60.0, charged=Charged.ON_DEMAND, notice_s=0.0),
+    )
+}  # fmt: skip
+
+ON_DEMAND = PRESETS["on-demand"]
+
+
+def billing_preset(name: str) -> Billing:
+    """The preset of that name.
+
+    Raises:
+        InputError: There is none; the message lists those there are.
+    """
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise unknown_name("billing preset", name, PRESETS) from None

@@ -1,0 +1,173 @@
+"""The instance catalogue: what a machine of each type is, and its on-demand price where it is known.
+
+The data lies in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
+`on_demand_prices.csv` (list prices by region, each row the day it was first seen at that price; AWS 2013 to
+2017 after ec2instances.info, MIT; Azure East US 2020). What is not there is unknown, and is never guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.markets import Market
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """A machine: its cores, its memory and its accelerators."""
+
+    cloud: str
+    name: str
+    vcpus: int
+    memory_gib: float
+    accelerator: str | None = None
+    accelerator_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemandPrice:
+    """A list price, and since when it is known to have stood."""
+
+    usd_per_hour: float
+    first_seen: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    first_seen_s: float
+    usd_per_hour: float
+
+
+class Catalogue:
+    """Instance types by (cloud, name), and their on-demand prices by (cloud, region, type, product)."""
+
+    def __init__(
+        self,
+        types: Iterable[InstanceType],
+        prices: Mapping[tuple[str, str, str, str], Iterable[tuple[datetime, float]]],
+    ) -> None:
+        self._types = {(entry.cloud, entry.name): entry for entry in types}
+        self._prices = {
+            key: sorted(
+                (_Price(seen.timestamp(), usd) for seen, usd in rows), key=lambda price: price.first_seen_s
+            )
+            for key, rows in prices.items()
+        }
+
+    def __contains__(self, market: Market) -> bool:
+        return (market.cloud, market.instance_type) in self._types
+
+    def __add__(self, types: Iterable[InstanceType]) -> Catalogue:
+        """This catalogue with more instance types, or others of the same name."""
+        added = Catalogue([*self._types.values(), *types], {})
+        added._prices = self._prices
+        return added
+
+    @property
+    def instance_types(self) -> tuple[InstanceType, ...]:
+        return tuple(self._types.values())
+
+    def instance_type(self, cloud: str, name: str) -> InstanceType:
+        """The machine of that name.
+
+        Raises:
+            InputError: The catalogue does not know it.
+        """
+        try:
+            return self._types[cloud, name]
+        except KeyError:
+            names = [known for of, known in self._types if of == cloud]
+            if not names:
+                raise unknown_name("cloud", cloud, {of for of, _ in self._types}) from None
+            raise unknown_name(f"{cloud} instance type", name, names) from None
+
+    def on_demand(self, market: Market, time_s: float) -> OnDemandPrice | None:
+        """The on-demand list price that goes with `market` at `time_s`, or None where it is not known.
+
+        It is the last one first seen by then; before the first, the first. A price is never borrowed from
+        another region or product.
+        """
+        product = _list_product(market.product)
+        rows = self._prices.get((market.cloud, market.region, market.instance_type, product))
+        if not rows:
+            return None
+        index = max(bisect_right(rows, time_s, key=lambda price: price.first_seen_s) - 1, 0)
+        row = rows[index]
+        return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC))
+
+    def on_demand_usd_per_hour(self, market: Market, time_s: float) -> float | None:
+        """The price alone of `on_demand`."""
+        price = self.on_demand(market, time_s)
+        return price.usd_per_hour if price else None
+
+
+def _list_product(product: str) -> str:
+    """The product under which list prices are kept: those inside a VPC cost the same."""
+    return product.removesuffix(" (Amazon VPC)")
+
+
+_TYPE_FIELDS = ("cloud", "instance_type", "vcpus", "memory_gib", "accelerator", "accelerator_count")
+
+
+def read_instance_types(path: str | Path) -> list[InstanceType]:
+    """Instance types from a CSV file with the columns of the embedded `instance_types.csv`.
+
+    Raises:
+        InputError: A column is missing or a number does not parse; names file, row and field.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+    return _instance_types(text, str(path))
+
+
+def _instance_types(text: str, file: str) -> list[InstanceType]:
+    reader = csv.DictReader(text.splitlines())
+    missing = [field for field in _TYPE_FIELDS if field not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(_TYPE_FIELDS)}", file=file)
+    types = []
+    for number, row in enumerate(reader, 1):
+        numbers: dict[str, float] = {}
+        for field in ("vcpus", "memory_gib", "accelerator_count"):
+            try:
+                numbers[field] = float(row[field] or 0)
+            except ValueError:
+                raise InputError(f"{row[field]!r} is not a number", file=file, row=number, field=field) from None
+        types.append(
+            InstanceType(
+                row["cloud"],
+                row["instance_type"],
+                int(numbers["vcpus"]),
+                numbers["memory_gib"],
+                row["accelerator"] or None,
+                int(numbers["accelerator_count"]),
+            )
+        )
+    return types
+
+
+def _embedded(name: str) -> str:
+    return resources.files("ebbtide.market").joinpath("data", name).read_text(encoding="utf-8")
+
+
+@cache
+def default_catalogue() -> Catalogue:
+    """The catalogue that ships with Ebbtide."""
+    types = _instance_types(_embedded("instance_types.csv"), "instance_types.csv")
+    prices: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = defaultdict(list)
+    for row in csv.DictReader(_embedded("on_demand_prices.csv").splitlines()):
+        key = (row["cloud"], row["region"], row["instance_type"], row["product"])
+        seen = datetime.fromisoformat(row["first_seen"]).replace(tzinfo=UTC)
+        prices[key].append((seen, float(row["on_demand_usd_per_hour"])))
+    return Catalogue(types, prices)

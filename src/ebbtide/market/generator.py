@@ -1,0 +1,243 @@
+"""A generator of auction-era markets, for demonstrations and tests that may not ship real prices.
+
+A market moves between three regimes: calm (a low price that drifts), spiky (short excursions far above
+on-demand) and stuck (above on-demand for hours or days). Its pace follows the day and the week. Markets are
+independent but for a small part of their drift that zones of one type share.
+
+The default `MarketProfile` is set from the 13 markets of us-east-1 in 2015 (`profile_of` measures any history
+in the same terms, and the tests hold the generator to what it finds there).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
+
+
+@dataclass(frozen=True)
+class MarketProfile:
+    """What a market is like, in terms that can be measured.
+
+    Attributes:
+        ratio: The usual price, as a share of on-demand (the time-weighted median).
+        change_interval_min: Median minutes between changes of price.
+        spikes_per_day: Excursions above on-demand that last under `SPIKE_LIMIT_S`.
+        spike_length_min: Their median length.
+        spike_height: Their median price, as a multiple of on-demand.
+        share_stuck: The share of time in excursions of `SPIKE_LIMIT_S` or more.
+    """
+
+    ratio: float = 0.12
+    change_interval_min: float = 7.0
+    spikes_per_day: float = 0.75
+    spike_length_min: float = 7.0
+    spike_height: float = 2.6
+    share_stuck: float = 0.02
+
+
+# An excursion above on-demand shorter than this is a spike; a longer one means the market is stuck there.
+SPIKE_LIMIT_S = 6 * HOUR_S
+
+# How far single markets stray from the profile (log-normal), as the thirteen do.
+_SPREAD = {"ratio": 0.2, "change_interval_min": 0.5, "spikes_per_day": 1.0, "spike_length_min": 0.5,
+           "spike_height": 0.3, "share_stuck": 0.8}  # fmt: skip
+
+_SPIKY_SHARE = 0.2  # of the time not stuck
+_SPIKY_BOOST = 3.0  # spikes come this many times as often in the spiky regime as on average
+_REGIME_DAYS = {"calm": 4.0, "spiky": 1.0, "stuck": 0.8}
+_DRIFT = 0.12  # standard deviation of the log price when calm
+_SHARED_DRIFT = 0.1  # the share of its variance common to the zones of a type
+_FLOOR_OF_RATIO = 0.85  # the price seldom falls below this part of the usual one
+_MAX_HEIGHT = 10.0  # EC2 capped bids at ten times on-demand
+
+DEMO_TYPES = ("c3.xlarge", "g2.2xlarge", "m3.medium", "r3.large")
+DEMO_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+
+
+def demo_markets() -> tuple[Market, ...]:
+    """The markets of the embedded default: four types in three zones."""
+    return tuple(Market("aws", "us-east-1", zone, name) for name in DEMO_TYPES for zone in DEMO_ZONES)
+
+
+def generate_prices(
+    markets: Iterable[Market] | None = None,
+    *,
+    start: Time = "2015-04-01T00:00:00Z",
+    days: float = 60.0,
+    seed: int = 0,
+    profile: MarketProfile | None = None,
+) -> PriceHistory:
+    """Generate a price history.
+
+    Args:
+        markets: Each needs a known on-demand price; the demo markets by default.
+        start: When the record begins.
+        days: How long it is.
+        seed: The same seed gives the same prices; each market's depend on its name and the seed alone.
+        profile: What the markets are like.
+
+    Raises:
+        InputError: `days` is not positive, or a market's on-demand price is not known.
+    """
+    if not days > 0:
+        raise InputError(f"days is {days}; it must be positive")
+    start_s = to_epoch_s(start)
+    end_s = start_s + days * DAY_S
+    profile = profile or MarketProfile()
+    series = {}
+    for market in markets if markets is not None else demo_markets():
+        list_price = default_catalogue().on_demand_usd_per_hour(market, start_s)
+        if list_price is None:
+            raise InputError(f"on-demand price of {market} is not known, so no price can be generated from it")
+        series[market] = _generate(market, list_price, start_s, end_s, seed, profile)
+    return PriceHistory(series, start_s=start_s, end_s=end_s)
+
+
+def _generate(
+    market: Market, list_price: float, start_s: float, end_s: float, seed: int, profile: MarketProfile
+) -> PriceSeries:
+    random = np.random.default_rng([seed, zlib.crc32(repr(market).encode())])
+    shared = np.random.default_rng([seed, zlib.crc32(f"{market.region} {market.instance_type}".encode())])
+    own = {name: getattr(profile, name) * float(np.exp(random.normal(0, s))) for name, s in _SPREAD.items()}
+    regimes = _regimes(random, start_s, end_s, min(own["share_stuck"], 0.5))
+    changes = _change_times(random, start_s, end_s, own["change_interval_min"] * MINUTE_S)
+    spikes = _spikes(random, regimes, own, end_s)
+    edges = [edge for start, end, _ in spikes for edge in (start, end)]
+    edges += [start for start, _, _ in regimes]
+    times = np.unique(np.round(np.concatenate([[start_s], changes, edges])))
+    times = times[(times >= start_s) & (times < end_s)]
+    ratio = own["ratio"] * np.exp(_drift(random, shared, times, start_s, end_s))
+    ratio = np.maximum(ratio, profile.ratio * _FLOOR_OF_RATIO * 0.8)
+    for start, end, regime in regimes:
+        if regime == "stuck":
+            stuck = (times >= round(start)) & (times < round(end))
+            level = 1.0 + random.gamma(2.0, 0.25)
+            ratio[stuck] = np.maximum(level * np.exp(random.normal(0, 0.1, int(stuck.sum()))), 1.001)
+    for start, end, height in spikes:
+        ratio[(times >= round(start)) & (times < round(end))] = height
+    prices = np.maximum(np.round(ratio * list_price, 4), 0.0001)
+    moved = np.append(True, np.diff(prices) != 0)
+    return PriceSeries(times[moved], prices[moved])
+
+
+def _regimes(
+    random: np.random.Generator, start_s: float, end_s: float, share_stuck: float
+) -> list[tuple[float, float, str]]:
+    """Spells of calm, spiky and stuck: exponential lengths, chosen so that the shares of time come out."""
+    shares = {"stuck": share_stuck, "spiky": (1 - share_stuck) * _SPIKY_SHARE}
+    shares["calm"] = 1 - sum(shares.values())
+    names = list(shares)
+    visits = np.array([shares[name] / _REGIME_DAYS[name] for name in names])
+    spells, now = [], start_s
+    while now < end_s:
+        name = names[int(random.choice(len(names), p=visits / visits.sum()))]
+        length = random.exponential(_REGIME_DAYS[name]) * DAY_S
+        # A stuck spell is by definition longer than a spike.
+        length = max(length, SPIKE_LIMIT_S * 1.05) if name == "stuck" else length
+        spells.append((now, min(now + length, end_s), name))
+        now += length
+    return spells
+
+
+def _rhythm(times_s: Floats) -> Floats:
+    """The pace of the market: fastest in the American afternoon, slower at weekends; its mean is about 1."""
+    hour = times_s / HOUR_S % 24
+    weekday = (times_s // DAY_S + 3) % 7
+    pace: Floats = (1 + 0.2 * np.sin(2 * np.pi * (hour - 13) / 24)) * np.where(weekday >= 5, 0.85, 1.06)
+    return pace
+
+
+def _change_times(random: np.random.Generator, start_s: float, end_s: float, median_s: float) -> Floats:
+    """Renewals with log-normal intervals, thinned to follow the day and the week."""
+    peak = 1.2 * 1.06
+    size = int((end_s - start_s) / median_s * 1.5 * peak) + 16
+    # Thinning lengthens the median by less than the peak, for short intervals come in runs.
+    gaps = np.maximum(random.lognormal(np.log(median_s / 1.15), 0.8, size), 30.0)
+    times = start_s + np.cumsum(gaps)
+    while times[-1] < end_s:
+        times = np.append(times, times[-1] + np.cumsum(random.choice(gaps, size)))
+    times = times[times < end_s]
+    return times[random.random(len(times)) * peak < _rhythm(times)]
+
+
+def _spikes(
+    random: np.random.Generator,
+    regimes: list[tuple[float, float, str]],
+    own: dict[str, float],
+    end_s: float,
+) -> list[tuple[float, float, float]]:
+    """Spikes as (start, end, ratio to on-demand), in order and apart."""
+    calm_rate = (1 - _SPIKY_SHARE * _SPIKY_BOOST) / (1 - _SPIKY_SHARE)
+    rates = {"calm": calm_rate, "spiky": _SPIKY_BOOST, "stuck": 0.0}
+    spikes: list[tuple[float, float, float]] = []
+    free_s = 0.0
+    for start, end, regime in regimes:
+        number = random.poisson(own["spikes_per_day"] * rates[regime] * (end - start) / DAY_S)
+        for at in np.sort(random.uniform(start, end, number)):
+            if random.random() * 1.3 > _rhythm(np.array([at]))[0] or at < free_s:
+                continue
+            length = random.lognormal(np.log(own["spike_length_min"]), 1.0) * MINUTE_S
+            until = min(at + float(np.clip(length, 60.0, SPIKE_LIMIT_S * 0.9)), end, end_s)
+            height = random.lognormal(np.log(max(own["spike_height"], 1.05)), 0.5)
+            spikes.append((float(at), until, float(np.clip(height, 1.02, _MAX_HEIGHT))))
+            free_s = until + 2 * MINUTE_S
+    return spikes
+
+
+def _drift(
+    random: np.random.Generator, shared: np.random.Generator, times: Floats, start_s: float, end_s: float
+) -> Floats:
+    """A mean-reverting log deviation at `times`, partly common to the zones of a type."""
+    hours = np.arange(start_s, end_s + 2 * HOUR_S, HOUR_S)
+    persistence = 0.9
+
+    def walk(source: np.random.Generator) -> Floats:
+        noise = source.normal(0, np.sqrt(1 - persistence**2), len(hours))
+        noise[0] = source.normal()
+        values = np.empty(len(hours))
+        value = 0.0
+        for index, step in enumerate(noise):
+            value = persistence * value + step
+            values[index] = value
+        return values
+
+    slow = np.sqrt(1 - _SHARED_DRIFT) * walk(random) + np.sqrt(_SHARED_DRIFT) * walk(shared)
+    quick = random.normal(0, 0.25, len(times))
+    return _DRIFT * (np.interp(times, hours, slow) + quick)
+
+
+def profile_of(series: PriceSeries, list_price_usd_per_hour: float, end_s: float) -> MarketProfile:
+    """Measure a market in the terms of the generator, from its first price to `end_s`.
+
+    Where there is no spike, its length and height are NaN.
+    """
+    ratio = series.prices / list_price_usd_per_hour
+    edges = np.append(series.times_s, end_s)
+    held = np.diff(edges)
+    changed = np.flatnonzero(np.diff(ratio)) + 1
+    above = np.flatnonzero(np.diff((ratio > 1).astype(np.int8), prepend=0, append=0))
+    starts, ends = above[::2], above[1::2]
+    lengths = edges[ends] - edges[starts]
+    short = lengths < SPIKE_LIMIT_S
+    heights = [float(ratio[low:high].max()) for low, high in zip(starts[short], ends[short], strict=True)]
+    order = np.argsort(ratio, kind="stable")
+    middle = np.searchsorted(np.cumsum(held[order]), held.sum() / 2)
+    intervals = np.diff(series.times_s[changed])
+    return MarketProfile(
+        ratio=float(ratio[order][min(middle, len(ratio) - 1)]),
+        change_interval_min=float(np.median(intervals)) / MINUTE_S if len(intervals) else float("nan"),
+        spikes_per_day=float(short.sum() / (held.sum() / DAY_S)),
+        spike_length_min=float(np.median(lengths[short])) / MINUTE_S if short.any() else float("nan"),
+        spike_height=float(np.median(heights)) if heights else float("nan"),
+        share_stuck=float(lengths[~short].sum() / held.sum()),
+    )

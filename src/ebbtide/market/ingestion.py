@@ -1,0 +1,209 @@
+"""Ingestion: from exports of any known format, or the live API, to one clean Parquet file of prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.markets import LINUX
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
+from ebbtide.market.sources.ec2_api import fetch_prices
+from ebbtide.market.sources.ec2_json import read_ec2_json
+from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
+from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.market.sources.validation import Cleaning, cleaned, require_known_types, sum_of, unknown_types
+
+FORMATS = ("parquet", "ec2-json", "kaggle-csv", "azure-csv", "azure-json")
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What an ingestion did."""
+
+    history: PriceHistory
+    rows_before: int
+    cleaning: Cleaning
+    types_left_out: tuple[str, ...] = ()
+
+    @property
+    def rows_added(self) -> int:
+        return self.history.change_points - self.rows_before
+
+    def __str__(self) -> str:
+        told = f"{self.rows_added} rows added to {self.rows_before}; {self.cleaning}"
+        if self.types_left_out:
+            told += (
+                f"; left out {len(self.types_left_out)} instance types that the catalogue does not know "
+                f"({', '.join(self.types_left_out[:5])}{', ...' if len(self.types_left_out) > 5 else ''})"
+            )
+        return told
+
+
+def ingest_files(
+    paths: Sequence[str | Path],
+    into: str | Path,
+    *,
+    file_format: str | None = None,
+    timezone: str | None = None,
+    region: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> Ingested:
+    """Add exports to the price file `into`, creating it if it is not there.
+
+    Of rows with one market and time the last wins: later files over earlier ones, all of them over `into`.
+    Nothing is written unless every row of every file is good.
+
+    Args:
+        paths: Files, or folders of files.
+        into: The Parquet file.
+        file_format: One of `FORMATS`; recognised from each file if None.
+        timezone: Of times without an offset, which otherwise are errors.
+        region: Of Azure sheets not named after theirs.
+        catalogue: The known instance types; rows of others are errors.
+
+    Raises:
+        InputError: A file or row is not what it should be.
+    """
+    known = catalogue or default_catalogue()
+    frames, cleanings = [], []
+    for file in (file for path in paths for file in _files(Path(path))):
+        frame = read_source(file, file_format=file_format, timezone=timezone, region=region)
+        fresh, cleaning = cleaned(frame, file)
+        require_known_types(frame.reset_index(drop=True), file, known)
+        frames.append(fresh)
+        cleanings.append(cleaning)
+    return _merge(frames, into, sum_of(cleanings), catalogue)
+
+
+def ingest_ec2(
+    regions: Sequence[str],
+    into: str | Path,
+    *,
+    instance_types: Sequence[str] = (),
+    products: Sequence[str] = (LINUX,),
+    catalogue: Catalogue | None = None,
+    endpoint_url: str | None = None,
+) -> Ingested:
+    """Fetch spot prices from EC2 into the price file `into`, only those newer than it holds.
+
+    Rows of instance types that the catalogue does not know are left out, and the result says which.
+
+    Raises:
+        InputError: EC2 refused, or nothing at all is known afterwards.
+    """
+    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
+    since = _newest(before, instance_types) if before else {}
+    fetched = fetch_prices(
+        regions, instance_types=instance_types, products=products, since=since, endpoint_url=endpoint_url
+    )
+    left_out: tuple[str, ...] = ()
+    if len(fetched):
+        unknown = {name for _, name in unknown_types(fetched, catalogue or default_catalogue())}
+        left_out = tuple(sorted(unknown))
+        fetched = fetched[~fetched["instance_type"].isin(unknown)]
+    if not len(fetched):
+        if before is None:
+            raise InputError(f"EC2 has no prices for {', '.join(regions)}; nothing is written")
+        return Ingested(before, before.change_points, Cleaning(0, 0, 0, 0), left_out)
+    # The API answers newest first: that is its order, not disorder worth telling of.
+    fresh, cleaning = cleaned(fetched.iloc[::-1], "EC2")
+    return replace(_merge([fresh], into, cleaning, catalogue), types_left_out=left_out)
+
+
+def read_source(
+    path: str | Path,
+    *,
+    file_format: str | None = None,
+    timezone: str | None = None,
+    region: str | None = None,
+) -> pd.DataFrame:
+    """Read one export as a frame of the price schema, in its own order.
+
+    Raises:
+        InputError: The format is not known, or the file is not what it should be.
+    """
+    path = Path(path)
+    chosen = file_format or _recognised(path)
+    if chosen == "parquet":
+        return load_parquet(path)
+    if chosen == "ec2-json":
+        return read_ec2_json(path, timezone=timezone)
+    if chosen == "kaggle-csv":
+        return read_kaggle_csv(path, timezone=timezone)
+    if chosen == "azure-csv":
+        return read_azure_csv(path, region=region, timezone=timezone or "UTC")
+    if chosen == "azure-json":
+        return read_azure_json(path)
+    raise unknown_name("format", chosen, FORMATS)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise InputError("the folder holds no files", file=path)
+    return files
+
+
+def _recognised(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq"):
+        return "parquet"
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096).decode("utf-8", errors="replace").lstrip("\ufeff \r\n\t")
+    except OSError as error:
+        raise InputError(error.strerror or "cannot be read", file=path) from None
+    if not head:
+        raise InputError("holds nothing", file=path)
+    if head.startswith("PAR1"):
+        return "parquet"
+    if head[0] in "{[":
+        return "azure-json" if '"Items"' in head and '"SpotPriceHistory"' not in head else "ec2-json"
+    if suffix == ".csv":
+        return "azure-csv" if head.lower().startswith("date,") else "kaggle-csv"
+    raise InputError(f"is in no format known from its content; name one of {', '.join(FORMATS)}", file=path)
+
+
+def _merge(
+    frames: Sequence[pd.DataFrame], into: str | Path, cleaning: Cleaning, catalogue: Catalogue | None
+) -> Ingested:
+    """Lay clean frames over the price file: of rows with one market and time, the last frame's wins."""
+    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
+    held = [before.to_frame()] if before else []
+    merged, _ = cleaned(_stacked([*held, *frames]), into)
+    history = PriceHistory.from_frame(merged)
+    if before is None or not history.equals(before):
+        history.write(into)
+    return Ingested(history, before.change_points if before else 0, cleaning)
+
+
+def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Frames one below the other; text columns as text, for categories of two files differ."""
+    if len(frames) == 1:
+        return frames[0]
+    plain = [
+        frame.astype({name: "string" for name, kind in frame.dtypes.items() if str(kind) == "category"})
+        for frame in frames
+    ]
+    return pd.concat(plain, ignore_index=True)
+
+
+def _newest(history: PriceHistory, instance_types: Sequence[str]) -> Mapping[str, float]:
+    """By region, the newest time held of what is asked for; no entry where a type asked for is new there."""
+    newest: dict[str, float] = {}
+    for market, series in history.items():
+        if not instance_types or market.instance_type in instance_types:
+            newest[market.region] = max(newest.get(market.region, 0.0), float(series.times_s[-1]))
+    for region in list(newest):
+        held = {market.instance_type for market in history if market.region == region}
+        if not set(instance_types) <= held:
+            del newest[region]
+    return newest

@@ -1,0 +1,28 @@
+"""Markets: what can be rented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LINUX = "Linux/UNIX"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Market:
+    """One thing that can be rented: an instance type in a zone, with the product that runs on it."""
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    product: str = LINUX
+
+    def __str__(self) -> str:
+        product = "" if self.product in (LINUX, "Linux") else f" {self.product}"
+        return f"{self.zone} {self.instance_type}{product}"
+
+
+MARKET_FIELDS = ("cloud", "region", "zone", "instance_type", "product")
+
+# The one schema of price histories: a price holds from its timestamp until the market's next row.
+PRICE_COLUMNS = ("timestamp", *MARKET_FIELDS, "price_usd_per_hour")

@@ -1,0 +1,113 @@
+"""The price of one market: a step function of time, kept as its change points."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# How many change points the first look-ahead of `next_above` scans; doubled until something is found.
+_FIRST_SCAN = 64
+
+
+class PriceSeries:
+    """Change points of one market: `prices[i]` holds from `times_s[i]` until `times_s[i + 1]`.
+
+    Args:
+        times_s: Seconds since 1970, strictly rising, shape (n,), n >= 1.
+        prices: USD per hour, shape (n,).
+
+    Before the first change point the price is unknown (NaN); the last one holds for ever, and it is the
+    `PriceHistory` around it that knows where the record ends.
+    """
+
+    __slots__ = ("__dict__", "prices", "times_s")
+
+    def __init__(self, times_s: Floats, prices: Floats) -> None:
+        self.times_s = times_s
+        self.prices = prices
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    # Scalar look-ups through bisect on a list are several times faster than numpy's searchsorted.
+    @cached_property
+    def _times(self) -> list[float]:
+        times: list[float] = self.times_s.tolist()
+        return times
+
+    @cached_property
+    def _prices(self) -> list[float]:
+        prices: list[float] = self.prices.tolist()
+        return prices
+
+    def at(self, time_s: float) -> float:
+        """The price in force at `time_s`, NaN before the first change point."""
+        index = bisect_right(self._times, time_s) - 1
+        return self._prices[index] if index >= 0 else math.nan
+
+    def at_each(self, times_s: Floats) -> Floats:
+        """The price in force at each of `times_s`, shape (k,); NaN before the first change point."""
+        index = np.searchsorted(self.times_s, times_s, side="right") - 1
+        return np.where(index >= 0, self.prices[np.maximum(index, 0)], np.nan)
+
+    def next_change(self, time_s: float) -> float:
+        """When the price is next set after `time_s`; infinity if never."""
+        index = bisect_right(self._times, time_s)
+        return self._times[index] if index < len(self._times) else math.inf
+
+    def next_above(self, time_s: float, price: float) -> float:
+        """The first moment from `time_s` on at which the price exceeds `price`; infinity if never."""
+        if price == math.inf:
+            return math.inf
+        index = bisect_right(self._times, time_s) - 1
+        if index >= 0 and self._prices[index] > price:
+            return time_s
+        low, size = index + 1, _FIRST_SCAN
+        while low < len(self):
+            above = self.prices[low : low + size] > price
+            first = int(above.argmax())
+            if above[first]:
+                return self._times[low + first]
+            low, size = low + size, size * 2
+        return math.inf
+
+    def between(self, start_s: float, end_s: float) -> tuple[Floats, Floats]:
+        """Change points of [start_s, end_s), the price in force at `start_s` carried in as the first.
+
+        Returns:
+            Times and prices; empty where the price is unknown throughout.
+        """
+        first = bisect_right(self._times, start_s) - 1
+        last = bisect_left(self._times, end_s)
+        if first < 0:
+            first = 0
+            if last == 0:
+                return np.empty(0), np.empty(0)
+            return self.times_s[first:last], self.prices[first:last]
+        if last <= first:
+            last = first + 1
+        times = self.times_s[first:last].copy()
+        times[0] = start_s
+        return times, self.prices[first:last]
+
+    def mean(self, start_s: float, end_s: float) -> float:
+        """The time-weighted mean price over [start_s, end_s); NaN where it is unknown throughout."""
+        times, prices = self.between(start_s, end_s)
+        if not len(times) or end_s <= start_s:
+            return math.nan
+        held = np.diff(times, append=end_s)
+        return float(np.dot(held, prices) / held.sum())
+
+    def share_above(self, start_s: float, end_s: float, price: float) -> float:
+        """The share of [start_s, end_s) during which the price exceeds `price`; NaN if unknown throughout."""
+        times, prices = self.between(start_s, end_s)
+        if not len(times) or end_s <= start_s:
+            return math.nan
+        held = np.diff(times, append=end_s)
+        return float(held[prices > price].sum() / held.sum())

@@ -1,0 +1,265 @@
+"""Price histories: the recorded prices of many markets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.files import replacing
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.sources.parquet import read_parquet
+from ebbtide.market.statistics import describe
+from ebbtide.utc import Time, iso, to_epoch_s
+
+
+class PriceHistory(Mapping[Market, PriceSeries]):
+    """The prices of many markets over one span of time, as change points.
+
+    A mapping from `Market` to `PriceSeries`, in the order of the markets. Prices hold from their
+    timestamp until the next; nothing is known before a market's first, nor after `end_s`.
+
+    Attributes:
+        start_s: When the record begins, seconds since 1970.
+        end_s: When it ends: the last timestamp of any market, unless a window set another.
+    """
+
+    def __init__(
+        self,
+        series: Mapping[Market, PriceSeries],
+        *,
+        start_s: float | None = None,
+        end_s: float | None = None,
+    ) -> None:
+        if not series:
+            raise InputError("a price history needs at least one market")
+        self._series = dict(sorted(series.items()))
+        self.start_s = min(float(s.times_s[0]) for s in series.values()) if start_s is None else start_s
+        self.end_s = max(float(s.times_s[-1]) for s in series.values()) if end_s is None else end_s
+
+    def __getitem__(self, market: Market) -> PriceSeries:
+        return self._series[market]
+
+    def __iter__(self) -> Iterator[Market]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def __repr__(self) -> str:
+        return f"<PriceHistory of {len(self)} markets, {iso(self.start_s)} to {iso(self.end_s)}>"
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        return tuple(self._series)
+
+    @property
+    def change_points(self) -> int:
+        return sum(len(series) for series in self._series.values())
+
+    @classmethod
+    def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> PriceHistory:
+        """Read a Parquet file of the price schema (`markets.PRICE_COLUMNS`), strictly.
+
+        Raises:
+            InputError: The file is missing, empty, lacks a column, has an unknown one, or has a row that is
+                not a valid price; the message names file, row and field.
+        """
+        return cls.from_frame(read_parquet(path, catalogue))
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> PriceHistory:
+        """Build from a clean frame of the price schema: each market's rows in time order, no two alike.
+
+        Use `ebbtide.market.sources.validation.checked` on a frame from elsewhere.
+        """
+        if frame.empty:
+            raise InputError("no prices: the table is empty")
+        codes = frame.groupby(list(MARKET_FIELDS), observed=True, sort=False).ngroup().to_numpy()
+        order = np.argsort(codes, kind="stable")
+        times = _epoch_s(frame["timestamp"])[order]
+        prices = frame["price_usd_per_hour"].to_numpy(np.float64)[order]
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        bounds = np.append(starts, len(frame))
+        heads = frame.iloc[order[starts]]
+        keys = zip(*(heads[field].astype(str) for field in MARKET_FIELDS), strict=True)
+        return cls(
+            {
+                Market(*key): PriceSeries(times[low:high], prices[low:high])
+                for key, low, high in zip(keys, bounds[:-1], bounds[1:], strict=True)
+            }
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """The change points as a frame of the price schema, by market and time."""
+        lengths = [len(series) for series in self._series.values()]
+        times = np.concatenate([series.times_s for series in self._series.values()])
+        columns: dict[str, object] = {"timestamp": _timestamps(times)}
+        for field in MARKET_FIELDS:
+            names = [getattr(market, field) for market in self._series]
+            columns[field] = pd.Categorical(np.repeat(np.array(names, dtype=object), lengths))
+        columns["price_usd_per_hour"] = np.concatenate([s.prices for s in self._series.values()])
+        return pd.DataFrame(columns)
+
+    def equals(self, other: PriceHistory) -> bool:
+        """Whether the two hold the same change points of the same markets, over the same span."""
+        return (
+            (self.markets, self.start_s, self.end_s) == (other.markets, other.start_s, other.end_s)
+            and all(np.array_equal(series.times_s, other[market].times_s) for market, series in self.items())
+            and all(np.array_equal(series.prices, other[market].prices) for market, series in self.items())
+        )
+
+    def write(self, path: str | Path) -> None:
+        """Write as Parquet, atomically."""
+        with replacing(path) as temporary:
+            self.to_frame().to_parquet(temporary, index=False, compression="zstd")
+
+    def at(self, time: Time) -> pd.Series:
+        """The price in force in every market at `time`; NaN where it is not yet known.
+
+        Raises:
+            InputError: `time` is outside the record.
+        """
+        time_s = to_epoch_s(time)
+        self.check_inside(time_s)
+        prices = [series.at(time_s) for series in self._series.values()]
+        return pd.Series(prices, index=_market_index(self._series), name="price_usd_per_hour")
+
+    def window(self, start: Time, end: Time) -> PriceHistory:
+        """The record of [start, end): prices in force at the start are carried in.
+
+        Raises:
+            InputError: The window is empty, not inside the record, or holds no price.
+        """
+        start_s, end_s = to_epoch_s(start), to_epoch_s(end)
+        if end_s <= start_s:
+            raise InputError(f"window {iso(start_s)} to {iso(end_s)} is empty; its end must be after its start")
+        self.check_inside(start_s)
+        self.check_inside(end_s)
+        cut = {market: PriceSeries(*series.between(start_s, end_s)) for market, series in self.items()}
+        known = {market: series for market, series in cut.items() if len(series)}
+        if not known:
+            raise InputError(f"no market has a price between {iso(start_s)} and {iso(end_s)}")
+        return PriceHistory(known, start_s=start_s, end_s=end_s)
+
+    def select(self, keep: Callable[[Market], bool] | Iterable[Market]) -> PriceHistory:
+        """The record of some markets, over the same span.
+
+        Raises:
+            InputError: No market is left, or one asked for is unknown.
+        """
+        if not callable(keep):
+            wanted = list(keep)
+            for market in wanted:
+                if market not in self._series:
+                    raise InputError(f"unknown market {market}; known: {', '.join(map(str, self))}")
+            chosen = {market: self._series[market] for market in wanted}
+        else:
+            chosen = {market: series for market, series in self.items() if keep(market)}
+        if not chosen:
+            raise InputError("no market is left by the selection")
+        return PriceHistory(chosen, start_s=self.start_s, end_s=self.end_s)
+
+    def resample(self, step_s: float = 60.0, *, method: str = "step", max_gap_s: float | None = None) -> PriceGrid:
+        """Lay every market on one even grid, from the first whole step of the record to its end.
+
+        Args:
+            step_s: Seconds between grid points.
+            method: `step` holds each price until the next, as markets do; `linear` draws a line between
+                change points, as SpotTune's IV-A1 does, and so looks ahead within a step.
+            max_gap_s: Leave NaN where the last change point is older than this. By default a hole in the
+                record is filled with the price before it, however long.
+
+        Returns:
+            The grid; NaN before a market's first price.
+
+        Raises:
+            InputError: `step_s` is not positive, or the method is unknown.
+        """
+        if not step_s > 0:
+            raise InputError(f"step_s is {step_s}; it must be positive")
+        if method not in ("step", "linear"):
+            raise InputError(f"unknown interpolation method {method!r}; known: linear, step")
+        times_s = np.arange(np.ceil(self.start_s / step_s), np.floor(self.end_s / step_s) + 1) * step_s
+        prices = np.empty((len(times_s), len(self)))
+        for column, series in enumerate(self._series.values()):
+            index = np.searchsorted(series.times_s, times_s, side="right") - 1
+            known = index >= 0
+            index = np.maximum(index, 0)
+            if method == "linear":
+                values = np.interp(times_s, series.times_s, series.prices)
+            else:
+                values = series.prices[index]
+            if max_gap_s is not None:
+                known &= times_s - series.times_s[index] <= max_gap_s
+            values[~known] = np.nan
+            prices[:, column] = values
+        return PriceGrid(self.markets, times_s, prices)
+
+    def describe(self, catalogue: Catalogue | None = None) -> pd.DataFrame:
+        """One row a market: level, spread, moves, holes and ratio to on-demand (`statistics.describe`)."""
+        return describe(self, self.end_s, catalogue)
+
+    def check_inside(self, time_s: float) -> None:
+        """Raise `InputError` for a time outside the record."""
+        if not self.start_s <= time_s <= self.end_s:
+            raise InputError(
+                f"{iso(time_s)} is outside the history, which covers {iso(self.start_s)} to {iso(self.end_s)}"
+            )
+
+
+class PriceGrid:
+    """Prices of many markets on an even grid of times.
+
+    Attributes:
+        markets: The columns.
+        times_s: Seconds since 1970, shape (times,).
+        prices: USD per hour, shape (times, markets), NaN where unknown.
+    """
+
+    def __init__(self, markets: tuple[Market, ...], times_s: Floats, prices: Floats) -> None:
+        self.markets = markets
+        self.times_s = times_s
+        self.prices = prices
+
+    def __repr__(self) -> str:
+        return f"<PriceGrid of {len(self.times_s)} times x {len(self.markets)} markets>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Wide frame: one row a time, one column a market."""
+        return pd.DataFrame(
+            self.prices,
+            index=pd.DatetimeIndex(_timestamps(self.times_s), name="timestamp"),
+            columns=_market_index(self.markets),
+        )
+
+    def write(self, path: str | Path) -> None:
+        """Write as Parquet in the long price schema (unknown prices left out), atomically."""
+        rows, columns = np.nonzero(~np.isnan(self.prices.T))[::-1]
+        frame: dict[str, object] = {"timestamp": _timestamps(self.times_s[rows])}
+        for field in MARKET_FIELDS:
+            names = [getattr(market, field) for market in self.markets]
+            codes, categories = pd.factorize(np.array(names, dtype=object))
+            frame[field] = pd.Categorical.from_codes(codes[columns], pd.Index(categories))
+        frame["price_usd_per_hour"] = self.prices[rows, columns]
+        with replacing(path) as temporary:
+            pd.DataFrame(frame).to_parquet(temporary, index=False, compression="zstd")
+
+
+def _epoch_s(timestamps: pd.Series) -> Floats:
+    return timestamps.astype("datetime64[us, UTC]").astype("int64").to_numpy() / 1e6
+
+
+def _timestamps(times_s: Floats) -> pd.DatetimeIndex:
+    microseconds = np.round(times_s * 1e6).astype("int64")
+    return pd.DatetimeIndex(microseconds.astype("datetime64[us]")).tz_localize("UTC")
+
+
+def _market_index(markets: Iterable[Market]) -> pd.MultiIndex:
+    keys = [tuple(getattr(market, field) for field in MARKET_FIELDS) for market in markets]
+    return pd.MultiIndex.from_tuples(keys, names=list(MARKET_FIELDS))

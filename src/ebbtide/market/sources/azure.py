@@ -1,0 +1,103 @@
+"""Azure's spot prices: daily price sheets (CSV, one column an instance type) and the Retail Prices API's JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.sources.validation import parsed_prices, parsed_times
+
+
+def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str | None = "UTC") -> pd.DataFrame:
+    """Read a sheet with a `Date` column and a column of prices for each instance type.
+
+    A blank cell means that no price was noted that day: the one before holds on. Dates without a time are
+    taken as midnight in `timezone`.
+
+    Args:
+        path: The sheet.
+        region: Its region; by default the file's name with `-` for `_` (`us_east.csv` is us-east).
+        timezone: Of its dates.
+
+    Raises:
+        InputError: There is no Date column, or a date or price does not parse.
+    """
+    path = Path(path)
+    region = region or path.stem.replace("_", "-")
+    try:
+        sheet = pd.read_csv(path, dtype="string", skipinitialspace=True)
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InputError(f"is not a CSV sheet: {error}", file=path) from None
+    if not len(sheet.columns) or sheet.columns[0].strip().lower() != "date":
+        raise InputError("has no first column 'Date'", file=path, field="Date")
+    dates = parsed_times(sheet.iloc[:, 0], path, "Date", timezone=timezone)
+    frames = []
+    for name in sheet.columns[1:]:
+        cells = sheet[name].str.strip()
+        given = cells.notna() & (cells != "") & (cells != "-")
+        # Keep the sheet's row numbers: blank out what is not given only after the rest has been checked.
+        prices = parsed_prices(cells.where(given, "0"), path, name)
+        frames.append(_frame(dates[given], region, name.strip(), prices[given]))
+    if not frames or not sum(map(len, frames)):
+        raise InputError("holds no prices", file=path)
+    return pd.concat(frames, ignore_index=True)
+
+
+def read_azure_json(path: str | Path) -> pd.DataFrame:
+    """Read pages of the Retail Prices API (`{"Items": [...]}`), keeping Linux spot virtual machines.
+
+    Raises:
+        InputError: The file is not such JSON, or an item lacks a field.
+    """
+    try:
+        items = json.loads(Path(path).read_text(encoding="utf-8"))["Items"]
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"is not an answer of the Retail Prices API: {error!r}", file=path) from None
+    spot = [
+        (number, item)
+        for number, item in enumerate(items, 1)
+        if "Spot" in str(item.get("skuName", "")) and "Windows" not in str(item.get("productName", ""))
+    ]
+    if not spot:
+        raise InputError("holds no Linux spot prices (skuName with 'Spot')", file=path, field="skuName")
+    for number, item in spot:
+        for name in ("effectiveStartDate", "armRegionName", "armSkuName", "retailPrice"):
+            if item.get(name) in (None, ""):
+                raise InputError(f"item has no {name}", file=path, row=number, field=name)
+        if item.get("currencyCode", "USD") != "USD":
+            raise InputError(
+                f"price in {item['currencyCode']}; ask the API for USD",
+                file=path,
+                row=number,
+                field="currencyCode",
+            )
+    table = pd.DataFrame([item for _, item in spot])
+    frame = _frame(
+        parsed_times(table["effectiveStartDate"], path, "effectiveStartDate"),
+        "",
+        "",
+        parsed_prices(table["retailPrice"], path, "retailPrice"),
+    )
+    names = table["armSkuName"].astype(str).str.removeprefix("Standard_").str.replace("_", " ")
+    return frame.assign(region=table["armRegionName"], zone=table["armRegionName"], instance_type=names)
+
+
+def _frame(times: pd.Series, region: str, instance_type: str, prices: pd.Series) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "timestamp": times,
+            "cloud": "azure",
+            "region": region,
+            "zone": region,
+            "instance_type": instance_type,
+            "product": "Linux",
+            "price_usd_per_hour": prices,
+        }
+    )

@@ -1,0 +1,120 @@
+"""The live EC2 price history, through boto3: every region asked for, every page, only what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import boto3
+import pandas as pd
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from ebbtide.errors import InputError
+from ebbtide.market.markets import LINUX
+from ebbtide.market.sources.ec2_json import ec2_frame
+from ebbtide.utc import Time, from_epoch_s, to_epoch_s
+
+# The API keeps no more than this.
+HISTORY_LIMIT = timedelta(days=90)
+
+_THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException",
+              "ServiceUnavailable", "InternalError", "Unavailable"}  # fmt: skip
+
+
+def fetch_prices(
+    regions: Sequence[str],
+    *,
+    instance_types: Sequence[str] = (),
+    products: Sequence[str] = (LINUX,),
+    since: Mapping[str, Time] | None = None,
+    until: Time | None = None,
+    endpoint_url: str | None = None,
+    attempts: int = 8,
+    first_wait_s: float = 1.0,
+) -> pd.DataFrame:
+    """Fetch spot prices from EC2, as a frame of the price schema.
+
+    Args:
+        regions: AWS region names.
+        instance_types: Those wanted; all if none is named.
+        products: Product descriptions wanted.
+        since: Per region, fetch only what came after this time; else the last 90 days, all the API keeps.
+        until: Up to this time; now if None.
+        endpoint_url: Another EC2 endpoint, for tests.
+        attempts: Tries of one page before giving up.
+        first_wait_s: The wait after the first throttled try; doubled, with jitter, up to a minute.
+
+    Returns:
+        The prices, possibly no rows: an incremental fetch may find nothing new.
+
+    Raises:
+        InputError: No region, an unknown region, no credentials, or EC2 refused.
+    """
+    if not regions:
+        raise InputError("no region asked for; name one or more, for example us-east-1")
+    end = from_epoch_s(to_epoch_s(until)) if until is not None else None
+    frames = []
+    for region in regions:
+        start = from_epoch_s(to_epoch_s(since[region])) if since and region in since else None
+        pages = _pages(region, start, end, instance_types, products, endpoint_url, attempts, first_wait_s)
+        entries = [entry for page in pages for entry in page]
+        # The API answers with the price in force at the start as well, with its own older time.
+        if start is not None:
+            entries = [entry for entry in entries if entry["Timestamp"] > start]
+        if entries:
+            frames.append(ec2_frame(entries, f"EC2 {region}"))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _pages(
+    region: str,
+    start: datetime | None,
+    end: datetime | None,
+    instance_types: Sequence[str],
+    products: Sequence[str],
+    endpoint_url: str | None,
+    attempts: int,
+    first_wait_s: float,
+) -> Iterator[Iterable[dict[str, Any]]]:
+    now = end or datetime.now().astimezone()
+    request: dict[str, Any] = {
+        "StartTime": start or now - HISTORY_LIMIT,
+        "EndTime": now,
+        "ProductDescriptions": list(products),
+        "MaxResults": 1000,
+    }
+    if instance_types:
+        request["InstanceTypes"] = list(instance_types)
+    retrying = Retrying(
+        retry=retry_if_exception(_is_passing),
+        stop=stop_after_attempt(attempts),
+        wait=wait_exponential_jitter(initial=first_wait_s, max=60.0, jitter=first_wait_s),
+        reraise=True,
+    )
+    try:
+        # One layer of retries, ours: botocore's own would multiply with it.
+        config = Config(retries={"total_max_attempts": 1}, user_agent_extra="ebbtide")
+        client = boto3.client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
+        token = ""
+        while True:
+            page_request = {**request, "NextToken": token} if token else request
+            page: Any = retrying(client.describe_spot_price_history, **page_request)
+            yield page["SpotPriceHistory"]
+            token = page.get("NextToken") or ""
+            if not token:
+                return
+    except (ClientError, BotoCoreError) as error:
+        raise InputError(f"EC2 price history of {region}: {error}") from None
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether trying again may help: throttling and the service's own trouble, not our mistakes."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return error.response.get("Error", {}).get("Code") in _THROTTLED or status >= 500
+
+    return isinstance(error, (BotoConnectionError, HTTPClientError))

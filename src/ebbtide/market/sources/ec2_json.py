@@ -1,0 +1,83 @@
+"""The EC2 API's price history as JSON: what `aws ec2 describe-spot-price-history` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.sources.validation import parsed_prices, parsed_times
+
+_FIELDS = ("Timestamp", "AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")
+
+
+def read_ec2_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+    """Read `{"SpotPriceHistory": [...]}`, the bare list, or several such documents in one file.
+
+    Raises:
+        InputError: The file is not such JSON, or an entry lacks a field.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    entries: list[Mapping[str, Any]] = []
+    for document in _documents(text, path):
+        found = document.get("SpotPriceHistory") if isinstance(document, dict) else document
+        if not isinstance(found, list):
+            raise InputError("has no list named SpotPriceHistory", file=path)
+        entries += found
+    return ec2_frame(entries, path, timezone=timezone)
+
+
+def ec2_frame(
+    entries: Iterable[Mapping[str, Any]], source: str | Path, *, timezone: str | None = None
+) -> pd.DataFrame:
+    """Entries of the EC2 API as a frame of the price schema, in the order given.
+
+    Raises:
+        InputError: An entry lacks a field, or holds a time or price that does not parse.
+    """
+    rows = list(entries)
+    for number, row in enumerate(rows, 1):
+        missing = [name for name in _FIELDS if not isinstance(row, Mapping) or row.get(name) in (None, "")]
+        if missing:
+            raise InputError(f"entry has no {missing[0]}", file=source, row=number, field=missing[0])
+    if not rows:
+        raise InputError("holds no prices", file=source)
+    table = pd.DataFrame(rows, columns=list(_FIELDS))
+    zone = table["AvailabilityZone"].astype(str)
+    return pd.DataFrame(
+        {
+            "timestamp": parsed_times(table["Timestamp"], source, "Timestamp", timezone=timezone),
+            "cloud": "aws",
+            "region": zone.map({name: region_of_zone(name) for name in zone.unique()}),
+            "zone": zone,
+            "instance_type": table["InstanceType"].astype(str),
+            "product": table["ProductDescription"].astype(str),
+            "price_usd_per_hour": parsed_prices(table["SpotPrice"], source, "SpotPrice"),
+        }
+    )
+
+
+def region_of_zone(zone: str) -> str:
+    """The AWS region of an availability zone: us-east-1a is in us-east-1, us-west-2-lax-1a in us-west-2."""
+    match = re.match(r"[a-z]{2}(?:-[a-z]+)+-\d+", zone)
+    return match.group() if match else zone
+
+
+def _documents(text: str, path: str | Path) -> list[Any]:
+    decoder, documents, position = json.JSONDecoder(), [], 0
+    while position < len(text) and (rest := text[position:].lstrip()):
+        position = len(text) - len(rest)
+        try:
+            document, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            raise InputError(f"is not JSON: {error.msg} in line {error.lineno}", file=path) from None
+        documents.append(document)
+    return documents

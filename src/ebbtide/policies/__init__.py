@@ -1,0 +1,1 @@
+"""Policies: what to rent, where, at what max price and for how long."""

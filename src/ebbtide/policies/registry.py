@@ -1,0 +1,45 @@
+"""Policies by name, as the command line and the pipeline call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ebbtide.errors import unknown_name
+from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
+from ebbtide.policies.protocol import Policy
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "on-demand": OnDemand,
+    "cheapest-spot": CheapestSpot,
+    "fastest-spot": FastestSpot,
+    "reactive": Reactive,
+}
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name, with its default parameters.
+
+    Raises:
+        InputError: There is none; the message lists those there are.
+    """
+    try:
+        return POLICIES[name]()
+    except KeyError:
+        raise unknown_name("policy", name, POLICIES) from None
+
+
+def policies(names: str | list[str]) -> list[Policy]:
+    """Policies from a list of names, or from one text with commas between them.
+
+    Raises:
+        InputError: A name is unknown, named twice, or there is none.
+    """
+    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
+    wanted = [name for name in wanted if name]
+    if not wanted:
+        raise unknown_name("policy", "", POLICIES)
+    chosen = [policy(name) for name in wanted]
+    repeated = next((name for name in wanted if wanted.count(name) > 1), None)
+    if repeated:
+        raise unknown_name("second policy", repeated, set(POLICIES) - set(wanted))
+    return chosen

@@ -1,0 +1,93 @@
+"""What a policy sees: the present and the past, never the future, and never who provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ebbtide.market.billing import Billing
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.protocol import Event
+from ebbtide.workloads.job import Job
+from ebbtide.workloads.progress import JobProgress
+
+
+class View(Protocol):
+    """The world at one moment."""
+
+    @property
+    def now_s(self) -> float:
+        """The time, seconds since 1970."""
+        ...
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Why the policy was woken."""
+        ...
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        """All markets with a price now."""
+        ...
+
+    def price(self, market: Market) -> float:
+        """Its spot price now, USD per hour; NaN where there is none."""
+        ...
+
+    def on_demand_price(self, market: Market) -> float | None:
+        """The list price, USD per hour, or None where it is not known."""
+        ...
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        """Change points of the last `duration_s`, the price in force at their beginning carried in."""
+        ...
+
+    def mean_price(self, market: Market, duration_s: float) -> float:
+        """The time-weighted mean of the last `duration_s`; the price now where there is no past."""
+        ...
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        """The open ones, by id."""
+        ...
+
+    def lease(self, lease_id: int) -> Lease:
+        """Any lease of this run, open or ended."""
+        ...
+
+    @property
+    def jobs(self) -> Sequence[JobProgress]:
+        """All jobs of this run; a job's place is its id."""
+        ...
+
+    def leases_of(self, job_id: int) -> Sequence[Lease]:
+        """The open leases assigned to a job or on their way to it."""
+        ...
+
+    def steps_per_s(self, job: Job, market: Market) -> float:
+        """The job's rate on one machine of the market's type; 0 where it cannot run."""
+        ...
+
+    @property
+    def billing(self) -> Billing:
+        """How spot leases are charged here."""
+        ...
+
+    @property
+    def spent_usd(self) -> float:
+        """What has been spent, open leases included as if released now."""
+        ...
+
+    @property
+    def random(self) -> np.random.Generator:
+        """Random numbers of this decision; the same for the same seed and decision."""
+        ...
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Plain values carried from decision to decision."""
+        ...

@@ -1,0 +1,178 @@
+"""Jobs: work measured in steps, how fast each machine does it, and how it is checkpointed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.utc import HOUR_S
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Coupling(StrEnum):
+    """How the machines of one job depend on each other."""
+
+    GANG = "gang"  # all work together; losing or gaining one stops and restarts all (MPI, data-parallel)
+    INDEPENDENT = "independent"  # each works alone on a common store of steps (tasks, Cümülön-D, Spark)
+
+
+class Checkpointing(_Frozen):
+    """What saving and restoring cost.
+
+    Attributes:
+        save_s: Time to save and upload, during which training stands still.
+        restore_s: Time to fetch and load, and to set the machine up for the job.
+        size_bytes: What is moved; egress is charged by it.
+        interval_s: Save this often while training; None: only when a machine goes.
+    """
+
+    save_s: NonNegativeFloat = 30.0
+    restore_s: NonNegativeFloat = 60.0
+    size_bytes: Annotated[int, Field(ge=0)] = 0
+    interval_s: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _can_progress(self) -> Checkpointing:
+        if self.interval_s is not None and self.interval_s <= self.save_s:
+            raise ValueError(
+                f"interval_s {self.interval_s:g} is not longer than save_s {self.save_s:g}: "
+                "the job would only save and never finish"
+            )
+        return self
+
+
+class Amdahl(_Frozen):
+    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`."""
+
+    parallel: Annotated[float, Field(gt=0, le=1)]
+
+    def speedup(self, machines: int) -> float:
+        return 1.0 / (1.0 - self.parallel + self.parallel / machines)
+
+
+class SpeedupTable(_Frozen):
+    """Speedup as measured, by number of machines; between entries linear, beyond the last flat."""
+
+    table: dict[Annotated[int, Field(ge=1)], PositiveFloat]
+
+    def speedup(self, machines: int) -> float:
+        points = sorted({1: 1.0, **self.table}.items())
+        for (low, slow), (high, fast) in pairwise(points):
+            if low <= machines <= high:
+                return slow + (fast - slow) * (machines - low) / (high - low)
+        return points[-1][1]
+
+
+class Job(_Frozen):
+    """A piece of training.
+
+    Attributes:
+        name: For tables and tags.
+        steps: Work to do.
+        steps_per_hour: Rate by instance type, on one machine of it.
+        other_steps_per_hour_per_vcpu: The rate, by core, of types not named above; None: they cannot run it.
+        checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
+        machines: How many machines a policy without a view of its own gives it.
+        coupling: Whether its machines work as one or alone.
+        speedup: Of n machines over one; perfect if None.
+        share: The part of a machine that it fills; jobs whose shares fit run side by side.
+        command: What a live run starts on each machine; None: Ebbtide's own small training program.
+    """
+
+    name: str = Field(min_length=1)
+    steps: Annotated[int, Field(gt=0)]
+    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict)
+    other_steps_per_hour_per_vcpu: PositiveFloat | None = None
+    checkpoint: Checkpointing | None = Checkpointing()
+    machines: Annotated[int, Field(ge=1)] = 1
+    coupling: Coupling = Coupling.GANG
+    speedup: Amdahl | SpeedupTable | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    command: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _has_rates(self) -> Job:
+        if not self.steps_per_hour and self.other_steps_per_hour_per_vcpu is None:
+            raise ValueError("needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu")
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> Job:
+        """Read a job from YAML.
+
+        Raises:
+            InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range; an
+                instance type is not in the catalogue.
+        """
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError("there is no such file", file=path) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot be read: {error}", file=path) from None
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line + 1 if mark else None
+            raise InputError(f"is not YAML: {getattr(error, 'problem', error)}", file=path, row=line) from None
+        if not isinstance(content, dict):
+            raise InputError("holds no job: a mapping with name, steps and steps_per_hour is needed", file=path)
+        return cls.parse(content, path, catalogue)
+
+    @classmethod
+    def parse(
+        cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
+    ) -> Job:
+        """A job from plain values; errors name `file` and the field."""
+        try:
+            job = cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or None
+            problem = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "extra_forbidden":
+                problem = f"unknown field; known: {', '.join(sorted(cls.model_fields))}"
+            raise InputError(problem, file=file, field=field) from None
+        job.check_types(catalogue or default_catalogue(), file)
+        return job
+
+    def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
+        """Raise `InputError` for an instance type in the rates that the catalogue does not know."""
+        known = {entry.name for entry in catalogue.instance_types}
+        for name in self.steps_per_hour:
+            if name not in known:
+                try:
+                    catalogue.instance_type("aws", name)
+                except InputError as error:
+                    raise InputError(error.problem, file=file, field=f"steps_per_hour.{name}") from None
+
+    def steps_per_s(self, cloud: str, instance_type: str, catalogue: Catalogue) -> float:
+        """Steps a second on one machine of the type; 0 where it cannot run."""
+        rate = self.steps_per_hour.get(instance_type)
+        if rate is None and self.other_steps_per_hour_per_vcpu is not None:
+            rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
+        return (rate or 0.0) / HOUR_S
+
+    def speedup_of(self, machines: int) -> float:
+        """How many times faster than one machine `machines` are."""
+        return self.speedup.speedup(machines) if self.speedup else float(machines)
+
+    @property
+    def save_s(self) -> float:
+        return self.checkpoint.save_s if self.checkpoint else 0.0
+
+    @property
+    def restore_s(self) -> float:
+        return self.checkpoint.restore_s if self.checkpoint else 0.0
