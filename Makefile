@@ -14,9 +14,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The main job with its embedded defaults: the pipeline on a generated market, no account, no server.
+# The main job with its embedded defaults: the pipeline on a generated market; no account, no server.
 demo: $(INSTALLED)
-	$(BIN)/python -m pipelines.demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
+	$(BIN)/ebbtide report data/record --out reports/report.html
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile

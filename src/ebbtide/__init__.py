@@ -11,6 +11,8 @@ result.plot()        # prices with leases drawn on them, cost by policy, progres
 eb.run(eb.Reactive(), job, provider="local")   # the same policy, for real
 """
 
+from importlib.metadata import version as _version
+
 from ebbtide.errors import InputError
 from ebbtide.execution.engine import Outcome
 from ebbtide.execution.run import run
@@ -27,6 +29,8 @@ from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reac
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import policies, policy
 from ebbtide.workloads.job import Job
+
+__version__ = _version("ebbtide")
 
 __all__ = [
     "PRESETS",

@@ -65,6 +65,14 @@ class Ledger:
                 )  # fmt: skip
         return tuple(lines)
 
+    def usd_of(self, lease_id: int) -> float:
+        """What one lease cost, its refund taken off."""
+        return math.fsum(bill.usd for lease, bill in self._bills if lease.lease_id == lease_id)
+
+    def refund_of(self, lease_id: int) -> float:
+        """What of one lease was charged and given back."""
+        return math.fsum(bill.refund_usd for lease, bill in self._bills if lease.lease_id == lease_id)
+
     @property
     def total_usd(self) -> float:
         """What was paid, refunds taken off."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,27 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.errors import unknown_name
 from ebbtide.execution.engine import Outcome
-from ebbtide.experiments.figures import outcome_figure
+from ebbtide.experiments.figures import record_figure
+from ebbtide.experiments.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.experiments.summary import Summary, plain, summarise, summary_table
 from ebbtide.files import write_text
 from ebbtide.policies.protocol import Policy
-from ebbtide.utc import HOUR_S
+from ebbtide.utc import iso
 
 if TYPE_CHECKING:
     from ebbtide.experiments.backtest import Scenario
-
-METRICS: dict[str, Callable[[Outcome], float]] = {
-    "cost_usd": lambda outcome: outcome.cost_usd,
-    "makespan_h": lambda outcome: outcome.makespan_s / HOUR_S,
-    "revocations": lambda outcome: float(outcome.revocations),
-    "refund_usd": lambda outcome: outcome.refund_usd,
-    "checkpoints": lambda outcome: float(outcome.checkpoints),
-    "steps_lost": lambda outcome: outcome.steps_lost,
-}
 
 
 @dataclass(frozen=True)
@@ -51,33 +42,30 @@ class BacktestResult:
     starts_s: tuple[float, ...]
     outcomes: Mapping[str, tuple[Outcome, ...]]
 
-    def values(self, policy: str, metric: str) -> np.ndarray:
-        """One metric of one policy, of the runs that finished, in order of start."""
-        of = METRICS[metric]
-        return np.array([of(outcome) for outcome in self.outcomes[policy] if outcome.finished])
+    @classmethod
+    def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
+        """Several policies' results on one scenario and the same starts, as one."""
+        first = results[0]
+        if any(result.starts_s != first.starts_s for result in results):
+            raise ValueError("results of different starts cannot be compared")
+        return cls(
+            tuple(policy for result in results for policy in result.policies),
+            first.scenario,
+            first.starts_s,
+            {name: runs for result in results for name, runs in result.outcomes.items()},
+        )
 
-    def unfinished(self, policy: str) -> int:
-        """How many of the policy's runs were cut off by the end of the history."""
-        return sum(not outcome.finished for outcome in self.outcomes[policy])
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each policy and start, with every metric."""
+        return outcomes_frame(self.outcomes)
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """By policy: mean, standard deviation and 95th percentile of each metric, over the runs that finished
-        (None where none did), and how many did not."""
-        return {
-            name: {metric: _spread(self.values(name, metric)) for metric in METRICS}
-            | {"unfinished": self.unfinished(name)}
-            for name in self.outcomes
-        }
+    def summary(self) -> Summary:
+        """Statistics by policy (see `ebbtide.experiments.summary.summarise`)."""
+        return summarise(self.to_frame())
 
     def to_dict(self) -> dict[str, Any]:
         """The summary with what it is of, in plain values."""
-        return {
-            "policies": self.summary(),
-            "starts": len(self.starts_s),
-            "seed": self.scenario.seed,
-            "billing": self.scenario.billing.name,
-            "jobs": [job.name for job in self.scenario.jobs],
-        }
+        return {"policies": self.summary()} | self._about()
 
     def to_json(self) -> str:
         """`to_dict` as text: the same bytes for the same inputs."""
@@ -87,47 +75,14 @@ class BacktestResult:
         """Write `to_json` to a file, atomically."""
         write_text(path, self.to_json())
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each policy and start, with every metric."""
-        rows = [
-            {"policy": name, "start_s": start_s, "finished": outcome.finished}
-            | {metric: of(outcome) for metric, of in METRICS.items()}
-            for name, outcomes in self.outcomes.items()
-            for start_s, outcome in zip(self.starts_s, outcomes, strict=True)
-        ]
-        frame = pd.DataFrame(rows)
-        start = pd.to_datetime(frame.pop("start_s"), unit="s", utc=True)
-        frame.insert(1, "start", start)
-        return frame
-
     def table(self) -> Table:
         """The summary as a table for the terminal."""
         jobs = ", ".join(job.name for job in self.scenario.jobs)
         title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
-        table = Table(title=title, caption="mean ± standard deviation over the runs that finished")
-        table.add_column("policy")
-        for heading in ("cost USD", "cost p95", "makespan h", "revocations", "refund USD", "steps lost"):
-            table.add_column(heading, justify="right")
-        table.add_column("unfinished", justify="right")
-        for name, row in self.summary().items():
-            cost = row["cost_usd"]
-            table.add_row(
-                name,
-                _told(cost, 3),
-                "-" if cost["p95"] is None else f"{cost['p95']:.3f}",
-                _told(row["makespan_h"], 1),
-                _told(row["revocations"], 2),
-                _told(row["refund_usd"], 3),
-                _told(row["steps_lost"], 1),
-                str(row["unfinished"]),
-            )
-        return table
+        return summary_table(self.summary(), title)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=120, no_color=True, highlight=False)
-        console.print(self.table())
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        return "\n".join(line.rstrip() for line in text.splitlines())
+        return plain(self.table())
 
     def replay(self, policy: str, index: int | None = None) -> Outcome:
         """Run one of the runs again, with its timeline recorded.
@@ -146,12 +101,29 @@ class BacktestResult:
         return self.scenario.run(chosen, self.starts_s[at], record=True)
 
     def typical(self) -> int:
-        """The start at which the policies together came nearest to their median costs."""
+        """The place of the start at which the policies together came nearest to their median costs."""
         distance = np.zeros(len(self.starts_s))
         for outcomes in self.outcomes.values():
             cost = np.array([outcome.cost_usd for outcome in outcomes])
             distance += np.abs(cost - np.median(cost)) / max(float(np.median(cost)), 1e-9)
         return int(np.argmin(distance))
+
+    def record(self, index: int | None = None) -> Record:
+        """The backtest as tables, with one start in detail.
+
+        Args:
+            index: Its place in `starts_s`; by default `typical`.
+        """
+        at = self.typical() if index is None else index
+        shown = {policy.name: self.replay(policy.name, at) for policy in self.policies}
+        return Record(
+            self._about() | {"start_shown": iso(self.starts_s[at])},
+            self.to_frame(),
+            leases_frame(shown),
+            by_policy({name: outcome.timeline.to_frame() for name, outcome in shown.items()}),
+            by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
+            rented_prices(shown, self.scenario.prices),
+        )
 
     def plot(self, path: str | Path | None = None, index: int | None = None) -> go.Figure:
         """Prices with leases drawn on them, cost by policy, and progress over time, of one start.
@@ -163,26 +135,15 @@ class BacktestResult:
         Returns:
             The figure; in a notebook it shows itself, elsewhere call `.show()`.
         """
-        at = self.typical() if index is None else index
-        recorded = {name: self.replay(name, at) for name in self.outcomes}
-        costs = {name: self.values(name, "cost_usd") for name in self.outcomes}
-        figure = outcome_figure(recorded, costs, self.scenario.prices)
+        figure = record_figure(self.record(index))
         if path is not None:
             write_text(path, figure.to_html(include_plotlyjs=True, div_id="ebbtide"))
         return figure
 
-
-def _spread(values: np.ndarray) -> dict[str, float | None]:
-    if not len(values):
-        return {"mean": None, "std": None, "p95": None}
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-        "p95": float(np.quantile(values, 0.95)),
-    }
-
-
-def _told(spread: Mapping[str, float | None], digits: int) -> str:
-    if spread["mean"] is None:
-        return "-"
-    return f"{spread['mean']:.{digits}f} ± {spread['std']:.{digits}f}"
+    def _about(self) -> dict[str, Any]:
+        return {
+            "starts": len(self.starts_s),
+            "seed": self.scenario.seed,
+            "billing": self.scenario.billing.name,
+            "jobs": [job.name for job in self.scenario.jobs],
+        }

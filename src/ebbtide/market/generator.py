@@ -167,7 +167,8 @@ def _change_times(random: np.random.Generator, start_s: float, end_s: float, med
     while times[-1] < end_s:
         times = np.append(times, times[-1] + np.cumsum(random.choice(gaps, size)))
     times = times[times < end_s]
-    return times[random.random(len(times)) * peak < _rhythm(times)]
+    kept: Floats = times[random.random(len(times)) * peak < _rhythm(times)]
+    return kept
 
 
 def _spikes(
@@ -213,7 +214,8 @@ def _drift(
 
     slow = np.sqrt(1 - _SHARED_DRIFT) * walk(random) + np.sqrt(_SHARED_DRIFT) * walk(shared)
     quick = random.normal(0, 0.25, len(times))
-    return _DRIFT * (np.interp(times, hours, slow) + quick)
+    drift: Floats = _DRIFT * (np.interp(times, hours, slow) + quick)
+    return drift
 
 
 def profile_of(series: PriceSeries, list_price_usd_per_hour: float, end_s: float) -> MarketProfile:

@@ -131,7 +131,8 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
     """
     if isinstance(values.dtype, pd.DatetimeTZDtype):
         _require(values.notna(), file, field, values, "is not a time")
-        return values.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
+        aware: pd.Series = values.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
+        return aware
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         naive = pd.Series(True, index=values.index)
         parsed = values

@@ -1,0 +1,1 @@
+"""Prefect flows, one for each stage of the pipeline."""

@@ -1,0 +1,69 @@
+"""Evaluation as a flow: statistics, report and tracked runs of a record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+
+from ebbtide.experiments.record import Record
+from ebbtide.experiments.tracking import log_record
+from ebbtide.files import write_text
+from ebbtide.report.html import write_report
+
+
+@task
+def report(record: Path, into: Path) -> None:
+    """Write the page."""
+    write_report(Record.read(record), into)
+
+
+@task
+def metrics(record: Path, into: Path) -> None:
+    """Write the statistics."""
+    write_text(into, json.dumps(Record.read(record).to_dict(), indent=2, allow_nan=False) + "\n")
+
+
+@task(retries=2, retry_delay_seconds=2)
+def track(
+    record: Path,
+    parameters: Mapping[str, Any],
+    tracking: Mapping[str, Any],
+    experiment: str,
+    files: tuple[Path, ...],
+) -> None:
+    """Log a run for each policy."""
+    log_record(
+        Record.read(record),
+        uri=tracking["uri"],
+        experiment=experiment,
+        artifacts=tracking["artifacts"],
+        parameters=parameters,
+        files=files,
+    )
+
+
+@flow(name="evaluate")
+def evaluate(
+    parameters: Mapping[str, Any],
+    tracking: Mapping[str, Any],
+    made_with: Mapping[str, Any],
+    record: Path,
+    into: Path,
+) -> None:
+    """Evaluate a record.
+
+    Args:
+        parameters: The `evaluate` section of params.yaml.
+        tracking: The `tracking` section.
+        made_with: What to log as parameters of the tracked runs.
+        record: The record's folder.
+        into: The folder for the report and the statistics.
+    """
+    report(record, into / "report.html")
+    metrics(record, into / "metrics.json")
+    files = (into / "report.html", into / "metrics.json")
+    track(record, made_with, tracking, parameters["experiment"], files)

@@ -1,0 +1,63 @@
+"""Ingestion as a flow: prices from where the parameters say, to one clean file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.logging import get_run_logger
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.generator import generate_prices
+from ebbtide.market.ingestion import ingest_ec2, ingest_files
+
+
+def _may_pass(_task: object, _run: object, state: Any) -> bool:
+    """Bad input stays bad; anything else is worth another try."""
+    error = state.result(raise_on_failure=False)
+    return not isinstance(error, InputError)
+
+
+@task
+def generated(into: Path, days: float, seed: int) -> str:
+    """Make up a market."""
+    history = generate_prices(days=days, seed=seed)
+    history.write(into)
+    return f"{history.change_points} rows generated"
+
+
+@task
+def from_files(into: Path, paths: list[str], file_format: str | None, timezone: str | None) -> str:
+    """Read exports."""
+    if not paths:
+        raise InputError("names no file", file="params.yaml", field="ingest.files.paths")
+    return str(ingest_files(paths, into, file_format=file_format, timezone=timezone))
+
+
+@task(retries=3, retry_delay_seconds=[10, 60, 300], retry_condition_fn=_may_pass)
+def from_ec2(into: Path, regions: list[str], instance_types: list[str]) -> str:
+    """Fetch what is new from EC2."""
+    return str(ingest_ec2(regions, into, instance_types=instance_types))
+
+
+@flow(name="ingest")
+def ingest(parameters: Mapping[str, Any], into: Path) -> None:
+    """Bring `into` up to date.
+
+    Args:
+        parameters: The `ingest` section of params.yaml.
+        into: The price file.
+    """
+    source = parameters["source"]
+    if source == "generated":
+        done = generated(into, **parameters["generated"])
+    elif source == "files":
+        files = parameters["files"]
+        done = from_files(into, files["paths"], files["format"], files["timezone"])
+    elif source == "ec2":
+        done = from_ec2(into, **parameters["ec2"])
+    else:
+        raise unknown_name("source in params.yaml", str(source), ("generated", "files", "ec2"))
+    get_run_logger().info("%s: %s", into, done)

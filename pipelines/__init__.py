@@ -1,0 +1,1 @@
+"""The commands that DVC runs, one for each stage of `dvc.yaml`."""

@@ -1,0 +1,23 @@
+"""Stage `evaluate`: data/record -> reports/report.html, reports/metrics.json and tracked runs."""
+
+from pathlib import Path
+
+from pipelines.stage import parameters, run_stage
+
+
+def main() -> None:
+    from flows.evaluate import evaluate
+
+    execute = parameters("execute")
+    made_with = {
+        "prices": parameters("ingest")["source"],
+        "job": execute["job"],
+        "billing": execute["billing"],
+        "starts": execute["starts"],
+        "seed": execute["seed"],
+    }
+    evaluate(parameters("evaluate"), parameters("tracking"), made_with, Path("data/record"), Path("reports"))
+
+
+if __name__ == "__main__":
+    run_stage(main)

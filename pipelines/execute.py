@@ -1,0 +1,15 @@
+"""Stage `execute`: data/prices.parquet -> data/record."""
+
+from pathlib import Path
+
+from pipelines.stage import parameters, run_stage
+
+
+def main() -> None:
+    from flows.execute import execute
+
+    execute(parameters("execute"), Path("data/prices.parquet"), Path("data/record"))
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,56 @@
+"""What every stage does: read its parameters, run its flow, end cleanly when the input is bad."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ebbtide.errors import InputError
+
+PARAMS = Path("params.yaml")
+
+# Embedded defaults: no server, nothing outside this folder, nothing sent anywhere. Setting these variables, or
+# PREFECT_API_URL, points the same flows at a real server.
+_DEFAULTS = {
+    "PREFECT_HOME": str(Path(".prefect").resolve()),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def parameters(section: str) -> dict[str, Any]:
+    """One section of params.yaml.
+
+    Raises:
+        InputError: The file or the section is missing or is not a mapping.
+    """
+    try:
+        content = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("there is no such file; run from the project's folder", file=PARAMS) from None
+    except yaml.YAMLError as error:
+        raise InputError(f"is not YAML: {' '.join(str(error).split())}", file=PARAMS) from None
+    values = content.get(section) if isinstance(content, Mapping) else None
+    if not isinstance(values, dict):
+        raise InputError("is missing or is not a mapping", file=PARAMS, field=section)
+    return values
+
+
+def run_stage(stage: Callable[[], None]) -> None:
+    """Run a stage with the embedded defaults; bad input ends with exit code 2 and one line."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        stage()
+    except InputError as error:
+        sys.stderr.write(f"ebbtide: {error}\n")
+        sys.exit(2)
+    except KeyError as error:
+        sys.stderr.write(f"ebbtide: {PARAMS}: parameter {error} is missing\n")
+        sys.exit(2)

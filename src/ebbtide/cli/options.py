@@ -1,0 +1,49 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
+from ebbtide.market.generator import generate_prices
+from ebbtide.market.prices import PriceHistory
+
+TABLE_WIDTH = 120
+
+InstanceTypesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--instance-types",
+        metavar="FILE.csv",
+        help="More instance types: cloud, instance_type, vcpus, memory_gib, accelerator, accelerator_count.",
+    ),
+]
+
+
+def terminal() -> Console:
+    """Standard output, wide enough for our tables even where nobody set a width."""
+    console = Console()
+    return console if console.width >= TABLE_WIDTH else Console(width=TABLE_WIDTH)
+
+
+def catalogue_with(path: Path | None) -> Catalogue:
+    """The embedded catalogue, with the user's types added if there are any."""
+    return default_catalogue() + read_instance_types(path) if path else default_catalogue()
+
+
+def prices_from(path: Path | None, generate_days: float | None, seed: int, catalogue: Catalogue) -> PriceHistory:
+    """The history named, or a generated one.
+
+    Raises:
+        InputError: Both or neither was asked for.
+    """
+    if (path is None) == (generate_days is None):
+        raise InputError("give either --prices FILE or --generate DAYS")
+    if path is not None:
+        return PriceHistory.read(path, catalogue)
+    return generate_prices(days=generate_days or 0.0, seed=seed)

@@ -1,0 +1,126 @@
+"""`ebbtide ingest` and `ebbtide describe`."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.errors import InputError
+from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import iso
+
+
+def ingest_command(
+    sources: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE|FOLDER]...", help="Exports to read.")
+    ] = None,
+    into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to add them to.")] = Path(
+        "data/prices.parquet"
+    ),
+    ec2: Annotated[
+        list[str] | None,
+        typer.Option("--ec2", metavar="REGION", help="Fetch from EC2 instead; once for each region."),
+    ] = None,
+    instance_type: Annotated[
+        list[str] | None,
+        typer.Option("--instance-type", metavar="TYPE", help="With --ec2: only these; once for each."),
+    ] = None,
+    product: Annotated[
+        list[str] | None,
+        typer.Option("--product", help="With --ec2: product descriptions; Linux/UNIX by default."),
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help=f"Of the files: {', '.join(FORMATS)}. Recognised if not given."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="Time zone of times written without an offset, which otherwise are errors."),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of Azure sheets that are not named after theirs.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Add price records to one clean Parquet file.
+
+    Reads our own Parquet schema, the JSON of `aws ec2 describe-spot-price-history`, the Kaggle CSV
+    (datetime, instance_type, os, region, price), Azure's price sheets (CSV) and its Retail Prices API (JSON);
+    or, with --ec2, fetches from EC2 only what the file does not have yet, with credentials from the usual AWS
+    chain. Nothing is written unless every row is good.
+
+        ebbtide ingest us-east-1.csv --into data/prices.parquet
+        ebbtide ingest --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge
+    """
+    if bool(sources) == bool(ec2):
+        raise InputError("give either files to ingest or --ec2 REGION")
+    catalogue = catalogue_with(instance_types)
+    errors = Console(stderr=True)
+    with errors.status("ingesting") if errors.is_terminal else nullcontext():
+        if ec2:
+            done = ingest_ec2(
+                ec2,
+                into,
+                instance_types=instance_type or (),
+                products=product or ("Linux/UNIX",),
+                catalogue=catalogue,
+            )
+        else:
+            done = ingest_files(
+                sources or [],
+                into,
+                file_format=file_format,
+                timezone=timezone,
+                region=region,
+                catalogue=catalogue,
+            )
+    typer.echo(f"{into}: {len(done.history)} markets, {iso(done.history.start_s)} to {iso(done.history.end_s)}")
+    typer.echo(str(done))
+
+
+def describe_command(
+    path: Annotated[Path, typer.Argument(help="A Parquet file of prices.")],
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Tell what a price history holds: each market's level, spread, moves and holes.
+
+    Prices are USD per hour, means and medians weighted by the time for which prices held; "ratio" is the mean
+    over on-demand, "above" the share of time above it, "gap" the longest time without a row. "?" stands where
+    the on-demand price is not known.
+    """
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(path, catalogue)
+    frame = history.describe(catalogue)
+    if csv:
+        typer.echo(frame.to_csv(), nl=False)
+        return
+    title = f"{path.name}: {len(history)} markets, {iso(history.start_s)} to {iso(history.end_s)}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("market", no_wrap=True)
+    for heading in ("mean", "median", "min", "max", "on-demand", "ratio", "above", "changes/day", "gap h"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for market, row in frame.iterrows():
+        table.add_row(
+            str(market),
+            *(f"{row[f'{name}_usd_per_hour']:.4f}" for name in ("mean", "median", "min", "max")),
+            _known(row["on_demand_usd_per_hour"], "{:.4g}"),
+            _known(row["ratio_to_on_demand"], "{:.2f}"),
+            _known(row["share_above_on_demand"], "{:.1%}"),
+            f"{row['changes_per_day']:.1f}",
+            f"{row['longest_gap_h']:.1f}",
+        )
+    terminal().print(table)
+
+
+def _known(value: float, form: str) -> str:
+    return "?" if math.isnan(value) else form.format(value)

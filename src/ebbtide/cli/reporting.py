@@ -1,0 +1,27 @@
+"""`ebbtide report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.options import terminal
+from ebbtide.experiments.record import Record
+from ebbtide.experiments.summary import summary_table
+from ebbtide.report.html import write_report
+
+
+def report_command(
+    record: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="What `ebbtide backtest --record` or the pipeline wrote.")
+    ] = Path("data/record"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path(
+        "reports/report.html"
+    ),
+) -> None:
+    """Write the report of a backtest: one HTML page with tables and plots, readable without a network."""
+    tables = Record.read(record)
+    terminal().print(summary_table(tables.summary(), tables.title))
+    typer.echo(f"wrote {write_report(tables, out)}")

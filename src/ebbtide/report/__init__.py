@@ -1,0 +1,1 @@
+"""Reports: a record of a backtest as a page of its own."""

@@ -1,0 +1,71 @@
+"""The HTML report: one file, no network, everything about one record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+import ebbtide
+from ebbtide.experiments.figures import policy_colours, record_figure
+from ebbtide.experiments.record import Record
+from ebbtide.experiments.summary import told
+from ebbtide.files import write_text
+
+
+def write_report(record: Record, path: str | Path) -> Path:
+    """Write the report of a record, atomically; returns where."""
+    path = Path(path)
+    write_text(path, render(record))
+    return path
+
+
+def render(record: Record) -> str:
+    """The page as text."""
+    environment = Environment(
+        loader=PackageLoader("ebbtide.report", "."),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=True, div_id="figure")
+    return environment.get_template("report.html.jinja").render(
+        title=record.title,
+        about=record.about,
+        rows=_rows(record),
+        leases=record.leases.to_dict("records"),
+        figure=Markup(figure),
+        version=ebbtide.__version__,
+    )
+
+
+def _rows(record: Record) -> list[dict[str, Any]]:
+    """A row a policy, its cost also against the dearest mean, for the bar behind it."""
+    summary = record.summary()
+    means = [row["cost_usd"]["mean"] or 0.0 for row in summary.values()]
+    dearest = max(means, default=0.0) or 1.0
+    on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
+    colours = policy_colours(record)
+    rows = []
+    for name, row in summary.items():
+        mean = row["cost_usd"]["mean"]
+        rows.append(
+            {
+                "policy": name,
+                "colour": colours[name],
+                "share": 0.0 if mean is None else 100 * mean / dearest,
+                "cost": told(row["cost_usd"], 3),
+                "p95": "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
+                "saved": "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
+                "makespan": told(row["makespan_h"], 1),
+                "revocations": told(row["revocations"], 2),
+                "refund": told(row["refund_usd"], 3),
+                "checkpoints": told(row["checkpoints"], 1),
+                "lost": told(row["steps_lost"], 1),
+                "unfinished": row["unfinished"],
+            }
+        )
+    return rows
