@@ -1,0 +1,44 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import ebbtide as eb
+
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT.parent / "shared" / "traces"
+
+settings.register_profile("ebbtide", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ebbtide")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests of real traces where there are none."""
+    if TRACES.is_dir():
+        return
+    skip = pytest.mark.skip(reason=f"real traces are not at {TRACES}")
+    for item in items:
+        if item.get_closest_marker("real_traces"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """The folder of real price histories."""
+    return TRACES
+
+
+@pytest.fixture(scope="session")
+def auction_2015(traces: Path) -> eb.PriceHistory:
+    """The 13 auction markets of 2015."""
+    return eb.PriceHistory.read(traces / "ec2-auction-2015.parquet")
+
+
+@pytest.fixture(scope="session")
+def one_day() -> eb.Job:
+    """The example job."""
+    return eb.Job.read(ROOT / "examples" / "one-day.yaml")

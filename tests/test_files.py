@@ -1,0 +1,24 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from ebbtide.files import replacing, write_text
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError("disk full")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_a_write_makes_folders_and_a_readable_file(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.txt"
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & stat.S_IRUSR
+    assert [file.name for file in path.parent.iterdir()] == ["b.txt"]
