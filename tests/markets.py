@@ -30,7 +30,9 @@ def history(points: Mapping[Market, Sequence[tuple[float, float]]], hours: float
     return PriceHistory(markets, start_s=START_S, end_s=START_S + hours * 3600)
 
 
-def job(steps: int = 3600, *, per_hour: float = 3600.0, save_s: float = 10.0, restore_s: float = 20.0, **more) -> Job:
+def job(
+    steps: int = 3600, *, per_hour: float = 3600.0, save_s: float = 10.0, restore_s: float = 20.0, **more
+) -> Job:
     """A job of one step a second on c3.xlarge and half that on r3.large."""
     rates = {"c3.xlarge": per_hour, "r3.large": per_hour / 2}
     checkpoint = Checkpointing(save_s=save_s, restore_s=restore_s, interval_s=more.pop("interval_s", None))

@@ -9,7 +9,7 @@ from ebbtide.files import replacing, write_text
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     write_text(path, "old")
-    with pytest.raises(RuntimeError), replacing(path) as temporary:
+    with pytest.raises(RuntimeError, match="disk full"), replacing(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError("disk full")
     assert path.read_text() == "old"

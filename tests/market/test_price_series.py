@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.markets import START_S, series
 
 from ebbtide.market.price_series import PriceSeries
-from tests.markets import START_S, series
 
 
 @st.composite
@@ -52,7 +52,9 @@ def test_means_and_shares_are_weighted_by_time() -> None:
 
 
 @given(any_series(), st.floats(-100, 100_000), st.floats(1, 50_000))
-def test_look_ups_agree_with_walking_along_the_series(prices: PriceSeries, start_s: float, length_s: float) -> None:
+def test_look_ups_agree_with_walking_along_the_series(
+    prices: PriceSeries, start_s: float, length_s: float
+) -> None:
     assert prices.at(start_s) == pytest.approx(by_walking(prices, start_s), nan_ok=True)
     assert prices.at_each(np.array([start_s]))[0] == pytest.approx(by_walking(prices, start_s), nan_ok=True)
     times, values = prices.between(start_s, start_s + length_s)

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.markets import C3, R3, START_S, history
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from tests.markets import C3, R3, START_S, history
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_written_grid_is_a_price_file_without_the_unknown(two_markets: eb.Pric
     assert len(again[R3]) == 51
 
 
-def test_describe_weights_by_time_and_says_what_it_does_not_know(two_markets: eb.PriceHistory) -> None:
+def test_describe_weights_by_time_and_says_what_it_does_not_know() -> None:
     unlisted = eb.Market("aws", "us-east-1", "us-east-1a", "m5.large")
     frame = history({C3: [(0, 0.03), (1800, 0.42)], unlisted: [(0, 0.05)]}, hours=1).describe()
     row = frame.loc[str(C3)]

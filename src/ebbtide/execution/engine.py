@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -421,6 +421,9 @@ class Engine:
 
     def _outcome(self, start_s: float) -> Outcome:
         finished = not self._unfinished
+        self._provider.refresh()
+        # As they stand now: ending what is still rented would count unsaved steps as lost.
+        jobs = tuple(replace(job) for job in self.jobs)
         end_s = max(job.finished_s for job in self.jobs) if finished else self.now_s
         for lease in list(self._open.values()):
             self._end(lease)
@@ -432,10 +435,10 @@ class Engine:
             self.ledger.total_usd,
             self.ledger.refund_usd,
             sum(lease.state is LeaseState.REVOKED for lease in self._leases),
-            sum(job.checkpoints for job in self.jobs),
-            math.fsum(job.steps_lost for job in self.jobs),
+            sum(job.checkpoints for job in jobs),
+            math.fsum(job.steps_lost for job in jobs),
             tuple(self._leases),
-            tuple(self.jobs),
+            jobs,
             self.ledger,
             self.timeline,
             self._decisions,

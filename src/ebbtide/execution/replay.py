@@ -110,7 +110,8 @@ class ReplayProvider:
                 if not self.is_over and until_s < math.inf:
                     self._market.now_s = max(self.now_s, until_s)
                 return None
-            if training_s < self._market.next_time_s:
+            # A save that is done at the very moment of a revocation is done.
+            if training_s <= self._market.next_time_s:
                 self._train()
             else:
                 self._rent()

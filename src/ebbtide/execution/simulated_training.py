@@ -55,6 +55,10 @@ class _Group:
         return self.unsaved
 
 
+def _whole(steps: float) -> int:
+    return math.floor(steps + _STEP_TOLERANCE)
+
+
 class SimulatedTraining:
     """One job's training.
 
@@ -155,7 +159,14 @@ class SimulatedTraining:
             # Rates are settled together, so all training groups share one `since_s`.
             done = self.progress.steps_saved + unsaved
             goals = [float(self.job.steps), *(float(step) for step in self._milestones[:1])]
-            times += [since_s + max(goal - done, 0.0) / total_rate for goal in goals]
+            times += [since_s + (goal - done) / total_rate for goal in goals if goal - done > _STEP_TOLERANCE]
+            if done >= self.job.steps - _STEP_TOLERANCE:
+                # Parts of steps on several machines make no whole one: the next to be whole is waited for.
+                times += [
+                    since_s + (_whole(group.unsaved) + 1 - group.unsaved) / group.steps_per_s
+                    for group in self._groups
+                    if group.phase is _Phase.TRAINING
+                ]
         return min(times)
 
     def advance(self, now_s: float) -> list[Event]:
@@ -184,7 +195,7 @@ class SimulatedTraining:
                 self._milestones.remove(step)
                 self._tell(Wake.MILESTONE, now_s, f"step {step}")
                 return True
-        if self._stopping or self._done() >= self.job.steps - _STEP_TOLERANCE:
+        if self._stopping or self._whole_done() >= self.job.steps:
             return self._finish(now_s)
         for group in self._groups:
             if group.phase is _Phase.IDLE and group.members:
@@ -283,10 +294,13 @@ class SimulatedTraining:
         self._enter(group, _Phase.SAVING, now_s, now_s + self.job.save_s)
 
     def _end_save(self, group: _Group, now_s: float) -> None:
-        whole = math.floor(group.unsaved + _STEP_TOLERANCE)
-        group.unsaved -= whole
-        self._lose(group)  # a step that was under way is run again
-        self.progress.steps_saved = min(self.progress.steps_saved + whole, float(self.job.steps))
+        whole = _whole(group.unsaved)
+        # A step that is under way stays so; it is lost only if the process then ends.
+        group.unsaved = max(group.unsaved - whole, 0.0)
+        saved = min(self.progress.steps_saved + whole, float(self.job.steps))
+        # Two machines may end a step at one moment when only one was left to do.
+        self.progress.steps_lost += self.progress.steps_saved + whole - saved
+        self.progress.steps_saved = saved
         self.progress.checkpoints += 1
         self._tell(Wake.SAVED, now_s, f"step {self.progress.steps_saved:.0f}")
 
@@ -310,8 +324,12 @@ class SimulatedTraining:
         """Count the steps of training groups up to now."""
         self._now_s = now_s
         for group in self._groups:
-            group.unsaved = group.unsaved_at(now_s)
-            group.since_s = now_s
+            unsaved = group.unsaved_at(now_s)
+            self.progress.steps_run += unsaved - group.unsaved
+            group.unsaved, group.since_s = unsaved, now_s
+
+    def _whole_done(self) -> float:
+        return self.progress.steps_saved + sum(_whole(group.unsaved) for group in self._groups)
 
     def _done(self) -> float:
         return self.progress.steps_saved + sum(group.unsaved for group in self._groups)

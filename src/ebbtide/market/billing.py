@@ -69,7 +69,7 @@ class Bill:
     @property
     def usd(self) -> float:
         """Net of the refund; zero, exactly, where all was refunded."""
-        return math.fsum([*(charge.usd for charge in self.charges), -self.refund_usd])
+        return self.charged_usd - self.refund_usd
 
 
 @dataclass(frozen=True)

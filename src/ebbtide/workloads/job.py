@@ -89,7 +89,6 @@ class Job(_Frozen):
         coupling: Whether its machines work as one or alone.
         speedup: Of n machines over one; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
-        command: What a live run starts on each machine; None: Ebbtide's own small training program.
     """
 
     name: str = Field(min_length=1)
@@ -101,7 +100,6 @@ class Job(_Frozen):
     coupling: Coupling = Coupling.GANG
     speedup: Amdahl | SpeedupTable | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    command: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _has_rates(self) -> Job:

@@ -18,6 +18,7 @@ class JobProgress:
         job: What is to be done.
         steps_saved: Steps in the newest complete checkpoint.
         steps_done: Those and what has been run since; lost again if a machine goes unsaved.
+        steps_run: All that were ever run; those lost were run more than once.
         steps_lost: Run, but lost before they were saved: run again later.
         checkpoints: Complete ones so far.
         restores: Times that training was started or continued on new machines.
@@ -30,6 +31,7 @@ class JobProgress:
     job: Job
     steps_saved: float = 0.0
     steps_done: float = 0.0
+    steps_run: float = 0.0
     steps_lost: float = 0.0
     checkpoints: int = 0
     restores: int = 0

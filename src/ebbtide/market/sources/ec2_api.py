@@ -92,7 +92,7 @@ def _pages(
     retrying = Retrying(
         retry=retry_if_exception(_is_passing),
         stop=stop_after_attempt(attempts),
-        wait=wait_exponential_jitter(initial=first_wait_s, max=60.0, jitter=first_wait_s),
+        wait=wait_exponential_jitter(multiplier=first_wait_s, max=60.0, jitter=first_wait_s),
         reraise=True,
     )
     try:

@@ -1,0 +1,138 @@
+"""The billing rules, against the table in docs and against a recount second by second."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.markets import START_S, series
+
+from ebbtide.errors import InputError
+from ebbtide.market.billing import PRESETS, Charged, Ending, Refund, billing_preset
+from ebbtide.market.price_series import PriceSeries
+
+REVOKED, RELEASED = Ending.REVOKED, Ending.RELEASED
+
+
+@pytest.mark.parametrize(
+    ("preset", "minutes", "ending", "usd", "refund"),
+    [
+        # 0.60 USD/h for the first half hour, 1.20 for the next hour, 0.30 after that.
+        ("ec2-hourly", 20, RELEASED, 0.60, 0.0),
+        ("ec2-hourly", 60, RELEASED, 0.60, 0.0),
+        ("ec2-hourly", 61, RELEASED, 0.60 + 1.20, 0.0),
+        ("ec2-hourly", 20, REVOKED, 0.0, 0.60),
+        ("ec2-hourly", 60, REVOKED, 0.60, 0.0),
+        ("ec2-hourly", 100, REVOKED, 0.60, 1.20),
+        ("ec2-second", 20, RELEASED, 0.20, 0.0),
+        ("ec2-second", 0.5, RELEASED, 0.01, 0.0),
+        ("ec2-second", 59, REVOKED, 0.0, 0.30 + 29 / 60 * 1.20),
+        ("ec2-second", 60, REVOKED, 0.30 + 0.60, 0.0),
+        ("gcp-preemptible", 90, REVOKED, 0.90, 0.0),
+        ("gcp-preemptible", 0.5, RELEASED, 0.01, 0.0),
+        ("gcp-spot", 90, REVOKED, 0.30 + 1.20, 0.0),
+        ("azure-spot", 0.5, RELEASED, 0.005, 0.0),
+        ("per-second", 120, RELEASED, 0.30 + 1.20 + 0.15, 0.0),
+        ("on-demand", 90, RELEASED, 0.90, 0.0),
+    ],
+)
+def test_presets_by_hand(preset: str, minutes: float, ending: Ending, usd: float, refund: float) -> None:
+    prices = series((0, 0.60), (1800, 1.20), (5400, 0.30))
+    bill = billing_preset(preset).bill(prices, START_S, START_S + 60 * minutes, ending)
+    assert bill.usd == pytest.approx(usd)
+    assert bill.refund_usd == pytest.approx(refund)
+
+
+def test_a_full_refund_leaves_exactly_nothing() -> None:
+    prices = series(*((7 * n, 0.1 + n / 3) for n in range(100)))
+    assert billing_preset("ec2-second").bill(prices, START_S, START_S + 700, REVOKED).usd == 0.0
+
+
+def test_presets_revoke_and_warn_as_their_clouds_do() -> None:
+    notices = {name: preset.notice_s for name, preset in PRESETS.items()}
+    assert notices["ec2-hourly"] == notices["ec2-second"] == 120
+    assert notices["gcp-preemptible"] == notices["gcp-spot"] == notices["azure-spot"] == 30
+    assert not any(
+        PRESETS[name].price_revokes for name in ("gcp-preemptible", "gcp-spot", "per-second", "on-demand")
+    )
+    assert PRESETS["gcp-preemptible"].max_lifetime_s == 24 * 3600
+    assert math.isinf(PRESETS["ec2-second"].max_lifetime_s)
+
+
+def test_an_unknown_preset_is_told_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"unknown billing preset 'ec2'.*; known: azure-spot, ec2-hourly"):
+        billing_preset("ec2")
+
+
+def test_a_lease_without_a_known_price_cannot_be_charged() -> None:
+    with pytest.raises(InputError, match="no price is known at"):
+        billing_preset("ec2-second").bill(series((100, 0.1)), START_S, START_S + 200, RELEASED)
+    with pytest.raises(InputError, match="before it starts"):
+        billing_preset("ec2-second").bill(series((0, 0.1)), START_S + 9, START_S, RELEASED)
+
+
+def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: Ending) -> tuple[float, float]:
+    """What a lease costs and what is refunded, second by second, written from the table alone."""
+    rule = PRESETS[preset]
+    used = end_s - start_s
+    paid_for = max(used, {"ec2-second": 60, "gcp-preemptible": 60, "gcp-spot": 60, "on-demand": 60}.get(preset, 0))
+    period = 3600 if preset == "ec2-hourly" else 1
+    while paid_for % period:
+        paid_for += 1
+    cost = refund = 0.0
+    last_period = 0.0
+    price = 0.0
+    for second in range(paid_for):
+        if second % period == 0:
+            fixed = rule.charged in (Charged.AT_LEASE_START, Charged.ON_DEMAND)
+            price = prices.at(start_s if fixed else start_s + second)
+            last_period = 0.0
+        cost += price / 3600
+        last_period += price / 3600
+    if ending is REVOKED and rule.refund is Refund.WITHIN_FIRST_HOUR and used < 3600:
+        refund = cost
+    if ending is REVOKED and rule.refund is Refund.LAST_PARTIAL_PERIOD and used % period:
+        refund = last_period
+    return cost - refund, refund
+
+
+@given(
+    preset=st.sampled_from(sorted(PRESETS)),
+    gaps=st.lists(st.integers(1, 3000), min_size=1, max_size=30),
+    cents=st.lists(st.integers(1, 300), min_size=30, max_size=30),
+    offset=st.integers(0, 4000),
+    duration=st.one_of(st.integers(0, 12_000), st.sampled_from([59, 60, 61, 3599, 3600, 3601, 7200])),
+    ending=st.sampled_from(list(Ending)),
+)
+def test_every_bill_equals_a_recount_second_by_second(
+    preset: str, gaps: list[int], cents: list[int], offset: int, duration: int, ending: Ending
+) -> None:
+    times = START_S + np.concatenate([[0], np.cumsum(gaps)]).astype(float)[: len(gaps)]
+    prices = PriceSeries(times, np.array(cents[: len(gaps)]) / 100)
+    start_s = int(START_S) + offset
+    bill = PRESETS[preset].bill(prices, start_s, start_s + duration, ending)
+    cost, refund = recount(preset, prices, start_s, start_s + duration, ending)
+    assert bill.usd == pytest.approx(cost, abs=1e-9)
+    assert bill.refund_usd == pytest.approx(refund, abs=1e-9)
+    assert bill.charged_usd == pytest.approx(cost + refund, abs=1e-9)
+
+
+@given(
+    preset=st.sampled_from(sorted(PRESETS)),
+    duration=st.floats(0, 200_000, allow_nan=False),
+    offset=st.floats(0, 5000, allow_nan=False),
+    ending=st.sampled_from(list(Ending)),
+)
+def test_charges_follow_each_other_without_gap_and_cover_the_lease(
+    preset: str, duration: float, offset: float, ending: Ending
+) -> None:
+    prices = series(*((1700.5 * n, 0.1 + n % 7) for n in range(150)))
+    rule = PRESETS[preset]
+    bill = rule.bill(prices, START_S + offset, START_S + offset + duration, ending)
+    ends = [charge.end_s for charge in bill.charges]
+    assert [charge.start_s for charge in bill.charges][1:] == ends[:-1]
+    if bill.charges:
+        paid = bill.charges[-1].end_s - bill.charges[0].start_s
+        assert duration - 1e-5 <= paid < max(duration, rule.minimum_s) + rule.period_s + 1e-5
+    assert 0.0 <= bill.refund_usd <= bill.charged_usd + 1e-12
