@@ -28,7 +28,7 @@ lint: $(INSTALLED)
 
 # Timed figures, each beside the floor it is measured against; never a pass or fail.
 bench: $(INSTALLED)
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -q -s -p no:xdist
+	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' --benchmark-columns=min,median,rounds -q -s
 
 clean:
 	rm -rf data reports .mlflow .prefect .mypy_cache .ruff_cache .hypothesis

@@ -30,8 +30,8 @@ from ebbtide.workloads.job import Coupling
 from ebbtide.workloads.progress import JobProgress
 
 # Real seconds: the least notice, and how much of it is kept for saving.
-MIN_NOTICE_S = 1.0
-SAVE_RESERVE_S = 0.5
+MIN_NOTICE_S = 0.5
+SAVE_RESERVE_S = 0.3
 
 # A process that does not end in this time after SIGTERM is killed.
 _GRACE_S = 5.0

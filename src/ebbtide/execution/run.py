@@ -24,7 +24,7 @@ from ebbtide.workloads.job import Job
 PROVIDERS = ("replay", "local")
 
 # By default the local clock is set so that the job's work takes about this long on the fastest machine.
-_LOCAL_WORK_S = 8.0
+_LOCAL_WORK_S = 6.0
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
         billing: Of spot leases.
         seed: Of the policy's random numbers, and of a generated market.
         speed: Market seconds in a real one, for `local`; by default so that the job takes some ten seconds on
-            the fastest machine.
+            the fastest machine. Notices then last longer than billing says, in market time: half a real second.
         folder: Where `local` keeps checkpoints; by default a temporary one, removed at the end.
         delay: How long machines take to start.
         catalogue: Instance types and list prices.

@@ -1,0 +1,157 @@
+"""The command line, as real processes: exit codes, what is printed where, what is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+JOB = str(ROOT / "examples" / "one-day.yaml")
+
+
+def ebbtide(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "ebbtide.cli.main", *arguments],
+        capture_output=True, text=True, cwd=cwd, env=environment, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prices") / "prices.parquet"
+    eb.generate_prices(days=20, seed=1).write(path)
+    return path
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run in this process, expect exit code 2 and one line, and give the line."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("ebbtide: ")
+    return captured.err
+
+
+def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(prices: Path, tmp_path: Path) -> None:
+    texts = []
+    for number in range(2):
+        out = tmp_path / f"{number}.json"
+        done = ebbtide("backtest", JOB, "--prices", str(prices), "--policies", "on-demand,reactive", "--starts", "8",
+                       "--seed", "3", "--billing", "ec2-hourly", "--json", str(out))  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "reactive" in done.stdout
+        texts.append(out.read_bytes())
+    assert texts[0] == texts[1]
+    told = json.loads(texts[0])
+    assert (told["starts"], told["seed"], list(told["policies"])) == (8, 3, ["on-demand", "reactive"])
+
+
+def test_a_record_becomes_a_report(prices: Path, tmp_path: Path) -> None:
+    record, direct, later = tmp_path / "record", tmp_path / "1.html", tmp_path / "2.html"
+    done = ebbtide("backtest", JOB, "--prices", str(prices), "--starts", "2", "--policies", "reactive",
+                   "--record", str(record), "--report", str(direct))  # fmt: skip
+    assert done.returncode == 0
+    assert ebbtide("report", str(record), "--out", str(later)).stdout.endswith(f"wrote {later}\n")
+    assert direct.read_text() == later.read_text()
+
+
+def test_describe_tells_each_market(prices: Path) -> None:
+    done = ebbtide("describe", str(prices))
+    assert done.returncode == 0
+    assert "us-east-1a c3.xlarge" in done.stdout
+    assert "0.21" in done.stdout
+    table = ebbtide("describe", str(prices), "--csv").stdout
+    assert len(table.splitlines()) == 13
+    assert "longest_gap_h" in table.splitlines()[0]
+
+
+def test_ingest_makes_a_file_that_backtest_takes(tmp_path: Path) -> None:
+    rows = [f"2017-05-0{day} 01:00:00+00:00,c3.xlarge,Linux/UNIX,us-east-1a,0.0{day}\n" for day in range(1, 9)]
+    (tmp_path / "export.csv").write_text("datetime,instance_type,os,region,price\n" + "".join(rows))
+    done = ebbtide("ingest", "export.csv", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "8 rows added to 0" in done.stdout
+    done = ebbtide("backtest", JOB, "--prices", "data/prices.parquet", "--starts", "3", cwd=tmp_path)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("command", [[], ["ingest"], ["describe"], ["backtest"], ["report"]])
+def test_help_teaches(command: list[str]) -> None:
+    done = ebbtide(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    if command:
+        assert len(done.stdout) > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["fly"], "No such command 'fly'."),
+        (["backtest"], "Missing argument 'JOB.yaml'."),
+        (["backtest", JOB, "--fast"], "No such option: --fast"),
+        (["backtest", JOB, "--generate", "20", "--starts", "many"], "Invalid value for '--starts'"),
+        (["backtest", JOB], "give either --prices FILE or --generate DAYS"),
+        (["backtest", JOB, "--prices", "none.parquet"], "none.parquet: there is no such file"),
+        (["backtest", "none.yaml", "--generate", "20"], "none.yaml: there is no such file"),
+        (["backtest", JOB, "--generate", "20", "--policies", "reactiv"], "unknown policy 'reactiv' (did you mean 'reactive'?)"),
+        (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, ec2-hourly"),
+        (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
+        (["backtest", JOB, "--generate", "0.1"], "can never finish"),
+        (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
+        (["describe", "none.parquet"], "none.parquet: there is no such file"),
+        (["ingest"], "give either files to ingest or --ec2 REGION"),
+        (["ingest", "none.csv"], "none.csv: "),
+        (["report", "nowhere"], "nowhere: is not the record of a backtest"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
+    assert problem in failing(capsys, *arguments)
+
+
+def test_bad_prices_leave_no_output_behind(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.read_parquet(prices)
+    frame.loc[41, "price_usd_per_hour"] = -0.1
+    bad = tmp_path / "bad.parquet"
+    frame.to_parquet(bad)
+    outputs = [tmp_path / "out.json", tmp_path / "report.html", tmp_path / "record"]
+    line = failing(capsys, "backtest", JOB, "--prices", str(bad), "--json", str(outputs[0]), "--report",
+                   str(outputs[1]), "--record", str(outputs[2]))  # fmt: skip
+    assert f"{bad}, row 42, field price_usd_per_hour: -0.1 is negative" in line
+    assert not any(path.exists() for path in outputs)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
+    command = f"{sys.executable} -m ebbtide.cli.main describe {prices} --csv | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.real_traces
+def test_the_backtest_of_the_documentation_on_real_prices(traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = ebbtide("backtest", "examples/one-day.yaml", "--prices", str(traces / "ec2-auction-2015.parquet"),
+                   "--policies", "on-demand,cheapest-spot,fastest-spot,reactive", "--starts", "200", "--seed", "1",
+                   "--billing", "ec2-hourly", "--json", str(out))  # fmt: skip
+    assert done.returncode == 0
+    told = json.loads(out.read_text())["policies"]
+    assert list(told) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]
+    assert all(row["unfinished"] == 0 for row in told.values())

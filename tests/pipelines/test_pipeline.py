@@ -1,0 +1,120 @@
+"""The pipeline as its users run it: real DVC, Prefect and MLflow, in a project of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ebbtide as eb
+
+ROOT = Path(__file__).parents[2]
+STAGES = ["ingest", "interpolate", "execute", "evaluate"]
+
+pytestmark = pytest.mark.pipeline
+
+
+class Project:
+    """A copy of this project in a git repository of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
+                                text=True, check=True).stdout.splitlines()  # fmt: skip
+        for name in listed:
+            if not name.startswith("tests/") and name != "dvc.lock" and (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+
+    def set(self, changes: Mapping[str, Any]) -> None:
+        """Change parameters, named by their path with dots."""
+        path = self.folder / "params.yaml"
+        content = yaml.safe_load(path.read_text())
+        for name, value in changes.items():
+            *sections, key = name.split(".")
+            section = content
+            for part in sections:
+                section = section[part]
+            section[key] = value
+        path.write_text(yaml.safe_dump(content))
+
+    def repro(self) -> subprocess.CompletedProcess[str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        quiet = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PYTEST_"))}
+        return subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=self.folder, capture_output=True, text=True,
+                              env={**quiet, "PATH": path}, check=False)  # fmt: skip
+
+    def stages_run(self) -> list[str]:
+        """Bring the pipeline up to date; which stages did that run?"""
+        done = self.repro()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("project"))
+    made.set({"ingest.generated.days": 12, "execute.starts": 4})
+    return made
+
+
+def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
+    assert project.stages_run() == STAGES
+    prices = eb.PriceHistory.read(project.folder / "data" / "prices.parquet")
+    grid = eb.PriceHistory.read(project.folder / "data" / "price-grid.parquet")
+    assert prices.markets == grid.markets
+    told = json.loads((project.folder / "reports" / "metrics.json").read_text())
+    assert list(told["policies"]) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]
+    again = eb.backtest(eb.policies(list(told["policies"])), eb.Job.read(ROOT / "examples" / "one-day.yaml"), prices,
+                        billing="ec2-hourly", starts=4, seed=1)  # fmt: skip
+    assert again.to_dict()["policies"] == told["policies"]
+    assert "<!doctype html>" in (project.folder / "reports" / "report.html").read_text()[:20]
+
+
+def test_a_second_time_nothing_runs(project: Project) -> None:
+    assert project.stages_run() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "rerun"),
+    [
+        ({"interpolate.step_s": 300}, ["interpolate"]),
+        ({"execute.starts": 5}, ["execute", "evaluate"]),
+        ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
+    ],
+)
+def test_a_changed_number_reruns_only_what_depends_on_it(
+    project: Project, changes: dict[str, Any], rerun: list[str]
+) -> None:
+    project.set(changes)
+    assert project.stages_run() == rerun
+
+
+def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
+    home = client.get_experiment_by_name("backtests").experiment_id
+    runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
+    assert len(runs) == 2 * 4
+    assert {run.data.params["starts"] for run in runs} == {"4", "5"}
+    assert all({"cost_usd_mean", "makespan_h_mean", "refund_usd_mean"} <= set(run.data.metrics) for run in runs)
+
+
+def test_bad_parameters_end_in_one_line_and_leave_the_outputs_alone(project: Project) -> None:
+    before = (project.folder / "reports" / "metrics.json").read_bytes()
+    project.set({"execute.billing": "ec2-minutely"})
+    done = project.repro()
+    assert done.returncode != 0
+    assert "ebbtide: unknown billing preset 'ec2-minutely'" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert (project.folder / "reports" / "metrics.json").read_bytes() == before
