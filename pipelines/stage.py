@@ -19,7 +19,7 @@ PARAMS = Path("params.yaml")
 _DEFAULTS = {
     "PREFECT_HOME": str(Path(".prefect").resolve()),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a failure is told once, by the stage itself
     "DO_NOT_TRACK": "1",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def render(record: Record) -> str:
         leases=record.leases.to_dict("records"),
         figure=Markup(figure),
         version=ebbtide.__version__,
+        inf=math.inf,
     )
 
 
