@@ -74,6 +74,8 @@ def test_describe_tells_each_market(prices: Path) -> None:
     assert done.returncode == 0
     assert "us-east-1a c3.xlarge" in done.stdout
     assert "0.21" in done.stdout
+    part = ebbtide("describe", str(prices), "--from", "2015-04-05", "--to", "2015-04-06T12:00:00Z").stdout
+    assert "2015-04-05T00:00:00Z to 2015-04-06T12:00:00Z" in part
     table = ebbtide("describe", str(prices), "--csv").stdout
     assert len(table.splitlines()) == 13
     assert "longest_gap_h" in table.splitlines()[0]
@@ -113,6 +115,8 @@ def test_help_teaches(command: list[str]) -> None:
         (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
         (["backtest", JOB, "--generate", "0.1"], "can never finish"),
         (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
+        (["backtest", JOB, "--generate", "20", "--from", "2012-01-01"], "2012-01-01T00:00:00Z is outside the history"),
+        (["backtest", JOB, "--generate", "20", "--to", "soon"], "'soon' is not a time"),
         (["describe", "none.parquet"], "none.parquet: there is no such file"),
         (["ingest"], "give either files to ingest or --ec2 REGION"),
         (["ingest", "none.csv"], "none.csv: "),

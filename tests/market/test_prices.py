@@ -21,6 +21,11 @@ def test_a_history_is_a_mapping_in_the_order_of_its_markets(two_markets: eb.Pric
     assert repr(two_markets) == "<PriceHistory of 2 markets, 2015-04-01T00:00:00Z to 2015-04-01T01:00:00Z>"
 
 
+def test_markets_begin_one_by_one(two_markets: eb.PriceHistory) -> None:
+    assert two_markets.begun_by(START_S) == ([C3], START_S + 600)
+    assert two_markets.begun_by(START_S + 600) == ((C3, R3), np.inf)
+
+
 def test_at_gives_every_price_in_force(two_markets: eb.PriceHistory) -> None:
     assert two_markets.at("2015-04-01T00:02:00Z").tolist() == pytest.approx([0.06, np.nan], nan_ok=True)
     with pytest.raises(InputError, match="outside the history, which covers 2015-04-01T00:00:00Z"):

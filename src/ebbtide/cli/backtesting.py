@@ -9,7 +9,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with, prices_from, terminal
+from ebbtide.cli.options import (
+    FromOption,
+    InstanceTypesOption,
+    ToOption,
+    catalogue_with,
+    prices_from,
+    terminal,
+    windowed,
+)
 from ebbtide.experiments.backtest import backtest
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS, billing_preset
@@ -24,6 +32,8 @@ def backtest_command(
     generate: Annotated[
         float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
     ] = None,
+    start: FromOption = None,
+    end: ToOption = None,
     names: Annotated[
         str, typer.Option("--policies", help=f"Which, with commas between: {', '.join(POLICIES)}.")
     ] = ",".join(POLICIES),
@@ -52,7 +62,7 @@ def backtest_command(
     chosen = policies(names)
     rule = billing_preset(billing)
     work = Job.read(job, catalogue)
-    history = prices_from(prices, generate, seed, catalogue)
+    history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
     capacity = Availability.read(availability) if availability else None
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)

@@ -31,9 +31,33 @@ def terminal() -> Console:
     return console if console.width >= TABLE_WIDTH else Console(width=TABLE_WIDTH)
 
 
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Use the record from then on: 2015-04-01 or 2015-04-01T12:00:00Z."
+    ),
+]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Use the record up to then.")]
+
+
 def catalogue_with(path: Path | None) -> Catalogue:
     """The embedded catalogue, with the user's types added if there are any."""
     return default_catalogue() + read_instance_types(path) if path else default_catalogue()
+
+
+def windowed(history: PriceHistory, start: str | None, end: str | None) -> PriceHistory:
+    """The part of a history from `start` to `end`; a date alone is its midnight in UTC.
+
+    Raises:
+        InputError: A time does not parse, or the window is not inside the history.
+    """
+    if start is None and end is None:
+        return history
+    midnight = "T00:00:00Z"
+    first, last = (
+        f"{time}{midnight}" if time and len(time) == len("2015-04-01") else time for time in (start, end)
+    )
+    return history.window(first or history.start_s, last or history.end_s)
 
 
 def prices_from(path: Path | None, generate_days: float | None, seed: int, catalogue: Catalogue) -> PriceHistory:

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
@@ -89,6 +89,8 @@ def ingest_command(
 
 def describe_command(
     path: Annotated[Path, typer.Argument(help="A Parquet file of prices.")],
+    start: FromOption = None,
+    end: ToOption = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -99,7 +101,7 @@ def describe_command(
     the on-demand price is not known.
     """
     catalogue = catalogue_with(instance_types)
-    history = PriceHistory.read(path, catalogue)
+    history = windowed(PriceHistory.read(path, catalogue), start, end)
     frame = history.describe(catalogue)
     if csv:
         typer.echo(frame.to_csv(), nl=False)

@@ -7,7 +7,6 @@ processes can be put on the same machines.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -90,15 +89,15 @@ class ReplayedMarket:
         self._calendar: list[tuple[float, int, _Due, Lease | Market | None]] = []
         self._entered = 0
         self._places: dict[Market, dict[int, int]] = {}
-        self._to_begin = sorted(prices, key=lambda market: (-prices[market].times_s[0], market))
-        self._begun: list[Market] = []
+        self._begun: Sequence[Market] = ()
+        self._next_begins_s = start_s
         self._enter(prices.end_s, _Due.END)
 
     @property
     def markets(self) -> Sequence[Market]:
         """Those that have a price by now, in order."""
-        while self._to_begin and self._history[self._to_begin[-1]].times_s[0] <= self.now_s:
-            insort(self._begun, self._to_begin.pop())
+        if self.now_s >= self._next_begins_s:
+            self._begun, self._next_begins_s = self._history.begun_by(self.now_s)
         return self._begun
 
     def prices(self, market: Market) -> PriceSeries:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
     timestamp until the next; nothing is known before a market's first, nor after `end_s`.
 
     Attributes:
+        markets: In order.
         start_s: When the record begins, seconds since 1970.
         end_s: When it ends: the last timestamp of any market, unless a window set another.
     """
@@ -39,6 +41,8 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         if not series:
             raise InputError("a price history needs at least one market")
         self._series = dict(sorted(series.items()))
+        self.markets = tuple(self._series)
+        self._all_begun_s = max(float(s.times_s[0]) for s in series.values())
         self.start_s = min(float(s.times_s[0]) for s in series.values()) if start_s is None else start_s
         self.end_s = max(float(s.times_s[-1]) for s in series.values()) if end_s is None else end_s
 
@@ -54,9 +58,13 @@ class PriceHistory(Mapping[Market, PriceSeries]):
     def __repr__(self) -> str:
         return f"<PriceHistory of {len(self)} markets, {iso(self.start_s)} to {iso(self.end_s)}>"
 
-    @property
-    def markets(self) -> tuple[Market, ...]:
-        return tuple(self._series)
+    def begun_by(self, time_s: float) -> tuple[Sequence[Market], float]:
+        """The markets that have a price at `time_s`, and when the next one will begin (infinity: never)."""
+        if time_s >= self._all_begun_s:
+            return self.markets, math.inf
+        first_s = {market: float(series.times_s[0]) for market, series in self.items()}
+        begun = [market for market, at_s in first_s.items() if at_s <= time_s]
+        return begun, min(at_s for at_s in first_s.values() if at_s > time_s)
 
     @property
     def change_points(self) -> int:
