@@ -12,7 +12,7 @@ import ebbtide as eb
 from ebbtide.execution.engine import run_policy
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
-from ebbtide.policies.protocol import Wake
+from ebbtide.policies.events import Wake
 from ebbtide.utc import to_epoch_s
 
 BILLING = eb.billing_preset("ec2-hourly")

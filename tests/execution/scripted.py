@@ -13,7 +13,9 @@ from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.protocol import Action, Event, Policy, Wake
+from ebbtide.policies.actions import Action
+from ebbtide.policies.events import Event, Wake
+from ebbtide.policies.protocol import Policy
 from ebbtide.policies.view import View
 from ebbtide.workloads.job import Job
 

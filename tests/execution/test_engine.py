@@ -13,16 +13,8 @@ from ebbtide.errors import InputError
 from ebbtide.execution.engine import PolicyError
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import LeaseState
-from ebbtide.policies.protocol import (
-    Assign,
-    Release,
-    Request,
-    Save,
-    Stop,
-    Wake,
-    WakeAt,
-    WakeAtStep,
-)
+from ebbtide.policies.actions import Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.events import Wake
 from ebbtide.workloads.job import Amdahl, Coupling
 
 CALM = {C3: [(0, 0.36)], R3: [(0, 0.18)]}

@@ -19,19 +19,9 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.policies.protocol import (
-    Action,
-    Assign,
-    Event,
-    Policy,
-    Release,
-    Request,
-    Save,
-    Stop,
-    Wake,
-    WakeAt,
-    WakeAtStep,
-)
+from ebbtide.policies.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.events import Event, Wake
+from ebbtide.policies.protocol import Policy
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress

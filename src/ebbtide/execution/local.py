@@ -25,7 +25,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.protocol import Event, Wake
+from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.job import Coupling
 from ebbtide.workloads.progress import JobProgress
 

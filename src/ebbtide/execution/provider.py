@@ -8,7 +8,7 @@ from typing import Protocol
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.protocol import Event
+from ebbtide.policies.events import Event
 from ebbtide.workloads.progress import JobProgress
 
 

@@ -14,7 +14,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.protocol import Event, Wake
+from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.progress import JobProgress
 
 # The last save before a revocation is planned to be complete this long before it.

@@ -19,7 +19,7 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.protocol import Event, Wake
+from ebbtide.policies.events import Event, Wake
 from ebbtide.utc import iso
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.protocol import Event, Wake
+from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.job import Coupling
 from ebbtide.workloads.progress import JobProgress
 

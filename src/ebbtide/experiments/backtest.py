@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from ebbtide.errors import InputError
-from ebbtide.execution.engine import Outcome, run_policy
-from ebbtide.execution.replay import ReplayProvider
-from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.execution.engine import Outcome
+from ebbtide.execution.replayed_market import StartDelay
 from ebbtide.experiments.result import BacktestResult
+from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.starts import check_can_finish, draw_starts, given_starts
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
@@ -18,45 +17,6 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.protocol import Policy
 from ebbtide.utc import Time
 from ebbtide.workloads.job import Job
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Everything about a backtest but the policies and the starts.
-
-    Attributes:
-        jobs: What is to be done.
-        prices: The markets.
-        billing: Of spot leases.
-        availability: Capacity, of the markets that have a record.
-        delay: How long machines take to start.
-        catalogue: Instance types and list prices.
-        seed: Of the policies' random numbers.
-    """
-
-    jobs: tuple[Job, ...]
-    prices: PriceHistory
-    billing: Billing
-    availability: Availability | None = None
-    delay: StartDelay = field(default_factory=StartDelay)
-    catalogue: Catalogue = field(default_factory=default_catalogue)
-    seed: int = 0
-
-    def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
-        """One policy from one start: the same outcome every time."""
-        market = ReplayedMarket(
-            self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
-        )
-        provider = ReplayProvider(market, catalogue=self.catalogue)
-        return run_policy(
-            policy,
-            self.jobs,
-            provider,
-            self.billing,
-            catalogue=self.catalogue,
-            seed=self.seed,
-            record=record,
-        )
 
 
 def backtest(

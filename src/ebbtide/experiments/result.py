@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,11 @@ from ebbtide.errors import unknown_name
 from ebbtide.execution.engine import Outcome
 from ebbtide.experiments.figures import record_figure
 from ebbtide.experiments.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.summary import Summary, plain, summarise, summary_table
 from ebbtide.files import write_text
 from ebbtide.policies.protocol import Policy
 from ebbtide.utc import iso
-
-if TYPE_CHECKING:
-    from ebbtide.experiments.backtest import Scenario
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
-from ebbtide.policies.protocol import Action, Request, Wake, WakeAt
+from ebbtide.policies.actions import Action, Request, WakeAt
+from ebbtide.policies.events import Wake
 from ebbtide.policies.view import View
 from ebbtide.utc import MINUTE_S
 from ebbtide.workloads.progress import JobProgress

@@ -11,7 +11,7 @@ from ebbtide.market.billing import Billing
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.protocol import Event
+from ebbtide.policies.events import Event
 from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress
 

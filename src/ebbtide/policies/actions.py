@@ -1,0 +1,78 @@
+"""Actions: what a policy may answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ebbtide.market.markets import Market
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rent machines.
+
+    Attributes:
+        market: What.
+        max_price_usd_per_hour: Pay no more; infinity: whatever the market asks.
+        on_demand: At the list price instead, never revoked.
+        job: The job to assign each to as soon as it has booted, if any.
+        count: How many.
+        keep: Go on renting it when that job is done; else it is released then.
+    """
+
+    market: Market
+    max_price_usd_per_hour: float = math.inf
+    on_demand: bool = False
+    job: int | None = None
+    count: int = 1
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a machine back; with `save`, once the jobs on it are checkpointed or have moved."""
+
+    lease_id: int
+    save: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Let a job run on exactly these leases from now on (none: it pauses, saved)."""
+
+    job: int
+    leases: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Checkpoint a job now."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a job early: checkpoint it, count it as finished."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Ask again at this time."""
+
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAtStep:
+    """Ask again when a job has done so many steps."""
+
+    job: int
+    step: int
+
+
+Action = Request | Release | Assign | Save | Stop | WakeAt | WakeAtStep

@@ -1,0 +1,46 @@
+"""Events: what can happen, and so wake a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ebbtide.market.markets import Market
+
+
+class Wake(StrEnum):
+    """Why a policy is asked. The first group is always delivered; the second to those who ask for it."""
+
+    START = "start"
+    RUNNING = "running"  # a lease has booted
+    LAUNCH_FAILED = "launch_failed"  # a request was refused: its price, or no capacity
+    NOTICE = "notice"  # a lease will be revoked
+    ENDED = "ended"  # a lease was revoked or released
+    MILESTONE = "milestone"  # a job reached a step asked for by WakeAtStep
+    FINISHED = "finished"  # a job is done or stopped
+    TIMER = "timer"  # a time asked for by WakeAt
+
+    PRICE = "price"  # some market's price was set anew
+    PERIOD_END = "period_end"  # a lease's charge period is about to end
+    SAVED = "saved"  # a checkpoint is complete
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        wake: What.
+        time_s: When, seconds since 1970.
+        lease_id: To which lease, or -1.
+        job_id: To which job, or -1.
+        market: In which market, for `PRICE`.
+        detail: In words: why a launch failed, how a lease ended.
+    """
+
+    wake: Wake
+    time_s: float
+    lease_id: int = -1
+    job_id: int = -1
+    market: Market | None = None
+    detail: str = ""
