@@ -18,6 +18,10 @@ from mlflow.tracking import MlflowClient
 from ebbtide.experiments.record import Record
 
 
+# Has MLflow's page open on runs and their comparison.
+_MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+
+
 @contextmanager
 def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[MlflowClient]:
     """A client for the tracking server or database at `uri`, with the experiment there.
@@ -33,7 +37,7 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
     if client.get_experiment_by_name(experiment) is None:
         own = uri.startswith("http")
         location = None if own else Path(artifacts).resolve().as_uri()
-        client.create_experiment(experiment, artifact_location=location)
+        client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
     yield client
 
 
