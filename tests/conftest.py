@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ import ebbtide as eb
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 
-settings.register_profile("ebbtide", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples on every CI run; fresh ones on a developer's machine.
+settings.register_profile(
+    "ebbtide",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("ebbtide")
 
 

@@ -104,6 +104,8 @@ def simulate(
                     m.failed, asked = True, True
                 else:
                     m.started = t
+            # A policy is asked at every turn of a lease, booting among them.
+            asked |= m.started is not None and t == m.started + boot_s
             if m.noticed is not None and t == m.noticed + notice_s:
                 m.ended, m.revoked, asked = t, True, True
                 if on is m:
@@ -113,7 +115,12 @@ def simulate(
         if asked or t in look_again:
             decide(t)
         # Where should training be now?
-        ready = [m for m in machines if booted(m, t) and m.noticed is None]
+        # At the very moment of its boot a machine is taken for good, even if notice comes then, too.
+        ready = [
+            m
+            for m in machines
+            if booted(m, t) and (m.noticed is None or (m.noticed == t and m.started == t - boot_s))
+        ]
         leave_after_save = False
         if on is not None and on.noticed is not None:
             can_save = notice_s >= save_s

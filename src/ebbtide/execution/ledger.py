@@ -24,7 +24,8 @@ class Entry(StrEnum):
 class LedgerLine:
     """One entry. `usd` is what it adds to the cost: refunds are negative.
 
-    `start_s` to `end_s` is the time paid for, or for a refund the lease's.
+    `start_s` to `end_s` is the time paid for, or for a refund the lease's,
+    which has no one price.
     """
 
     entry: Entry
@@ -33,7 +34,7 @@ class LedgerLine:
     on_demand: bool
     start_s: float
     end_s: float
-    price_usd_per_hour: float
+    price_usd_per_hour: float | None
     usd: float
 
 
@@ -61,7 +62,7 @@ class Ledger:
             if bill.refund_usd:
                 lines.append(
                     LedgerLine(Entry.REFUND, lease.lease_id, market, lease.on_demand, lease.started_s,
-                               lease.ended_s, math.nan, -bill.refund_usd)
+                               lease.ended_s, None, -bill.refund_usd)
                 )  # fmt: skip
         return tuple(lines)
 

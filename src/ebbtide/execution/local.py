@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -47,6 +48,7 @@ class _Trial:
     lease: Lease | None = None
     process: subprocess.Popen[str] | None = None
     reader: threading.Thread | None = None
+    asked_to_stop: bool = False
     stopping: bool = False
     ended: bool = False
     reported: float = 0.0
@@ -235,7 +237,7 @@ class LocalProvider:
         if job.checkpoint and job.checkpoint.interval_s:
             command += ["--save-every-s", repr(job.checkpoint.interval_s / self._speed)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        trial.process, trial.lease = process, lease
+        trial.process, trial.lease, trial.asked_to_stop = process, lease, False
         trial.progress.restores += 1
         trial.reader = threading.Thread(target=self._read, args=(trial, process), daemon=True)
         trial.reader.start()
@@ -283,7 +285,8 @@ class LocalProvider:
         trial.process, trial.lease = None, None
         if trial.ended:
             return
-        if code != 0:
+        # Asked to stop before it could listen, it has trained nothing yet.
+        if code not in (0, -signal.SIGTERM if trial.asked_to_stop else 0):
             raise InputError(f"training of job {trial.progress.job.name} failed with exit code {code}")
         if trial.stopping:
             self._finish(trial)
@@ -305,6 +308,7 @@ class LocalProvider:
 
     def _ask_to_stop(self, trial: _Trial) -> None:
         if trial.process is not None:
+            trial.asked_to_stop = True
             trial.process.terminate()
 
     def _kill(self, trial: _Trial) -> None:

@@ -17,7 +17,6 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide.experiments.record import Record
 
-
 # Has MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
