@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
@@ -21,6 +22,10 @@ settings.register_profile(
     derandomize="CI" in os.environ,
 )
 settings.load_profile("ebbtide")
+
+# Test processes share the cores; PyTorch's threads would spend their time waiting for each other.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "ebbtide"
 
 # From the bottom up. What is not a folder here (errors, files, utc) is below them all.
-LAYERS = ["market", "workloads", "policies", "execution", "experiments", "report", "cli"]
+LAYERS = ["market", "revocation", "workloads", "policies", "execution", "experiments", "report", "cli"]
 
 
 def layer_of(module: str) -> int:

@@ -17,7 +17,7 @@ import yaml
 import ebbtide as eb
 
 ROOT = Path(__file__).parents[2]
-STAGES = ["ingest", "interpolate", "execute", "evaluate"]
+STAGES = ["ingest", "interpolate", "train_revpred", "execute", "evaluate"]
 
 pytestmark = pytest.mark.pipeline
 
@@ -63,7 +63,15 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("project"))
-    made.set({"ingest.generated.days": 12, "execute.starts": 4})
+    made.set(
+        {
+            "ingest.generated.days": 12,
+            "execute.starts": 4,
+            "train_revpred.train_days": 5,
+            "train_revpred.test_days": 2,
+            "train_revpred.stride": 60,
+        }
+    )
     return made
 
 

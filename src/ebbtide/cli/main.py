@@ -10,6 +10,7 @@ import typer
 from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
+from ebbtide.cli.revocation import revocation_app
 from ebbtide.errors import InputError
 
 # Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
@@ -27,6 +28,7 @@ app.command("ingest")(ingest_command)
 app.command("describe")(describe_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)
+app.add_typer(revocation_app, name="revocation")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

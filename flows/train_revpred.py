@@ -1,0 +1,69 @@
+"""Training RevPred as a flow: fit, a card for each market, register, promote if better on later data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task, unmapped
+from prefect.logging import get_run_logger
+
+from ebbtide.experiments.promotion import register
+from ebbtide.files import write_text
+from ebbtide.market.prices import PriceHistory
+from ebbtide.revocation.card import model_card
+from ebbtide.revocation.fitting import LatestFit, fit_latest
+from ebbtide.revocation.storage import save_model
+
+
+@task(persist_result=False)
+def fit(prices: Path, parameters: Mapping[str, Any]) -> LatestFit:
+    """Fit one network over all markets, and score it on later data."""
+    return fit_latest(PriceHistory.read(prices), **parameters)
+
+
+@task(task_run_name="card-{row}", persist_result=False)
+def write_card(row: int, fitted: LatestFit, into: Path) -> None:
+    """Write one market's card."""
+    market = fitted.model.markets[row]
+    text = model_card(fitted.model, market, fitted.trained, fitted.markets[str(market)])
+    write_text(into / f"market-{row:04}.md", text)
+
+
+@task(retries=2, retry_delay_seconds=2, persist_result=False)
+def promote(fitted: LatestFit, folder: Path, parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
+    """Register the model; make it champion if it is better."""
+    return str(
+        register(
+            fitted,
+            folder,
+            uri=tracking["uri"],
+            experiment="revocation",
+            artifacts=tracking["artifacts"],
+            parameters=parameters,
+            seed=parameters["seed"],
+        )
+    )
+
+
+@flow(name="train_revpred", validate_parameters=False)
+def train_revpred(
+    parameters: Mapping[str, Any], tracking: Mapping[str, Any], prices: Path, into: Path, metrics: Path
+) -> None:
+    """Train, and keep the model with its cards and scores.
+
+    Args:
+        parameters: The `train_revpred` section of params.yaml.
+        tracking: The `tracking` section.
+        prices: The price file.
+        into: The model's folder.
+        metrics: Where its pooled scores go.
+    """
+    fitted = fit(prices, parameters)
+    rows = [row for row, market in enumerate(fitted.model.markets) if fitted.markets[str(market)]]
+    write_card.map(rows, fitted=unmapped(fitted), into=unmapped(into / "cards")).result()
+    save_model(fitted.model, into)
+    write_text(metrics, json.dumps({"pooled": fitted.pooled}, indent=2, allow_nan=False) + "\n")
+    get_run_logger().info(promote(fitted, into, parameters, tracking))

@@ -1,0 +1,21 @@
+"""Stage `train_revpred`: data/prices.parquet -> models/revpred, reports/revpred.json and a registered model."""
+
+from pathlib import Path
+
+from pipelines.stage import parameters, run_stage
+
+
+def main() -> None:
+    from flows.train_revpred import train_revpred
+
+    train_revpred(
+        parameters("train_revpred"),
+        parameters("tracking"),
+        Path("data/prices.parquet"),
+        Path("models/revpred"),
+        Path("reports/revpred.json"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

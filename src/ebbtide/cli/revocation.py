@@ -1,0 +1,205 @@
+"""`ebbtide revocation train`, `evaluate` and `predict`.
+
+What trains is imported inside the commands: loading PyTorch takes seconds that other commands need not wait.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.errors import InputError
+from ebbtide.files import write_text
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import iso
+
+revocation_app = typer.Typer(
+    no_args_is_help=True,
+    help="Will a market revoke within the hour? Train the model, evaluate it against its rivals, ask it.",
+)
+
+PricesOption = Annotated[Path, typer.Option("--prices", help="A Parquet file of prices.")]
+
+
+@revocation_app.command("evaluate")
+def evaluate_command(
+    prices: PricesOption,
+    train_days: Annotated[float, typer.Option(help="Trained on, its last fifth for validation.")] = 9.0,
+    test_days: Annotated[float, typer.Option(help="Scored on, an hour later.")] = 3.0,
+    origins: Annotated[int, typer.Option(help="How many such splits, evenly spread over the record.")] = 4,
+    stride: Annotated[
+        int | None, typer.Option(help="Minutes between training samples; 5, or 20 for over 30 days.")
+    ] = None,
+    test_stride: Annotated[
+        int | None, typer.Option(help="Minutes between scored samples; 1, or 5 for over 10 days.")
+    ] = None,
+    names: Annotated[
+        str,
+        typer.Option("--models", help="Which: revpred, revpred-published, tributary, logistic, base-rate."),
+    ] = "revpred,tributary,logistic,base-rate",
+    seed: Annotated[int, typer.Option(help="Of models and max prices.")] = 0,
+    start: FromOption = None,
+    end: ToOption = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write all scores there.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the reliability figure there, before and after correction.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Score models on later data, all on the same markets, minutes and max prices.
+
+    Thresholds, early stopping and calibration are chosen on the last fifth of the training days. Scores are
+    given for max prices with the published delta and for 0.1 %, 1 % and 10 % above the price.
+
+        ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
+    """
+    from ebbtide.experiments.reliability import reliability_figure
+    from ebbtide.revocation.evaluation import DELTAS, Protocol, evaluate
+
+    history = windowed(PriceHistory.read(prices, catalogue_with(instance_types)), start, end)
+    protocol = Protocol(
+        train_days,
+        test_days,
+        origins,
+        stride or (5 if train_days <= 30 else 20),
+        test_stride or (1 if test_days <= 10 else 5),
+        seed,
+    )
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    errors = Console(stderr=True)
+    with _quiet() as _, errors.status("preparing") if errors.is_terminal else nullcontext() as status:
+        result = evaluate(history, protocol, chosen, on_progress=status.update if status else None)
+    told = result.to_dict()
+    if json_path:
+        write_text(json_path, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    if plot:
+        write_text(plot, reliability_figure(result.reliability_curves()).to_html(include_plotlyjs=True))
+    title = f"{len(result.starts)} x {train_days:g} days of training, {test_days:g} of test; pooled over markets"
+    _print_scores(title, {(name, d): _of(told["models"][name], d) for d in DELTAS for name in chosen})
+    if told["correction"]:
+        rows = {("Eq. 3 " + name, "published"): scores for name, scores in told["correction"].items()}
+        _print_scores("RevPred before calibration, by direction of Eq. 3", rows)
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
+
+
+@revocation_app.command("train")
+def train_command(
+    prices: PricesOption,
+    into: Annotated[Path, typer.Option("--into", "-o", help="The model's folder.")] = Path("models/revpred"),
+    train_days: Annotated[float, typer.Option(help="Trained on, its last fifth for validation.")] = 30.0,
+    test_days: Annotated[float, typer.Option(help="The latest days, scored on.")] = 3.0,
+    stride: Annotated[int, typer.Option(help="Minutes between training samples.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and max prices.")] = 0,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Train RevPred on the latest data and write it with a card for each market.
+
+    ebbtide revocation train --prices prices.parquet --into models/revpred
+    """
+    from ebbtide.revocation.card import model_card
+    from ebbtide.revocation.fitting import fit_latest
+    from ebbtide.revocation.storage import save_model
+
+    history = PriceHistory.read(prices, catalogue_with(instance_types))
+    errors = Console(stderr=True)
+    with _quiet() as noted, errors.status("training") if errors.is_terminal else nullcontext():
+        fitted = fit_latest(history, train_days=train_days, test_days=test_days, stride=stride, seed=seed)
+    save_model(fitted.model, into)
+    for row, market in enumerate(fitted.model.markets):
+        if fitted.markets[str(market)]:
+            card = model_card(fitted.model, market, fitted.trained, fitted.markets[str(market)])
+            write_text(into / "cards" / f"market-{row:04}.md", card)
+    for warning in noted:
+        errors.print(f"warning: {warning.message}", highlight=False)
+    _print_scores(f"later data: {test_days:g} days", {("revpred", d): s for d, s in fitted.pooled.items()})
+    typer.echo(f"wrote {into}")
+
+
+@revocation_app.command("predict")
+def predict_command(
+    prices: PricesOption,
+    model: Annotated[Path, typer.Option(help="A folder that `train` wrote.")] = Path("models/revpred"),
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="When; the end of the prices by default.")] = None,
+    delta: Annotated[float, typer.Option(help="How far the max price is above the price, in percent.")] = 10.0,
+    max_price: Annotated[
+        float | None, typer.Option(help="Or the same max price for all, in USD per hour.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the answers there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Ask a model: the probability that each market revokes within the hour.
+
+    ebbtide revocation predict --prices prices.parquet --delta 5
+    """
+    from ebbtide.revocation.predictor import Predictor, recent
+    from ebbtide.revocation.storage import load_model
+    from ebbtide.utc import to_epoch_s
+
+    history = PriceHistory.read(prices, catalogue_with(instance_types))
+    known = load_model(model)
+    time_s = to_epoch_s(at) if at else history.end_s
+    history.check_inside(time_s)
+    predictor = Predictor.on(known, recent(history, time_s))
+    minute = predictor.minutes.minute(time_s)
+    markets = [
+        market
+        for row, market in enumerate(predictor.minutes.markets)
+        if predictor.minutes.has_past[row, minute] and market in known.markets
+    ]
+    if not markets:
+        raise InputError(f"no market of the model has prices for the hour before {iso(time_s)}", file=prices)
+    now = [history[market].at(time_s) for market in markets]
+    asked = [max_price if max_price is not None else price * (1 + delta / 100) for price in now]
+    if delta < 0 and max_price is None:
+        raise InputError(f"delta is {delta:g} %; a max price below the price is refused at once")
+    import numpy as np
+
+    answers = predictor.revocation_probabilities(markets, time_s, np.array(asked))
+    table = Table(title=f"revoked within the hour after {iso(time_s)}", box=SIMPLE_HEAD)
+    for heading in ("market", "price", "max price", "probability"):
+        table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
+    rows = [
+        {"market": str(market), "price": price, "max_price": limit, "probability": float(answer)}
+        for market, price, limit, answer in zip(markets, now, asked, answers, strict=True)
+    ]
+    for row in rows:
+        table.add_row(
+            str(row["market"]), f"{row['price']:.4f}", f"{row['max_price']:.4f}", f"{row['probability']:.3f}"
+        )
+    if json_path:
+        write_text(json_path, json.dumps({"time": iso(time_s), "markets": rows}, indent=2) + "\n")
+    terminal().print(table)
+
+
+def _quiet() -> warnings.catch_warnings[list[warnings.WarningMessage]]:
+    """Collect warnings instead of printing each as it comes."""
+    return warnings.catch_warnings(record=True)
+
+
+def _of(model: dict[str, Any], delta: str) -> dict[str, Any]:
+    scores: dict[str, Any] = model["pooled"] if delta == "published" else model[delta]
+    return scores
+
+
+def _print_scores(title: str, rows: dict[tuple[str, str], Any]) -> None:
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("delta", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    shown = ("accuracy", "f1", "precision", "recall", "auc", "brier", "ece", "base_rate")
+    for heading in shown:
+        table.add_column(heading, justify="right")
+    for (name, delta), scores in rows.items():
+        cells = ["-" if scores[key] is None else f"{scores[key]:.4f}" for key in shown]
+        table.add_row(delta, name, *cells)
+    terminal().print(table)

@@ -1,0 +1,1 @@
+"""Revocation: will a market's price exceed a max price within the hour? (SpotTune, III-B)"""

@@ -1,0 +1,208 @@
+"""The evaluation: every model on the same (market, minute, max price) triples of later data (SpotTune IV-D)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ebbtide.errors import unknown_name
+from ebbtide.market.prices import PriceHistory
+from ebbtide.revocation.correction import Correction
+from ebbtide.revocation.inputs import prices_of
+from ebbtide.revocation.max_prices import above, published
+from ebbtide.revocation.minutes import Floats, Minutes, minutes_of
+from ebbtide.revocation.models import MODELS, NetworkModel, RevocationModel
+from ebbtide.revocation.scores import Bools, best_f1_threshold, score
+from ebbtide.revocation.splits import Samples, Split, origins, split_at
+from ebbtide.utc import iso
+
+# The published delta, and rises as a share of the price: the small ones are where refunds are earned.
+DELTAS = ("published", "0.1%", "1%", "10%")
+RIVALS = ("revpred", "tributary", "logistic", "base-rate")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How models are evaluated.
+
+    Attributes:
+        train_days: Trained on, the last fifth of it for validation.
+        test_days: Scored on, an hour later.
+        origins: How many such splits, evenly spread over the record.
+        stride: Minutes between training samples.
+        test_stride: Minutes between scored ones.
+        seed: Of models and max prices.
+    """
+
+    train_days: float = 9.0
+    test_days: float = 3.0
+    origins: int = 4
+    stride: int = 5
+    test_stride: int = 1
+    seed: int = 0
+
+
+@dataclass
+class _Answers:
+    """Of one model and delta: what happened, predicted and decided, origin after origin."""
+
+    market: list[np.ndarray] = field(default_factory=list)
+    labels: list[Bools] = field(default_factory=list)
+    probabilities: list[Floats] = field(default_factory=list)
+    decisions: list[Bools] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation gives.
+
+    Attributes:
+        protocol: How.
+        starts: Where each origin's test begins, as text.
+        markets: Their names, in order.
+        answers: By model and delta.
+        corrections: Of RevPred before calibration, by direction of Eq. 3 and delta.
+    """
+
+    protocol: Protocol
+    starts: tuple[str, ...]
+    markets: tuple[str, ...]
+    answers: Mapping[str, Mapping[str, _Answers]]
+    corrections: Mapping[str, Mapping[str, _Answers]]
+
+    def reliability_curves(self) -> dict[str, tuple[Bools, Floats]]:
+        """Labels and probabilities over all deltas, of RevPred: by direction of Eq. 3, and calibrated."""
+        curves = {f"Eq. 3 {direction}": _all(deltas) for direction, deltas in self.corrections.items()}
+        if "revpred" in self.answers:
+            curves["derived and calibrated"] = _all(self.answers["revpred"])
+        return curves
+
+    def to_dict(self) -> dict[str, Any]:
+        """Scores by model: `pooled` over everything with the published delta, the other deltas beside it, and
+        `markets`, each with the published delta and the others."""
+        return {
+            "protocol": {**vars(self.protocol), "test_starts": list(self.starts)},
+            "models": {name: self._scores(deltas) for name, deltas in self.answers.items()},
+            "correction": {name: self._scores(deltas)["pooled"] for name, deltas in self.corrections.items()},
+        }
+
+    def _scores(self, deltas: Mapping[str, _Answers]) -> dict[str, Any]:
+        pooled: dict[str, Any] = {}
+        markets: dict[str, dict[str, Any]] = {name: {} for name in self.markets}
+        for delta, own in deltas.items():
+            market = np.concatenate(own.market)
+            labels, probabilities = np.concatenate(own.labels), np.concatenate(own.probabilities)
+            decisions = np.concatenate(own.decisions)
+            pooled[delta] = score(labels, probabilities, decisions).to_dict()
+            for row, name in enumerate(self.markets):
+                its = market == row
+                if its.any():
+                    markets[name][delta] = score(labels[its], probabilities[its], decisions[its]).to_dict()
+        flat = {
+            name: {
+                **found.get("published", {}),
+                **{delta: found[delta] for delta in found if delta != "published"},
+            }
+            for name, found in markets.items()
+        }
+        return {
+            "pooled": pooled["published"],
+            **{d: pooled[d] for d in pooled if d != "published"},
+            "markets": flat,
+        }
+
+
+def evaluate(
+    prices: PriceHistory,
+    protocol: Protocol,
+    names: Sequence[str] = RIVALS,
+    *,
+    on_progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Fit and score models.
+
+    Args:
+        prices: The history.
+        protocol: How.
+        names: Which of `MODELS`.
+        on_progress: Told what is being done.
+
+    Raises:
+        InputError: A model is unknown, or the history is too short for the protocol.
+    """
+    for name in names:
+        if name not in MODELS:
+            raise unknown_name("model", name, MODELS)
+    minutes = minutes_of(prices)
+    answers = {name: {delta: _Answers() for delta in DELTAS} for name in names}
+    corrections = {str(direction): {delta: _Answers() for delta in DELTAS} for direction in Correction}
+    starts = []
+    begins = origins(minutes, protocol.train_days, protocol.test_days, protocol.origins)
+    for number, first in enumerate(begins):
+        split = split_at(
+            minutes,
+            first,
+            protocol.train_days,
+            protocol.test_days,
+            stride=protocol.stride,
+            test_stride=protocol.test_stride,
+        )
+        starts.append(iso(split.origin_s))
+        asked = asked_max_prices(minutes, split.test, [protocol.seed, number, 0])
+        tuned_on = asked_max_prices(minutes, split.known, [protocol.seed, number, 1])
+        for name in names:
+            if on_progress:
+                on_progress(f"origin {number + 1} of {len(begins)}: {name}")
+            model: RevocationModel = MODELS[name](protocol.seed + number)
+            model.fit(minutes, split.train, split.validation)
+            _answer(answers[name], model, minutes, split, asked, tuned_on)
+            if name == "revpred" and isinstance(model, NetworkModel):
+                for direction in Correction:
+                    plain = replace(model, correction=direction, calibrate=False)
+                    _answer(corrections[direction], plain, minutes, split, asked, tuned_on)
+    kept = corrections if "revpred" in names else {}
+    return Evaluation(protocol, tuple(starts), tuple(map(str, minutes.markets)), answers, kept)
+
+
+def _answer(
+    answers: Mapping[str, _Answers],
+    model: RevocationModel,
+    minutes: Minutes,
+    split: Split,
+    asked: Floats,
+    tuned_on: Floats,
+) -> None:
+    """Ask a fitted model about the test part; decide by the threshold that is best on what was known."""
+    later = model.probabilities(minutes, split.test, asked)
+    tuning = model.probabilities(minutes, split.known, tuned_on)
+    truth, tuning_truth = exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
+    for column, delta in enumerate(DELTAS):
+        threshold = best_f1_threshold(tuning_truth[:, column], tuning[:, column])
+        own = answers[delta]
+        own.market.append(split.test.market)
+        own.labels.append(truth[:, column])
+        own.probabilities.append(later[:, column])
+        own.decisions.append(later[:, column] >= threshold)
+
+
+def _all(deltas: Mapping[str, _Answers]) -> tuple[Bools, Floats]:
+    labels = [part for own in deltas.values() for part in own.labels]
+    probabilities = [part for own in deltas.values() for part in own.probabilities]
+    return np.concatenate(labels), np.concatenate(probabilities)
+
+
+def asked_max_prices(minutes: Minutes, samples: Samples, seed: Sequence[int]) -> Floats:
+    """The max price of each delta for each sample, shape (n, deltas), the same for every model."""
+    prices = prices_of(minutes, samples)
+    random = np.random.default_rng(list(seed))
+    columns = [published(prices, random)]
+    columns += [above(prices, float(delta.removesuffix("%")) / 100) for delta in DELTAS[1:]]
+    return np.stack(columns, axis=1)
+
+
+def exceeded(minutes: Minutes, samples: Samples, max_prices: Floats) -> Bools:
+    """Whether the price exceeded each max price within the hour, shape (n, k)."""
+    return np.asarray(minutes.highest_next_hour[samples.market, samples.minute][:, None] > max_prices)

@@ -1,0 +1,66 @@
+"""Max prices to train and to score on."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebbtide.errors import InputError
+
+Floats = NDArray[np.float64]
+
+# SpotTune, Algorithm 1, line 4, after Tributary: USD per hour above the price.
+PUBLISHED_DELTA_USD = (0.00001, 0.2)
+
+# Rises to train on, as a fraction of the price: from a tenth of a per mille to three times.
+_RISES = (1e-4, 3.0)
+
+
+class MaxPrices(StrEnum):
+    """Where training's max prices come from."""
+
+    BORDER = "border"  # SpotTune's Algorithm 2
+    PUBLISHED = "published"  # Tributary: the published delta
+    MIXED = "mixed"  # both, and rises of every size
+
+
+def published(prices: Floats, random: np.random.Generator) -> Floats:
+    """Price plus a delta drawn evenly from the published interval."""
+    return prices + random.uniform(*PUBLISHED_DELTA_USD, prices.shape)
+
+
+def above(prices: Floats, fraction: float) -> Floats:
+    """Price plus a fraction of it.
+
+    Raises:
+        InputError: The fraction is negative.
+    """
+    if fraction < 0:
+        raise InputError(f"delta is {fraction}; a max price below the price would be refused at once")
+    return prices * (1.0 + fraction)
+
+
+def draw(kind: MaxPrices, prices: Floats, border: Floats, number: int, random: np.random.Generator) -> Floats:
+    """Several max prices for each sample, shape (samples, number).
+
+    Args:
+        kind: Where from.
+        prices: Shape (samples,).
+        border: Algorithm 2's, shape (samples,).
+        number: How many of each; those of `BORDER` are all alike.
+        random: What draws them.
+    """
+    shape = (len(prices), number)
+    if kind is MaxPrices.BORDER:
+        return np.broadcast_to(border[:, None], shape)
+    if kind is MaxPrices.PUBLISHED:
+        return published(np.broadcast_to(prices[:, None], shape), random)
+    low, high = _RISES
+    rises = np.exp(random.uniform(math.log(low), math.log(high), shape))
+    drawn: Floats = prices[:, None] * (1.0 + rises)
+    drawn[:, 0] = border
+    drawn[:, 1::3] = published(np.broadcast_to(prices[:, None], drawn[:, 1::3].shape), random)
+    return drawn
