@@ -14,7 +14,7 @@ eb.run(eb.Reactive(), job, provider="local")   # the same policy, for real
 from importlib.metadata import version as _version
 
 from ebbtide.errors import InputError
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.run import run
 from ebbtide.experiments.backtest import backtest
 from ebbtide.experiments.result import BacktestResult

@@ -13,7 +13,8 @@ from torch import nn
 import ebbtide as eb
 from ebbtide.revocation.inputs import fit_scaling, transformed
 from ebbtide.revocation.minutes import FEATURES, WINDOW, minutes_of
-from ebbtide.revocation.models import NetworkModel, revpred
+from ebbtide.revocation.models import revpred
+from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.predictor import Predictor
 from ebbtide.revocation.splits import Samples, split_at
 from ebbtide.revocation.training import Batch, train

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tests.markets import START_S
 
-from ebbtide.execution.engine import Engine, Outcome
+from ebbtide.execution.engine import Engine
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
 from ebbtide.market.availability import Availability

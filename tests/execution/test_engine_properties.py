@@ -14,7 +14,7 @@ from tests.market.test_billing import recount
 from tests.markets import C3, R3, START_S
 
 import ebbtide as eb
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.market.billing import PRESETS, Ending
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.price_series import PriceSeries

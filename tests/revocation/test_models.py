@@ -14,12 +14,14 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.revocation.base_rate import BaseRate
 from ebbtide.revocation.card import model_card
 from ebbtide.revocation.evaluation import DELTAS, Protocol, asked_max_prices, evaluate, exceeded
 from ebbtide.revocation.fitting import later_scores
 from ebbtide.revocation.inputs import prices_of
 from ebbtide.revocation.minutes import Minutes, minutes_of
-from ebbtide.revocation.models import MODELS, BaseRate, NetworkModel, revpred
+from ebbtide.revocation.models import MODELS, revpred
+from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.predictor import Predictor
 from ebbtide.revocation.splits import Samples, Split, split_at
 from ebbtide.revocation.storage import load_model, save_model

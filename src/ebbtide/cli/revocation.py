@@ -6,11 +6,13 @@ What trains is imported inside the commands: loading PyTorch takes seconds that 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -76,8 +78,9 @@ def evaluate_command(
     )
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     errors = Console(stderr=True)
-    with _quiet() as _, errors.status("preparing") if errors.is_terminal else nullcontext() as status:
+    with _quiet() as noted, errors.status("preparing") if errors.is_terminal else nullcontext() as status:
         result = evaluate(history, protocol, chosen, on_progress=status.update if status else None)
+    _warn(noted)
     told = result.to_dict()
     if json_path:
         write_text(json_path, json.dumps(told, indent=2, allow_nan=False) + "\n")
@@ -120,8 +123,7 @@ def train_command(
         if fitted.markets[str(market)]:
             card = model_card(fitted.model, market, fitted.trained, fitted.markets[str(market)])
             write_text(into / "cards" / f"market-{row:04}.md", card)
-    for warning in noted:
-        errors.print(f"warning: {warning.message}", highlight=False)
+    _warn(noted)
     _print_scores(f"later data: {test_days:g} days", {("revpred", d): s for d, s in fitted.pooled.items()})
     typer.echo(f"wrote {into}")
 
@@ -146,6 +148,8 @@ def predict_command(
     from ebbtide.revocation.storage import load_model
     from ebbtide.utc import to_epoch_s
 
+    if delta < 0 and max_price is None:
+        raise InputError(f"delta is {delta:g} %; a max price below the price is refused at once")
     history = PriceHistory.read(prices, catalogue_with(instance_types))
     known = load_model(model)
     time_s = to_epoch_s(at) if at else history.end_s
@@ -161,10 +165,6 @@ def predict_command(
         raise InputError(f"no market of the model has prices for the hour before {iso(time_s)}", file=prices)
     now = [history[market].at(time_s) for market in markets]
     asked = [max_price if max_price is not None else price * (1 + delta / 100) for price in now]
-    if delta < 0 and max_price is None:
-        raise InputError(f"delta is {delta:g} %; a max price below the price is refused at once")
-    import numpy as np
-
     answers = predictor.revocation_probabilities(markets, time_s, np.array(asked))
     table = Table(title=f"revoked within the hour after {iso(time_s)}", box=SIMPLE_HEAD)
     for heading in ("market", "price", "max price", "probability"):
@@ -185,6 +185,12 @@ def predict_command(
 def _quiet() -> warnings.catch_warnings[list[warnings.WarningMessage]]:
     """Collect warnings instead of printing each as it comes."""
     return warnings.catch_warnings(record=True)
+
+
+def _warn(noted: list[warnings.WarningMessage] | None) -> None:
+    """Print each warning once."""
+    for message in dict.fromkeys(str(warning.message) for warning in noted or []):
+        sys.stderr.write(f"warning: {message}\n")
 
 
 def _of(model: dict[str, Any], delta: str) -> dict[str, Any]:

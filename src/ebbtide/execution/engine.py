@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.execution.ledger import Ledger
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.timeline import Moment, Timeline
 from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
@@ -22,7 +23,6 @@ from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Event, Wake
 from ebbtide.policies.protocol import Policy
-from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress
 
@@ -33,56 +33,6 @@ _ALWAYS = frozenset(
     {Wake.START, Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED,
      Wake.TIMER}
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one run.
-
-    Attributes:
-        policy: Its name.
-        start_s: When it began, seconds since 1970.
-        end_s: When its last job was done, or when the provider's time ran out.
-        finished: Whether all jobs were done.
-        cost_usd: Net of refunds.
-        refund_usd: Charged and given back.
-        revocations: Leases that the provider took, once charging had begun.
-        checkpoints: Complete ones.
-        steps_lost: Run, and run again because they were not saved.
-        leases: All that were asked for.
-        jobs: Their progress at the end.
-        ledger: Every charge and refund.
-        timeline: Every event, if it was recorded.
-        decisions: How often the policy was asked.
-    """
-
-    policy: str
-    start_s: float
-    end_s: float
-    finished: bool
-    cost_usd: float
-    refund_usd: float
-    revocations: int
-    checkpoints: int
-    steps_lost: float
-    leases: tuple[Lease, ...]
-    jobs: tuple[JobProgress, ...]
-    ledger: Ledger
-    timeline: Timeline
-    decisions: int
-
-    @property
-    def makespan_s(self) -> float:
-        """From the start until the last job was done."""
-        return self.end_s - self.start_s
-
-    def __str__(self) -> str:
-        end = "finished" if self.finished else "not finished"
-        return (
-            f"{self.policy}: {end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
-            f"(refunded {self.refund_usd:.4f}); {len(self.leases)} leases, {self.revocations} revoked, "
-            f"{self.checkpoints} checkpoints, {self.steps_lost:.0f} steps lost"
-        )
 
 
 class PolicyError(RuntimeError):

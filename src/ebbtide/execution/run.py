@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.execution.engine import Outcome, run_policy
+from ebbtide.execution.engine import run_policy
 from ebbtide.execution.local import MIN_NOTICE_S, LocalProvider
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay

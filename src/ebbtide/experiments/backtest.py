@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ebbtide.errors import InputError
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replayed_market import StartDelay
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.experiments.scenario import Scenario

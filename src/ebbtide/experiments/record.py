@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ebbtide.errors import InputError
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.summary import METRICS, Summary, summarise
 from ebbtide.files import replacing, write_text
 from ebbtide.market.leases import Lease

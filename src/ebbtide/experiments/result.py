@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from rich.table import Table
 
 from ebbtide.errors import unknown_name
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.figures import record_figure
 from ebbtide.experiments.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
 from ebbtide.experiments.scenario import Scenario

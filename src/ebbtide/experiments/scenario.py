@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ebbtide.execution.engine import Outcome, run_policy
+from ebbtide.execution.engine import run_policy
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
 from ebbtide.market.availability import Availability

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ebbtide.execution.engine import Outcome
+from ebbtide.execution.outcome import Outcome
 from ebbtide.utc import HOUR_S
 
 METRICS: dict[str, Callable[[Outcome], float]] = {

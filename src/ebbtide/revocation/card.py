@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ebbtide.market.markets import Market
-from ebbtide.revocation.models import NetworkModel
+from ebbtide.revocation.network_model import NetworkModel
 
 _SHOWN = ("base_rate", "accuracy", "precision", "recall", "f1", "auc", "brier", "ece", "samples")
 

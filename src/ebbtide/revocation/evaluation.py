@@ -14,7 +14,9 @@ from ebbtide.revocation.correction import Correction
 from ebbtide.revocation.inputs import prices_of
 from ebbtide.revocation.max_prices import above, published
 from ebbtide.revocation.minutes import Floats, Minutes, minutes_of
-from ebbtide.revocation.models import MODELS, NetworkModel, RevocationModel
+from ebbtide.revocation.models import MODELS
+from ebbtide.revocation.network_model import NetworkModel
+from ebbtide.revocation.predictions import RevocationModel
 from ebbtide.revocation.scores import Bools, best_f1_threshold, score
 from ebbtide.revocation.splits import Samples, Split, origins, split_at
 from ebbtide.utc import iso

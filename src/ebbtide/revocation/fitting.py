@@ -11,7 +11,9 @@ import numpy as np
 from ebbtide.market.prices import PriceHistory
 from ebbtide.revocation.evaluation import DELTAS, asked_max_prices, exceeded
 from ebbtide.revocation.minutes import Minutes, minutes_of
-from ebbtide.revocation.models import NetworkModel, RevocationModel, revpred
+from ebbtide.revocation.models import revpred
+from ebbtide.revocation.network_model import NetworkModel
+from ebbtide.revocation.predictions import RevocationModel
 from ebbtide.revocation.scores import best_f1_threshold, score
 from ebbtide.revocation.splits import Split, origins, split_at
 from ebbtide.utc import iso

@@ -11,7 +11,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.revocation.minutes import HOLE_S, Floats, Minutes, minutes_of
-from ebbtide.revocation.models import RevocationModel
+from ebbtide.revocation.predictions import RevocationModel
 from ebbtide.revocation.splits import Samples
 from ebbtide.utc import HOUR_S, MINUTE_S, Time, iso
 

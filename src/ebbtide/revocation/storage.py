@@ -16,7 +16,7 @@ from ebbtide.market.markets import Market
 from ebbtide.revocation.correction import Correction
 from ebbtide.revocation.inputs import Scaling
 from ebbtide.revocation.max_prices import MaxPrices
-from ebbtide.revocation.models import Group, NetworkModel
+from ebbtide.revocation.network_model import Group, NetworkModel
 from ebbtide.revocation.training import Fitted, Training
 
 _ABOUT = "model.json"
