@@ -10,7 +10,8 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "ebbtide needs Python 3.11, 3.12 or 3.13; none is on the PATH" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	@# An environment made by one Python must not be made over by another.
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
