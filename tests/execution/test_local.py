@@ -71,7 +71,7 @@ def test_a_history_that_ends_leaves_no_process_behind(tmp_path: Path) -> None:
     assert running.stdout == ""
 
 
-def test_a_machine_taken_without_time_to_save_loses_steps_but_not_the_job(tmp_path: Path) -> None:
+def test_periodic_checkpoints_survive_the_end_of_the_history(tmp_path: Path) -> None:
     policy = Scripted({Wake.START: lambda _view, _event: [Request(C3, job=0)]})
     prices = history({C3: [(0, 0.05)]}, hours=1.2)
     work = job(10**6, per_hour=60_000.0, interval_s=1200.0)

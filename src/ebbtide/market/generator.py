@@ -57,7 +57,7 @@ _SPIKY_BOOST = 3.0  # spikes come this many times as often in the spiky regime a
 _REGIME_DAYS = {"calm": 4.0, "spiky": 1.0, "stuck": 0.8}
 _DRIFT = 0.12  # standard deviation of the log price when calm
 _SHARED_DRIFT = 0.1  # the share of its variance common to the zones of a type
-_FLOOR_OF_RATIO = 0.85  # the price seldom falls below this part of the usual one
+_FLOOR_OF_RATIO = 0.68  # the price never falls below this part of the usual one
 _MAX_HEIGHT = 10.0  # EC2 capped bids at ten times on-demand
 
 DEMO_TYPES = ("c3.xlarge", "g2.2xlarge", "m3.medium", "r3.large")
@@ -117,7 +117,7 @@ def _generate(
     times = np.unique(np.round(np.concatenate([[start_s], changes, edges])))
     times = times[(times >= start_s) & (times < end_s)]
     ratio = own["ratio"] * np.exp(_drift(random, shared, times, start_s, end_s))
-    ratio = np.maximum(ratio, profile.ratio * _FLOOR_OF_RATIO * 0.8)
+    ratio = np.maximum(ratio, profile.ratio * _FLOOR_OF_RATIO)
     for start, end, regime in regimes:
         if regime == "stuck":
             stuck = (times >= round(start)) & (times < round(end))

@@ -48,7 +48,7 @@ class Protocol:
 
 
 @dataclass
-class _Answers:
+class Answers:
     """Of one model and delta: what happened, predicted and decided, origin after origin."""
 
     market: list[np.ndarray] = field(default_factory=list)
@@ -72,8 +72,8 @@ class Evaluation:
     protocol: Protocol
     starts: tuple[str, ...]
     markets: tuple[str, ...]
-    answers: Mapping[str, Mapping[str, _Answers]]
-    corrections: Mapping[str, Mapping[str, _Answers]]
+    answers: Mapping[str, Mapping[str, Answers]]
+    corrections: Mapping[str, Mapping[str, Answers]]
 
     def reliability_curves(self) -> dict[str, tuple[Bools, Floats]]:
         """Labels and probabilities over all deltas, of RevPred: by direction of Eq. 3, and calibrated."""
@@ -91,18 +91,8 @@ class Evaluation:
             "correction": {name: self._scores(deltas)["pooled"] for name, deltas in self.corrections.items()},
         }
 
-    def _scores(self, deltas: Mapping[str, _Answers]) -> dict[str, Any]:
-        pooled: dict[str, Any] = {}
-        markets: dict[str, dict[str, Any]] = {name: {} for name in self.markets}
-        for delta, own in deltas.items():
-            market = np.concatenate(own.market)
-            labels, probabilities = np.concatenate(own.labels), np.concatenate(own.probabilities)
-            decisions = np.concatenate(own.decisions)
-            pooled[delta] = score(labels, probabilities, decisions).to_dict()
-            for row, name in enumerate(self.markets):
-                its = market == row
-                if its.any():
-                    markets[name][delta] = score(labels[its], probabilities[its], decisions[its]).to_dict()
+    def _scores(self, deltas: Mapping[str, Answers]) -> dict[str, Any]:
+        pooled, markets = scores_of(deltas, self.markets)
         flat = {
             name: {
                 **found.get("published", {}),
@@ -139,8 +129,8 @@ def evaluate(
         if name not in MODELS:
             raise unknown_name("model", name, MODELS)
     minutes = minutes_of(prices)
-    answers = {name: {delta: _Answers() for delta in DELTAS} for name in names}
-    corrections = {str(direction): {delta: _Answers() for delta in DELTAS} for direction in Correction}
+    answers = {name: {delta: Answers() for delta in DELTAS} for name in names}
+    corrections = {str(direction): {delta: Answers() for delta in DELTAS} for direction in Correction}
     starts = []
     begins = origins(minutes, protocol.train_days, protocol.test_days, protocol.origins)
     for number, first in enumerate(begins):
@@ -160,24 +150,27 @@ def evaluate(
                 on_progress(f"origin {number + 1} of {len(begins)}: {name}")
             model: RevocationModel = MODELS[name](protocol.seed + number)
             model.fit(minutes, split.train, split.validation)
-            _answer(answers[name], model, minutes, split, asked, tuned_on)
+            ask(answers[name], model, minutes, split, asked, tuned_on)
             if name == "revpred" and isinstance(model, NetworkModel):
                 for direction in Correction:
                     plain = replace(model, correction=direction, calibrate=False)
-                    _answer(corrections[direction], plain, minutes, split, asked, tuned_on)
+                    ask(corrections[direction], plain, minutes, split, asked, tuned_on)
     kept = corrections if "revpred" in names else {}
     return Evaluation(protocol, tuple(starts), tuple(map(str, minutes.markets)), answers, kept)
 
 
-def _answer(
-    answers: Mapping[str, _Answers],
+def ask(
+    answers: Mapping[str, Answers],
     model: RevocationModel,
     minutes: Minutes,
     split: Split,
     asked: Floats,
     tuned_on: Floats,
 ) -> None:
-    """Ask a fitted model about the test part; decide by the threshold that is best on what was known."""
+    """Ask a fitted model about the test part, and add what it said to `answers`, by delta.
+
+    It decides by the threshold that is best on what was known.
+    """
     later = model.probabilities(minutes, split.test, asked)
     tuning = model.probabilities(minutes, split.known, tuned_on)
     truth, tuning_truth = exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
@@ -190,7 +183,24 @@ def _answer(
         own.decisions.append(later[:, column] >= threshold)
 
 
-def _all(deltas: Mapping[str, _Answers]) -> tuple[Bools, Floats]:
+def scores_of(
+    deltas: Mapping[str, Answers], names: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
+    """Scores pooled over markets, by delta; and by market name and delta, empty for markets not asked about."""
+    pooled: dict[str, dict[str, Any]] = {}
+    markets: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in names}
+    for delta, own in deltas.items():
+        market = np.concatenate(own.market)
+        labels, probabilities = np.concatenate(own.labels), np.concatenate(own.probabilities)
+        decisions = np.concatenate(own.decisions)
+        pooled[delta] = score(labels, probabilities, decisions).to_dict()
+        for row in np.unique(market):
+            its = market == row
+            markets[names[row]][delta] = score(labels[its], probabilities[its], decisions[its]).to_dict()
+    return pooled, markets
+
+
+def _all(deltas: Mapping[str, Answers]) -> tuple[Bools, Floats]:
     labels = [part for own in deltas.values() for part in own.labels]
     probabilities = [part for own in deltas.values() for part in own.probabilities]
     return np.concatenate(labels), np.concatenate(probabilities)

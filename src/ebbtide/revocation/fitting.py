@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ebbtide.market.prices import PriceHistory
-from ebbtide.revocation.evaluation import DELTAS, asked_max_prices, exceeded
+from ebbtide.revocation.evaluation import DELTAS, Answers, ask, asked_max_prices, scores_of
 from ebbtide.revocation.minutes import Minutes, minutes_of
 from ebbtide.revocation.models import revpred
 from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.predictions import RevocationModel
-from ebbtide.revocation.scores import best_f1_threshold, score
 from ebbtide.revocation.splits import Split, origins, split_at
 from ebbtide.utc import iso
 
@@ -64,19 +61,7 @@ def later_scores(
     model: RevocationModel, minutes: Minutes, split: Split, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
     """Scores on the test part, pooled by delta, and by market and delta; thresholds are set on what was known."""
+    answers = {delta: Answers() for delta in DELTAS}
     asked = asked_max_prices(minutes, split.test, [seed, 0])
-    tuned_on = asked_max_prices(minutes, split.known, [seed, 1])
-    later = model.probabilities(minutes, split.test, asked)
-    tuning = model.probabilities(minutes, split.known, tuned_on)
-    truth, tuning_truth = exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
-    pooled: dict[str, dict[str, Any]] = {}
-    markets: dict[str, dict[str, dict[str, Any]]] = {str(market): {} for market in minutes.markets}
-    for column, delta in enumerate(DELTAS):
-        threshold = best_f1_threshold(tuning_truth[:, column], tuning[:, column])
-        decided = later[:, column] >= threshold
-        pooled[delta] = score(truth[:, column], later[:, column], decided).to_dict()
-        for row in np.unique(split.test.market):
-            its = split.test.market == row
-            scores = score(truth[its, column], later[its, column], decided[its]).to_dict()
-            markets[str(minutes.markets[row])][delta] = scores
-    return pooled, markets
+    ask(answers, model, minutes, split, asked, asked_max_prices(minutes, split.known, [seed, 1]))
+    return scores_of(answers, tuple(map(str, minutes.markets)))
