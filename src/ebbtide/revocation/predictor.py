@@ -1,4 +1,4 @@
-"""Asking a fitted model about markets now: one batched call for all of them."""
+"""Asking a fitted model about markets now: one call for all of them, each answered by its own network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Predictor:
         return float(self.revocation_probabilities([market], time, np.array([max_price]))[0])
 
     def revocation_probabilities(self, markets: Sequence[Market], time: Time, max_prices: Floats) -> Floats:
-        """The same for several markets, a max price for each, in one batch.
+        """The same for several markets, a max price for each, in one call.
 
         Args:
             markets: Shape (n,).
