@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -150,37 +150,52 @@ def evaluate(
                 on_progress(f"origin {number + 1} of {len(begins)}: {name}")
             model: RevocationModel = MODELS[name](protocol.seed + number)
             model.fit(minutes, split.train, split.validation)
-            ask(answers[name], model, minutes, split, asked, tuned_on)
-            if name == "revpred" and isinstance(model, NetworkModel):
+            questions = Questions.of(minutes, split, asked, tuned_on)
+            if not isinstance(model, NetworkModel):
+                later = model.probabilities(minutes, split.test, asked)
+                questions.mark(answers[name], later, model.probabilities(minutes, split.known, tuned_on))
+                continue
+            # Networks are asked once; only what is made of their answer differs.
+            said, said_of_known = model.ask(minutes, split.test, asked), model.ask(minutes, split.known, tuned_on)
+            questions.mark(answers[name], model.read(said), model.read(said_of_known))
+            if name == "revpred":
                 for direction in Correction:
-                    plain = replace(model, correction=direction, calibrate=False)
-                    ask(corrections[direction], plain, minutes, split, asked, tuned_on)
+                    plain = [model.read(part, direction, calibrated=False) for part in (said, said_of_known)]
+                    questions.mark(corrections[direction], *plain)
     kept = corrections if "revpred" in names else {}
     return Evaluation(protocol, tuple(starts), tuple(map(str, minutes.markets)), answers, kept)
 
 
-def ask(
-    answers: Mapping[str, Answers],
-    model: RevocationModel,
-    minutes: Minutes,
-    split: Split,
-    asked: Floats,
-    tuned_on: Floats,
-) -> None:
-    """Ask a fitted model about the test part, and add what it said to `answers`, by delta.
+@dataclass(frozen=True)
+class Questions:
+    """What every model is asked, and the truth; shapes (n, deltas).
 
-    It decides by the threshold that is best on what was known.
+    Attributes:
+        market: Of each question about later data, shape (n,).
+        truth: Of those.
+        known_truth: Of questions about what was known, which thresholds are set on.
     """
-    later = model.probabilities(minutes, split.test, asked)
-    tuning = model.probabilities(minutes, split.known, tuned_on)
-    truth, tuning_truth = exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
-    for column, delta in enumerate(DELTAS):
-        threshold = best_f1_threshold(tuning_truth[:, column], tuning[:, column])
-        own = answers[delta]
-        own.market.append(split.test.market)
-        own.labels.append(truth[:, column])
-        own.probabilities.append(later[:, column])
-        own.decisions.append(later[:, column] >= threshold)
+
+    market: np.ndarray
+    truth: Bools
+    known_truth: Bools
+
+    @classmethod
+    def of(cls, minutes: Minutes, split: Split, asked: Floats, tuned_on: Floats) -> Questions:
+        """Max prices `asked` about the test part, and `tuned_on` about the known one."""
+        return cls(
+            split.test.market, exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
+        )
+
+    def mark(self, answers: Mapping[str, Answers], later: Floats, of_known: Floats) -> None:
+        """Add a model's probabilities to `answers`, by delta; it decides by the threshold best on known data."""
+        for column, delta in enumerate(DELTAS):
+            threshold = best_f1_threshold(self.known_truth[:, column], of_known[:, column])
+            own = answers[delta]
+            own.market.append(self.market)
+            own.labels.append(self.truth[:, column])
+            own.probabilities.append(later[:, column])
+            own.decisions.append(later[:, column] >= threshold)
 
 
 def scores_of(

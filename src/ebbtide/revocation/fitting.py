@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.market.prices import PriceHistory
-from ebbtide.revocation.evaluation import DELTAS, Answers, ask, asked_max_prices, scores_of
+from ebbtide.revocation.evaluation import DELTAS, Answers, Questions, asked_max_prices, scores_of
 from ebbtide.revocation.minutes import Minutes, minutes_of
 from ebbtide.revocation.models import revpred
 from ebbtide.revocation.network_model import NetworkModel
@@ -63,5 +63,10 @@ def later_scores(
     """Scores on the test part, pooled by delta, and by market and delta; thresholds are set on what was known."""
     answers = {delta: Answers() for delta in DELTAS}
     asked = asked_max_prices(minutes, split.test, [seed, 0])
-    ask(answers, model, minutes, split, asked, asked_max_prices(minutes, split.known, [seed, 1]))
+    tuned_on = asked_max_prices(minutes, split.known, [seed, 1])
+    later, of_known = (
+        model.probabilities(minutes, split.test, asked),
+        model.probabilities(minutes, split.known, tuned_on),
+    )
+    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known)
     return scores_of(answers, tuple(map(str, minutes.markets)))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from torch import nn
+from torch import Tensor, nn
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
-from ebbtide.revocation.correction import Correction, corrected
+from ebbtide.revocation.calibration import Calibration, fitted_to
+from ebbtide.revocation.correction import Correction
 from ebbtide.revocation.inputs import (
     Scaling,
     fit_scaling,
@@ -26,37 +27,63 @@ from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
 from ebbtide.revocation.networks import RevPredNetwork, TributaryNetwork
 from ebbtide.revocation.predictions import BATCH, MIN_RISES, certain, places
 from ebbtide.revocation.splits import Samples
+from ebbtide.revocation.stacked import Weights, ask_each, stack
 from ebbtide.revocation.training import Batch, Fitted, Training, log_odds, train
 
+# Up to so many samples a market, its networks are asked together; beyond, each network has work enough alone.
+_FEW = 8
 
-@dataclass
+# The general network differs from the common start by its seed alone.
+_GENERAL_SEED = 1_000_003
+
+
+@dataclass(frozen=True)
 class Group:
     """A network, and the markets that it answers for."""
 
     markets: Integers
     network: nn.Module
     fitted: Fitted
-    slope: float = 1.0
-    offset: float = 0.0
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class Said:
+    """What networks said about samples, before Eq. 3 and calibration.
+
+    Attributes:
+        group: The group asked about each sample; -1 for a market with a constant; shape (n,).
+        own: Its log odds, shape (n, k).
+        general: The general network's, of the same shape; None without one.
+        constant: What markets with a constant get, shape (n,).
+        ratio: Max price over price, shape (n, k).
+    """
+
+    group: Integers
+    own: Floats32
+    general: Floats32 | None
+    constant: Floats
+    ratio: Floats
 
 
 @dataclass
 class NetworkModel:
-    """RevPred or Tributary Predict: a network, class weights undone by Eq. 3, calibrated on validation.
+    """RevPred or Tributary Predict: networks, class weights undone by Eq. 3, calibrated on validation.
 
     Attributes:
         name: For tables.
         kind: `revpred` or `tributary`.
         hidden: Width of the LSTM.
         dropout: Of RevPred's network.
-        shared: All markets' networks start from one trained on all of them; else each is trained on its own
-            market alone, as SpotTune has it.
+        shared: All markets' networks start from one trained on all of them, and a second such, untuned, has half
+            of the say; else each is trained on its own market alone, as SpotTune has it.
         correction: Which direction of Eq. 3.
         calibrate: Fit slope and offset of the log odds on validation.
         training: How it is trained.
         markets: It was fitted on.
         scaling: Of its inputs.
         groups: Its networks, one a market.
+        general: The network that answers for all markets beside their own.
         constants: What markets without enough to learn from get, by place among `markets`.
         common: How the common start was trained, if there is one.
     """
@@ -72,8 +99,10 @@ class NetworkModel:
     markets: tuple[Market, ...] = ()
     scaling: Scaling | None = None
     groups: list[Group] = field(default_factory=list)
+    general: Group | None = None
     constants: dict[int, float] = field(default_factory=dict)
     common: Fitted | None = None
+    _stacked: Weights | None = field(default=None, init=False, repr=False, compare=False)
 
     def fit(self, minutes: Minutes, training: Samples, validation: Samples) -> None:
         if not len(training) or not len(validation):
@@ -81,38 +110,59 @@ class NetworkModel:
         table = transformed(minutes.features)
         self.markets = minutes.markets
         self.scaling = fit_scaling(table, training, len(minutes.markets))
-        self.groups, self.constants = [], {}
+        self.groups, self.general, self.constants, self.common, self._stacked = [], None, {}, None, None
         rows = [row for row in range(len(minutes.markets)) if self._can_learn(minutes, training, validation, row)]
-        start = (
-            self._fit_group(minutes, table, training, validation, np.array(rows)) if self.shared and rows else None
-        )
-        self.common = start.fitted if start else None
+        parts = minutes, table, training, validation
+        if not self.shared or not rows:
+            self.groups = [self._fit_group(*parts, np.array([row]), self.training) for row in rows]
+            return
+        start = self._fit_group(*parts, np.array(rows), self.training)
+        self.common = start.fitted
         for row in rows:
             own = np.array([row])
-            if start is None:
-                self.groups.append(self._fit_group(minutes, table, training, validation, own))
-            elif len(validation.of(row)):
-                self.groups.append(self._fit_group(minutes, table, training, validation, own, start))
-            else:
-                self.groups.append(replace(start, markets=own))
+            tunes = len(validation.of(row)) > 0
+            self.groups.append(self._tuned(*parts, own, start) if tunes else replace(start, markets=own))
+        other = replace(self.training, seed=self.training.seed + _GENERAL_SEED)
+        self.general = self._fit_group(*parts, np.array(rows), other)
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
+        return self.read(self.ask(minutes, samples, max_prices))
+
+    def ask(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Said:
+        """Ask the networks; arguments as for `probabilities`."""
         place = places(self.markets, minutes.markets, np.unique(samples.market))
-        table = transformed(minutes.features)
-        prices = prices_of(minutes, samples)
-        result = np.empty(max_prices.shape)
-        group_of = self._group_of()
         own_market = place[samples.market]
-        for group in np.unique(group_of[own_market]):
-            chosen = np.flatnonzero(group_of[own_market] == group)
-            for part in np.array_split(chosen, -(-len(chosen) // BATCH)):
-                some = Samples(samples.market[part], samples.minute[part])
-                if group < 0:
-                    constant = [self.constants[int(row)] for row in own_market[part]]
-                    result[part] = np.array(constant)[:, None]
-                else:
-                    result[part] = self._ask(self.groups[group], minutes, table, some, place, max_prices[part])
-        return certain(result, max_prices / prices[:, None])
+        group = self._group_of()[own_market]
+        inputs = _Inputs(self, minutes, transformed(minutes.features), samples, place, max_prices)
+        with torch.inference_mode():
+            own = self._ask_own(inputs, group)
+            general = None
+            if self.general is not None:
+                general = np.zeros(max_prices.shape, np.float32)
+                inputs.ask_one(self.general.network, np.flatnonzero(group >= 0), general)
+        constant = np.array([self.constants.get(int(row), 0.0) for row in own_market])
+        return Said(group, own, general, constant, max_prices / inputs.prices[:, None])
+
+    def read(self, said: Said, direction: Correction | None = None, *, calibrated: bool = True) -> Floats:
+        """Probabilities from what networks said, shape (n, k).
+
+        Args:
+            said: From `ask`.
+            direction: Of Eq. 3; None: the model's.
+            calibrated: Where the model calibrates at all.
+        """
+        direction = direction or self.correction
+        if not self.training.class_weights:
+            direction = Correction.NONE
+        scaled = self.calibrate and calibrated
+        odds = np.zeros(said.own.shape)
+        for number in np.unique(said.group[said.group >= 0]):
+            its = said.group == number
+            odds[its] = self.groups[number].calibration.log_odds(said.own[its], direction, scaled=scaled)
+        if self.general is not None and said.general is not None:
+            odds = (odds + self.general.calibration.log_odds(said.general, direction, scaled=scaled)) / 2.0
+        probability = np.where(said.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), said.constant[:, None])
+        return certain(probability, said.ratio)
 
     def new_network(self) -> nn.Module:
         """A network of this model's shape, not yet trained."""
@@ -141,70 +191,75 @@ class NetworkModel:
         training: Samples,
         validation: Samples,
         members: Integers,
-        start: Group | None = None,
+        how: Training,
     ) -> Group:
-        """Fit a network to some markets; with `start`, go on from that group's network and calibration."""
+        """Fit a new network to some markets, and calibrate it."""
+        torch.manual_seed(how.seed)
+        network = self.new_network()
+        learn, check = self._batches(minutes, table, training, validation, members)
+        fitted = train(network, how, learn, check)
+        calibration = Calibration(fitted.share_positive)
+        if self.calibrate:
+            inputs, labels = check.drawn(how.max_prices, how.per_sample, np.random.default_rng(how.seed + 2))
+            said = log_odds(network, check, inputs).numpy()
+            direction = self.correction if how.class_weights else Correction.NONE
+            calibration = fitted_to(calibration, said, labels.numpy() > 0.5, direction)
+        return Group(members, network, fitted, calibration)
+
+    def _tuned(
+        self,
+        minutes: Minutes,
+        table: Floats32,
+        training: Samples,
+        validation: Samples,
+        members: Integers,
+        start: Group,
+    ) -> Group:
+        """Go on from a group's network on some of its markets.
+
+        Class weights and calibration stay those of all: one market's validation is too short for them.
+        """
         torch.manual_seed(self.training.seed)
         network = self.new_network()
-        if start is not None:
-            network.load_state_dict(start.network.state_dict())
+        network.load_state_dict(start.network.state_dict())
+        learn, check = self._batches(minutes, table, training, validation, members)
+        fitted = train(network, self.training, learn, check, share_positive=start.fitted.share_positive)
+        return Group(members, network, fitted, start.calibration)
+
+    def _batches(
+        self, minutes: Minutes, table: Floats32, training: Samples, validation: Samples, members: Integers
+    ) -> tuple[Batch, Batch]:
         assert self.scaling is not None
         parts = []
         for part in (training, validation):
             own = np.isin(part.market, members)
             some = Samples(part.market[own], part.minute[own])
             parts.append(Batch.of(minutes, table, some, self.scaling))
-        if start is not None:
-            # Class weights and calibration stay those of all: one market's validation is too short for them.
-            fitted = train(network, self.training, *parts, share_positive=start.fitted.share_positive)
-            return Group(members, network, fitted, start.slope, start.offset)
-        fitted = train(network, self.training, *parts)
-        group = Group(members, network, fitted)
-        if self.calibrate:
-            self._calibrate(group, parts[1])
-        return group
+        return parts[0], parts[1]
 
-    def _calibrate(self, group: Group, validation: Batch) -> None:
-        """Platt's scaling of the corrected log odds, held near the identity."""
-        random = np.random.default_rng(self.training.seed + 2)
-        inputs, labels = validation.drawn(self.training.max_prices, self.training.per_sample, random)
-        odds = _log_odds(self._corrected(group, log_odds(group.network, validation, inputs).numpy()))
-        truth = labels.numpy()
+    def _ask_own(self, inputs: _Inputs, group: Integers) -> Floats32:
+        """Each group's network about its own samples."""
+        own = np.zeros(inputs.max_prices.shape, np.float32)
+        asked, counts = np.unique(group[group >= 0], return_counts=True)
+        if len(asked) > 1 and counts.max() <= _FEW and self.kind == "revpred":
+            # Each network gets as many samples as any, its last one again where it has fewer.
+            order = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
+            first = np.append(0, np.cumsum(counts)[:-1])
+            padded = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
+            weights = self._stack()
+            if len(asked) < len(self.groups):
+                weights = {name: value[torch.from_numpy(asked)] for name, value in weights.items()}
+            shaped = [part.reshape(*padded.shape, *part.shape[1:]) for part in inputs.tensors(padded.ravel())]
+            own[padded] = ask_each(weights, *shaped).numpy()
+            return own
+        for number in asked:
+            inputs.ask_one(self.groups[number].network, np.flatnonzero(group == number), own)
+        return own
 
-        def cost(scale: Floats) -> float:
-            scaled = scale[0] * odds + scale[1]
-            loss = np.mean(np.logaddexp(0.0, scaled) - truth * scaled)
-            return float(loss + 0.01 * ((scale[0] - 1) ** 2 + scale[1] ** 2))
-
-        group.slope, group.offset = (float(value) for value in minimize(cost, [1.0, 0.0], method="Nelder-Mead").x)
-
-    def _corrected(self, group: Group, odds: Floats32) -> Floats:
-        raw = 1.0 / (1.0 + np.exp(-odds.astype(np.float64)))
-        direction = self.correction if self.training.class_weights else Correction.NONE
-        return corrected(raw, group.fitted.share_positive, direction)
-
-    def _ask(
-        self,
-        group: Group,
-        minutes: Minutes,
-        table: Floats32,
-        samples: Samples,
-        place: Integers,
-        max_prices: Floats,
-    ) -> Floats:
-        assert self.scaling is not None
-        scaling = Scaling(self.scaling.usual_log_price[place], self.scaling.mean, self.scaling.deviation)
-        group.network.eval()
-        with torch.inference_mode():
-            odds = group.network(
-                torch.from_numpy(windows(table, samples, scaling)),
-                torch.from_numpy(present(table, samples, scaling)),
-                torch.from_numpy(max_price_inputs(prices_of(minutes, samples)[:, None], max_prices)),
-            ).numpy()
-        probability = self._corrected(group, odds)
-        if not self.calibrate:
-            return probability
-        return np.asarray(1.0 / (1.0 + np.exp(-(group.slope * _log_odds(probability) + group.offset))))
+    def _stack(self) -> Weights:
+        if self._stacked is None:
+            self._stacked = stack([cast(RevPredNetwork, group.network) for group in self.groups])
+        return self._stacked
 
     def _group_of(self) -> Integers:
         """The group of each market the model was fitted on; -1 for those with a constant."""
@@ -214,6 +269,37 @@ class NetworkModel:
         return found
 
 
-def _log_odds(probability: Floats) -> Floats:
-    safe = np.clip(probability, 1e-7, 1 - 1e-7)
-    return np.asarray(np.log(safe / (1.0 - safe)))
+@dataclass(frozen=True)
+class _Inputs:
+    """Samples and max prices, laid out for networks part by part."""
+
+    model: NetworkModel
+    minutes: Minutes
+    table: Floats32
+    samples: Samples
+    place: Integers
+    max_prices: Floats
+
+    @property
+    def prices(self) -> Floats:
+        return prices_of(self.minutes, self.samples)
+
+    def tensors(self, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
+        """Records, present records and max prices of some samples."""
+        fitted = self.model.scaling
+        assert fitted is not None
+        scaling = Scaling(fitted.usual_log_price[self.place], fitted.mean, fitted.deviation)
+        some = Samples(self.samples.market[rows], self.samples.minute[rows])
+        asked = max_price_inputs(prices_of(self.minutes, some)[:, None], self.max_prices[rows])
+        return (
+            torch.from_numpy(windows(self.table, some, scaling)),
+            torch.from_numpy(present(self.table, some, scaling)),
+            torch.from_numpy(asked),
+        )
+
+    def ask_one(self, network: nn.Module, rows: Integers, into: Floats32) -> None:
+        """Ask one network about some samples, and put what it says into their rows of `into`."""
+        network.eval()
+        for part in np.array_split(rows, -(-len(rows) // BATCH) or 1):
+            if len(part):
+                into[part] = network(*self.tensors(part)).numpy()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from ebbtide.errors import InputError
 from ebbtide.files import replacing, write_text
 from ebbtide.market.markets import Market
+from ebbtide.revocation.calibration import Calibration
 from ebbtide.revocation.correction import Correction
 from ebbtide.revocation.inputs import Scaling
 from ebbtide.revocation.max_prices import MaxPrices
@@ -20,7 +21,7 @@ from ebbtide.revocation.network_model import Group, NetworkModel
 from ebbtide.revocation.training import Fitted, Training
 
 _ABOUT = "model.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 def save_model(model: NetworkModel, folder: str | Path) -> None:
@@ -29,7 +30,8 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
     if model.scaling is None:
         raise InputError("the model is not fitted yet")
     (folder / _ABOUT).unlink(missing_ok=True)
-    for number, group in enumerate(model.groups):
+    groups = [*model.groups, *([model.general] if model.general else [])]
+    for number, group in enumerate(groups):
         with replacing(folder / f"group-{number}.safetensors") as temporary:
             save_file(group.network.state_dict(), temporary)
     about = {
@@ -45,14 +47,15 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
         "markets": [asdict(market) for market in model.markets],
         "scaling": {name: getattr(model.scaling, name).tolist() for name in Scaling.__dataclass_fields__},
         "constants": {str(row): value for row, value in model.constants.items()},
+        # The last one is the general one, if there is one.
+        "general": model.general is not None,
         "groups": [
             {
                 "markets": group.markets.tolist(),
                 "fitted": asdict(group.fitted),
-                "slope": group.slope,
-                "offset": group.offset,
+                "calibration": asdict(group.calibration),
             }
-            for group in model.groups
+            for group in groups
         ],
     }
     write_text(folder / _ABOUT, json.dumps(about, indent=2) + "\n")
@@ -94,6 +97,8 @@ def load_model(folder: str | Path) -> NetworkModel:
         except (OSError, SafetensorError, RuntimeError) as error:
             raise InputError(f"holds no weights of this model: {error}", file=path) from None
         network.eval()
-        fitted = Fitted(**entry["fitted"])
-        model.groups.append(Group(np.array(entry["markets"]), network, fitted, entry["slope"], entry["offset"]))
+        fitted, calibration = Fitted(**entry["fitted"]), Calibration(**entry["calibration"])
+        model.groups.append(Group(np.array(entry["markets"]), network, fitted, calibration))
+    if about["general"]:
+        model.general = model.groups.pop()
     return model

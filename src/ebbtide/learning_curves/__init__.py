@@ -1,0 +1,1 @@
+"""Where a training's metric will end, from its first part (SpotTune III-C)."""
