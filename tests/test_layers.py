@@ -10,7 +10,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "ebbtide"
 
 # From the bottom up. What is not a folder here (errors, files, utc) is below them all.
-LAYERS = ["market", "revocation", "workloads", "policies", "execution", "experiments", "report", "cli"]
+LAYERS = [
+    "market",
+    "revocation",
+    "learning_curves",
+    "workloads",
+    "policies",
+    "execution",
+    "experiments",
+    "report",
+    "cli",
+]
 
 
 def layer_of(module: str) -> int:

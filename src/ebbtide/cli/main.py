@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from ebbtide.cli.backtesting import backtest_command
+from ebbtide.cli.curves import curves_app
 from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.revocation import revocation_app
@@ -29,6 +30,7 @@ app.command("describe")(describe_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")
+app.add_typer(curves_app, name="curves")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

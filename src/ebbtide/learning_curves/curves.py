@@ -16,6 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.files import replacing
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 COLUMNS = ("workload", "setting", "hyperparameters", "max_steps", "step", "metric", "train_seconds")
 

@@ -1,0 +1,57 @@
+"""Calibrating EarlyCurve as a flow: thresholds chosen on some workloads, all methods scored on the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+
+from ebbtide.experiments.curve_tracking import log_calibration
+from ebbtide.files import write_text
+from ebbtide.learning_curves.calibration import Calibration, calibrate, write_calibration
+from ebbtide.learning_curves.curves import Curve, read_curves
+from ebbtide.learning_curves.methods import METHODS, evaluate_methods
+
+
+@task(persist_result=False)
+def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> Calibration:
+    """Choose thresholds on all workloads, and on all but each."""
+    return calibrate(curves, changes=parameters["changes"], steadies=parameters["steadies"])
+
+
+@task(task_run_name="score-{method}", persist_result=False)
+def score(method: str, curves: list[Curve], calibration: Calibration) -> dict[str, Any]:
+    """Score one method; EarlyCurve on each workload with what was chosen on the others."""
+    scores: dict[str, Any] = evaluate_methods(curves, calibration, [method])["methods"][method]
+    return scores
+
+
+@task(retries=2, retry_delay_seconds=2, persist_result=False)
+def track(calibration: Calibration, scores: Mapping[str, Any], file: Path, tracking: Mapping[str, Any]) -> None:
+    """Log the thresholds and every method's scores."""
+    log_calibration(calibration, scores, file, uri=tracking["uri"], artifacts=tracking["artifacts"])
+
+
+@flow(name="calibrate_earlycurve", validate_parameters=False)
+def calibrate_earlycurve(
+    parameters: Mapping[str, Any], tracking: Mapping[str, Any], curves: Path, into: Path, metrics: Path
+) -> None:
+    """Choose, score, write and track.
+
+    Args:
+        parameters: The `calibrate_earlycurve` section of params.yaml.
+        tracking: The `tracking` section.
+        curves: The curves' file.
+        into: The calibration's file.
+        metrics: Where scores go.
+    """
+    whole = read_curves(curves)
+    calibration = choose(whole, parameters)
+    write_calibration(calibration, into)
+    scores = {name: score(name, whole, calibration) for name in METHODS}
+    told = {name: found["by_theta"] for name, found in scores.items()}
+    write_text(metrics, json.dumps({"methods": told}, indent=2, allow_nan=False) + "\n")
+    track(calibration, scores, into, tracking)

@@ -1,0 +1,53 @@
+"""Measuring learning curves as a flow: every setting of Table II trained to its end, and tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.logging import get_run_logger
+
+from ebbtide.experiments.curve_tracking import log_curves
+from ebbtide.learning_curves.curves import Curve, write_curves
+from ebbtide.workloads.training.benchmarks import benchmark
+from ebbtide.workloads.training.measuring import measure_curves as train_to_the_end
+
+
+@task(task_run_name="train-{workload}", persist_result=False)
+def train(workload: str, parameters: Mapping[str, Any]) -> list[Curve]:
+    """Train all settings of one workload, some side by side."""
+    numbers = parameters["settings"]
+    chosen = range(len(benchmark(workload).settings)) if numbers is None else numbers
+    folder = Path(parameters["data"]) if parameters["data"] else None
+    return train_to_the_end(
+        [(workload, int(number)) for number in chosen],
+        seed=parameters["seed"],
+        data=folder,
+        workers=parameters["workers"],
+    )
+
+
+@task(retries=2, retry_delay_seconds=2, persist_result=False)
+def track(curves: list[Curve], parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> None:
+    """Log every curve as a run."""
+    log_curves(curves, uri=tracking["uri"], artifacts=tracking["artifacts"], seed=parameters["seed"])
+
+
+@flow(name="measure_curves", validate_parameters=False)
+def measure_curves(parameters: Mapping[str, Any], tracking: Mapping[str, Any], into: Path) -> None:
+    """Train, write the curves, track them.
+
+    Args:
+        parameters: The `measure_curves` section of params.yaml.
+        tracking: The `tracking` section.
+        into: The Parquet file.
+    """
+    curves: list[Curve] = []
+    # One workload after the other: each keeps all its workers busy by itself.
+    for workload in parameters["workloads"]:
+        curves += train(workload, parameters)
+        get_run_logger().info("trained %s", workload)
+    write_curves(curves, into)
+    track(curves, parameters, tracking)

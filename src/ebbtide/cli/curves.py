@@ -1,0 +1,222 @@
+"""`ebbtide curves predict`, `evaluate`, `measure` and `calibrate`."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide.cli.options import terminal
+from ebbtide.errors import InputError
+from ebbtide.files import write_text
+from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
+
+curves_app = typer.Typer(
+    no_args_is_help=True,
+    help="Where will a training end? Predict it from its first part, and evaluate the predictors.",
+)
+
+CurvesOption = Annotated[
+    Path | None,
+    typer.Option("--curves", help="A Parquet file of whole curves; else those of Table II that come along."),
+]
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option("--calibration", help="What `calibrate` wrote; else the one that comes along."),
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
+
+
+@curves_app.command("predict")
+def predict_command(
+    file: Annotated[Path, typer.Argument(help="CSV with step and metric (and run), or Parquet of curves.")],
+    max_steps: Annotated[
+        float | None, typer.Option(help="The last step; where the file does not tell it.")
+    ] = None,
+    theta: Annotated[float, typer.Option(help="Use no more than this share of each run.")] = 1.0,
+    json_path: JsonOption = None,
+) -> None:
+    """Predict the end of every run in a file, best first. The metric is one of which lower is better.
+
+    ebbtide curves predict losses.csv --max-steps 10000
+    """
+    from ebbtide.learning_curves.calibration import default_calibration
+    from ebbtide.learning_curves.predictions import observed
+
+    if not 0 < theta <= 1:
+        raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")
+    curves = _read_csv(file, max_steps) if file.suffix.lower() == ".csv" else read_curves(file)
+    seen = [observed(*curve.until(theta), max_steps or curve.max_steps, curve.workload) for curve in curves]
+    answers = default_calibration().everywhere.ends(seen)
+    rows: list[dict[str, Any]] = [
+        {
+            "workload": curve.workload,
+            "run": curve.name,
+            "at_step": float(part.steps[-1]) if len(part.steps) else 0.0,
+            "now": float(part.metric[-1]) if len(part.metric) else None,
+            "predicted": _number(answer.value),
+            "lower": _number(answer.lower),
+            "upper": _number(answer.upper),
+            "status": str(answer.status),
+            "stages": list(answer.stages),
+        }
+        for curve, part, answer in sorted(
+            zip(curves, seen, answers, strict=True), key=lambda row: (row[0].workload, row[2].value)
+        )
+    ]
+    table = Table(title="predicted ends, best first; infinite ones have diverged", box=SIMPLE_HEAD)
+    headings = ("workload", "run", "at_step", "now", "predicted", "lower", "upper", "status")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("workload", "run", "status") else "right")
+    for row in rows:
+        table.add_row(*(_cell(row[heading]) for heading in headings))
+    if json_path:
+        write_text(json_path, json.dumps({"runs": rows}, indent=2, allow_nan=False) + "\n")
+    terminal().print(table)
+
+
+@curves_app.command("evaluate")
+def evaluate_command(
+    curves: CurvesOption = None,
+    calibration: CalibrationOption = None,
+    names: Annotated[
+        str, typer.Option("--methods", help="Which, of those of the table that this command prints by default.")
+    ] = "earlycurve,earlycurve-published,slaq,power-law,last-value",
+    json_path: JsonOption = None,
+) -> None:
+    """Score predictors: error, and whether the best run is found, by how much of each run they saw.
+
+    On a workload of Table II, EarlyCurve is used with thresholds chosen on the other five.
+
+        ebbtide curves evaluate --json out.json
+    """
+    from ebbtide.learning_curves.calibration import default_calibration, read_calibration
+    from ebbtide.learning_curves.methods import evaluate_methods, table_two_curves
+
+    whole = read_curves(curves) if curves else table_two_curves()
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    known = read_calibration(calibration) if calibration else default_calibration()
+    errors = Console(stderr=True)
+    began = time.perf_counter()
+    with errors.status("fitting") if errors.is_terminal else nullcontext() as status:
+        scores = evaluate_methods(whole, known, chosen, status.update if status else None)
+    took_s = time.perf_counter() - began
+    scores["curves"] = {"file": curves.name if curves else "table-two.parquet", "number": len(whole)}
+    if json_path:
+        write_text(json_path, json.dumps(scores, indent=2, allow_nan=False) + "\n")
+    titles = {
+        "relative_error_mean": "mean relative error",
+        "top1": "the best run was ranked first",
+        "top3": "the best run was among the first three",
+    }
+    for key, title in titles.items():
+        _print_by_theta(title, scores["methods"], key)
+    typer.echo(f"{len(whole)} curves in {took_s:.1f} s")
+    if json_path:
+        typer.echo(f"wrote {json_path}")
+
+
+@curves_app.command("measure")
+def measure_command(
+    into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to write.")] = Path(
+        "curves.parquet"
+    ),
+    workloads: Annotated[str, typer.Option(help="Which of Table II; all six if not given.")] = "",
+    data: Annotated[Path | None, typer.Option(help="Folder of the original datasets; else stand-ins.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trainings side by side, a core each.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of weights and data order.")] = 0,
+) -> None:
+    """Train the settings of Table II for real, and write their curves.
+
+    ebbtide curves measure --workloads svm,linear-regression --into curves.parquet
+    """
+    from ebbtide.workloads.training.benchmarks import BENCHMARKS, benchmark
+    from ebbtide.workloads.training.measuring import measure_curves
+
+    names = [name.strip() for name in workloads.split(",") if name.strip()] or list(BENCHMARKS)
+    trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
+    errors = Console(stderr=True)
+    with errors.status("training") if errors.is_terminal else nullcontext() as status:
+
+        def tell(curve: Curve) -> None:
+            if status:
+                status.update(f"{curve.workload} {curve.name} ended at {curve.final:.4f}")
+
+        measured = measure_curves(trials, seed=seed, data=data, workers=workers, on_curve=tell)
+    write_curves(measured, into)
+    typer.echo(f"wrote {len(measured)} curves to {into}")
+
+
+@curves_app.command("calibrate")
+def calibrate_command(
+    curves: CurvesOption = None,
+    into: Annotated[Path, typer.Option("--into", "-o", help="The JSON file to write.")] = Path("calibration.json"),
+) -> None:
+    """Choose EarlyCurve's thresholds on whole curves: on all workloads, and on all but each.
+
+    ebbtide curves calibrate --curves curves.parquet --into calibration.json
+    """
+    from ebbtide.learning_curves.calibration import calibrate, write_calibration
+    from ebbtide.learning_curves.methods import table_two_curves
+
+    whole = read_curves(curves) if curves else table_two_curves()
+    errors = Console(stderr=True)
+    with errors.status("calibrating") if errors.is_terminal else nullcontext() as status:
+        found = calibrate(whole, on_progress=status.update if status else None)
+    write_calibration(found, into)
+    chosen = found.everywhere.thresholds
+    typer.echo(f"xi {chosen.change:g}, epsilon {chosen.steady:g}; wrote {into}")
+
+
+def _read_csv(file: Path, max_steps: float | None) -> list[Curve]:
+    if max_steps is None:
+        raise InputError("a CSV does not tell the last step: give --max-steps", file=file)
+    try:
+        table = pd.read_csv(file)
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=file) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"is not a CSV: {error}", file=file) from None
+    for column in ("step", "metric"):
+        if column not in table:
+            raise InputError(f"has no column {column}; it has {', '.join(map(str, table.columns))}", file=file)
+        values = pd.to_numeric(table[column], errors="coerce")
+        bad = table.index[values.isna() & table[column].notna() & (table[column].astype(str).str.lower() != "nan")]
+        if len(bad):
+            told = table[column].iloc[bad[0]]
+            raise InputError(f"{told!r} is not a number", file=file, row=int(bad[0]) + 2, field=column)
+        table[column] = values
+    runs = table.groupby("run", sort=False) if "run" in table else [("run", table)]
+    return [
+        Curve(file.stem, str(name), rows["step"].to_numpy(float), rows["metric"].to_numpy(float), max_steps)
+        for name, rows in runs
+    ]
+
+
+def _number(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None:
+        return "inf"
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _print_by_theta(title: str, methods: dict[str, Any], key: str) -> None:
+    table = Table(title=f"{title}, by theta", box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    by_method = {name: scores["by_theta"] for name, scores in methods.items()}
+    for theta in next(iter(by_method.values()), {}):
+        table.add_column(theta, justify="right")
+    for name, scores in by_method.items():
+        table.add_row(name, *("-" if found[key] is None else f"{found[key]:.4f}" for found in scores.values()))
+    terminal().print(table)
