@@ -110,7 +110,7 @@ def test_minutes_about_a_hole_are_left_out() -> None:
 
 def test_what_is_not_there_is_told(minutes: Minutes) -> None:
     with pytest.raises(InputError, match="market us-east-1b r3.large is not in the prices"):
-        minutes_of(history({C3: [(0, 0.1)]}, hours=5)).index(R3)
+        minutes_of(history({C3: [(0, 0.1)]}, hours=5)).rows([R3])
     with pytest.raises(InputError, match="outside the prices"):
         minutes.minute("2012-01-01T00:00:00Z")
     with pytest.raises(InputError, match="the history has 31 minutes; at least 120 are needed"):

@@ -72,14 +72,18 @@ def test_the_fitted_scaling_is_that_of_the_training_part(
     assert not np.array_equal(own.mean, fit_scaling(table, split.known, len(minutes.markets)).mean)
 
 
-def test_two_networks_have_their_say_in_equal_parts(fitted: NetworkModel, minutes: Minutes, split: Split) -> None:
+def test_own_and_general_networks_have_half_of_the_say_each(
+    fitted: NetworkModel, minutes: Minutes, split: Split
+) -> None:
     few = Samples(split.test.market[:5], split.test.minute[:5])
     prices = minutes.prices[few.market, few.minute][:, None]
     said = fitted.ask(minutes, few, prices * 1.05)
-    assert fitted.general is not None
-    assert said.general is not None
+    assert len(fitted.generals) == len(said.general) == 2
     group = fitted.groups[int(said.group[0])]
     own = group.calibration.log_odds(said.own, fitted.correction)
-    general = fitted.general.calibration.log_odds(said.general, fitted.correction)
+    first, second = (
+        other.calibration.log_odds(part, fitted.correction)
+        for other, part in zip(fitted.generals, said.general, strict=True)
+    )
     read = fitted.read(said)
-    np.testing.assert_allclose(np.log(read / (1 - read)), (own + general) / 2, rtol=1e-6)
+    np.testing.assert_allclose(np.log(read / (1 - read)), own / 2 + first / 4 + second / 4, rtol=1e-6)

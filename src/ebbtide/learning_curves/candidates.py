@@ -13,6 +13,9 @@ from ebbtide.learning_curves.families import Fits, Pieces, exponential, level, p
 # Fewer points than this tell no family from another.
 MIN_POINTS = 4
 
+# "Recent" points weigh half for each such share of the piece that they lie back.
+RECENT = 0.2
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -23,14 +26,20 @@ class Candidate:
         family: Fitted to it.
         share: The last part of the stage that is used, of its points.
         whole: All stages together, steps counted from the beginning.
+        half_life: Points weigh half for each such share of the piece that they lie back; None: all alike.
+        reach: How far ahead it may be asked, by the length of the piece it was fitted to.
         prior: Its say where the curve is too short to tell.
+        new_stage_prior: The same where only its last stage is too short.
     """
 
     name: str
     family: Callable[[Pieces], Fits]
     share: float = 1.0
     whole: bool = False
+    half_life: float | None = None
+    reach: float = 1e9
     prior: float = 0.0
+    new_stage_prior: float = 0.0
 
 
 CANDIDATES = (
@@ -40,9 +49,9 @@ CANDIDATES = (
     Candidate("linear convergence, stage", exponential),
     Candidate("linear convergence, last half", exponential, 0.5),
     Candidate("power law, all", power_law, whole=True, prior=1.0),
-    Candidate("power law, stage", power_law),
-    Candidate("straight, last half", straight, 0.5),
-    Candidate("last value", level, 0.0, prior=1.0),
+    Candidate("sublinear, all, recent most", sublinear, whole=True, half_life=RECENT),
+    Candidate("straight, last half", straight, 0.5, reach=1.0),
+    Candidate("last value", level, 0.0, prior=1.0, new_stage_prior=1.0),
 )
 
 
@@ -64,10 +73,14 @@ class Prefix:
 
 
 def predict(prefixes: Sequence[Prefix], candidate: Candidate) -> Floats:
-    """What a candidate says of each prefix, shape (prefixes, m)."""
+    """What a candidate says of each prefix, shape (prefixes, m); NaN for what is out of its reach."""
     if not prefixes:
         return np.empty((0, 0))
-    return candidate.family(_pieces(prefixes, candidate)).values
+    pieces = _pieces(prefixes, candidate)
+    last = pieces.steps.max(axis=1)
+    first = np.where(pieces.weights > 0, pieces.steps, np.inf).min(axis=1)
+    beyond = (pieces.targets - last[:, None]) > candidate.reach * (last - first)[:, None]
+    return np.where(beyond, np.nan, candidate.family(pieces).values)
 
 
 def _pieces(prefixes: Sequence[Prefix], candidate: Candidate) -> Pieces:
@@ -89,5 +102,8 @@ def _pieces(prefixes: Sequence[Prefix], candidate: Candidate) -> Pieces:
         steps[row, :number] = prefix.steps[start:] - zero
         metric[row, :number] = prefix.metric[start:]
         weights[row, :number] = 1.0
+        if candidate.half_life and number > 1:
+            back = (prefix.steps[-1] - prefix.steps[start:]) / (prefix.steps[-1] - prefix.steps[start])
+            weights[row, :number] = 0.5 ** (back / candidate.half_life)
         targets[row] -= zero
     return Pieces(steps, metric, weights, targets)

@@ -17,6 +17,7 @@ from ebbtide.files import replacing
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 COLUMNS = ("workload", "setting", "hyperparameters", "max_steps", "step", "metric", "train_seconds")
 

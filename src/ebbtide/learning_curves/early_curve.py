@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ebbtide.learning_curves.candidates import CANDIDATES, MIN_POINTS, Prefix, predict
-from ebbtide.learning_curves.curves import Floats
+from ebbtide.learning_curves.curves import Bools, Floats
 from ebbtide.learning_curves.predictions import CurvePrediction, Observed, Status, without_fit
 from ebbtide.learning_curves.stages import StageThresholds, stage_starts
 from ebbtide.learning_curves.sweeps import expected_errors, shrunk
@@ -94,10 +94,15 @@ class EarlyCurve:
         sizes = np.array([max(float(np.abs(seen.metric).mean()), 1e-12) for seen in observed])
         lowest = np.array([0.0 if seen.metric.min() >= 0 else -np.inf for seen in observed])
         ends = np.maximum(ends, lowest[:, None])
+        # Who cannot be asked has no say; who could not earlier is judged by when it could.
+        silent = np.isnan(ends)
+        ends = np.where(silent, 0.0, ends)
         sweeps = _sweeps(observed)
         errors = np.abs(excess).mean(axis=2) / sizes[owner][:, None]
+        excess = np.nan_to_num(excess)
         wrong = expected_errors(errors, owner, len(observed), sweeps, self.pooling)
-        shares = np.array([self._shares(own) for own in wrong]).reshape(len(observed), len(CANDIDATES))
+        shares = self._shares(wrong, silent, np.array([len(begun) > 1 for begun in starts]))
+        wrong = np.where(np.isnan(wrong) & (shares == 0.0), 0.0, wrong)
         values = (shares * ends).sum(axis=1)
         # Of each curve, how far it was off from the earliest moment, whence the way was as far as it is now.
         off = np.full(len(observed), np.nan)
@@ -112,13 +117,24 @@ class EarlyCurve:
             for row, (seen, begun) in enumerate(zip(observed, starts, strict=True))
         ]
 
-    def _shares(self, wrong: Floats) -> Floats:
-        """How much each candidate has to say, from its error to expect, NaN where not known; they sum to 1."""
-        if np.isnan(wrong).any():
-            shares = np.array([candidate.prior for candidate in CANDIDATES])
-        else:
-            shares = 1.0 / (wrong + self.least_error) ** self.sharpness
-        return np.asarray(shares / shares.sum())
+    def _shares(self, wrong: Floats, silent: Bools, staged: Bools) -> Floats:
+        """How much each candidate has to say about each curve; each row sums to 1.
+
+        Args:
+            wrong: Its error to expect, NaN where not known, shape (curves, candidates).
+            silent: Whether it cannot be asked, of the same shape.
+            staged: Whether the curve has entered a new stage, shape (curves,).
+        """
+        shares = np.where(
+            np.isnan(wrong) | silent, 0.0, 1.0 / (np.nan_to_num(wrong) + self.least_error) ** self.sharpness
+        )
+        prior = np.where(
+            staged[:, None],
+            [candidate.new_stage_prior for candidate in CANDIDATES],
+            [candidate.prior for candidate in CANDIDATES],
+        )
+        shares = np.where(np.isnan(wrong).all(axis=1, keepdims=True), prior, shares)
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def _answer(
         self, seen: Observed, begun: list[int], value: float, ends: Floats, shares: Floats, wrong: Floats

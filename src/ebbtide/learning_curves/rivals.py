@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ebbtide.learning_curves.candidates import MIN_POINTS
+from ebbtide.learning_curves.candidates import MIN_POINTS, RECENT
 from ebbtide.learning_curves.curves import Floats
 from ebbtide.learning_curves.families import Fits, Pieces, power_law, sublinear
 from ebbtide.learning_curves.predictions import CurvePrediction, Observed, Status, without_fit
 from ebbtide.learning_curves.stages import PUBLISHED, StageThresholds, stage_starts
-
-# SLAQ weighs recent losses more, exponentially; by how much it does not say: half for each fifth of the history.
-_HALF_LIFE = 0.2
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,11 @@ class LastValue:
 
 
 def slaq() -> SingleStage:
-    """SLAQ (Zhang et al., 2017) for algorithms that converge sublinearly, as SpotTune compares with (IV-E)."""
-    return SingleStage("slaq", sublinear, _HALF_LIFE)
+    """SLAQ (Zhang et al., 2017) for algorithms that converge sublinearly, as SpotTune compares with (IV-E).
+
+    It weighs recent losses more, exponentially; by how much it does not say.
+    """
+    return SingleStage("slaq", sublinear, RECENT)
 
 
 def power_law_rival() -> SingleStage:

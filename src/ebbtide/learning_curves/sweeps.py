@@ -18,23 +18,24 @@ def expected_errors(
     """Each candidate's error to expect for each curve, shape (curves, candidates); NaN where nothing tells.
 
     Args:
-        errors: Of each candidate from earlier moments, relative, shape (moments, candidates).
+        errors: Of each candidate from earlier moments, relative, shape (moments, candidates); NaN: not asked.
         owner: The curve of each moment, shape (moments,).
         curves: How many there are.
         sweeps: Rows of the curves that belong together; every curve counts only for itself otherwise.
         pooling: For how many of a curve's own moments the whole sweep's count, however many they are.
     """
-    sums = np.zeros((curves, errors.shape[1]))
-    np.add.at(sums, owner, errors**2)
-    counts = np.bincount(owner, minlength=curves).astype(float)
+    known = np.isfinite(errors)
+    shape = curves, errors.shape[1]
+    sums, counts = np.zeros(shape), np.zeros(shape)
+    np.add.at(sums, owner, np.where(known, errors, 0.0) ** 2)
+    np.add.at(counts, owner, known)
     for rows in sweeps:
         chosen = np.array(rows)
-        told = counts[chosen].sum()
-        if told:
-            sums[chosen] += pooling * sums[chosen].sum(axis=0) / told
-            counts[chosen] += pooling
+        told = counts[chosen].sum(axis=0)
+        sums[chosen] += np.where(told > 0, pooling * sums[chosen].sum(axis=0) / np.maximum(told, 1.0), 0.0)
+        counts[chosen] += np.where(told > 0, pooling, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.sqrt(sums / counts[:, None]))
+        return np.asarray(np.sqrt(sums / counts))
 
 
 def shrunk(values: Floats, last: Floats, off: Floats, sweeps: Sequence[Sequence[int]]) -> Floats:

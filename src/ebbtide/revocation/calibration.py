@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
 
 from ebbtide.revocation.correction import Correction, corrected
-from ebbtide.revocation.minutes import Floats, Floats32
+from ebbtide.revocation.minutes import Floats, Floats32, Integers
 from ebbtide.revocation.scores import Bools
 
 # How strongly the scaling is held near the identity: validation days are few and much alike.
@@ -17,7 +18,7 @@ _HOLD = 0.01
 
 @dataclass(frozen=True)
 class Calibration:
-    """How log odds of a network are read.
+    """How log odds of a network are read; arrays of them read those of several networks at once.
 
     Attributes:
         share_positive: phi+ of what it was trained on, for Eq. 3.
@@ -25,9 +26,15 @@ class Calibration:
         offset: Added to them.
     """
 
-    share_positive: float
-    slope: float = 1.0
-    offset: float = 0.0
+    share_positive: Floats | float
+    slope: Floats | float = 1.0
+    offset: Floats | float = 0.0
+
+    @classmethod
+    def of_each(cls, each: Sequence[Calibration], which: Integers) -> Calibration:
+        """That of several networks, for rows answered by network `which`; arrays of shape (rows, 1)."""
+        columns = [[own.share_positive, own.slope, own.offset] for own in each]
+        return cls(*np.array(columns, dtype=float).T[:, which, None])
 
     def log_odds(self, said: Floats | Floats32, direction: Correction, *, scaled: bool = True) -> Floats:
         """The log odds of revocation.

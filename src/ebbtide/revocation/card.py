@@ -36,8 +36,8 @@ def model_card(model: NetworkModel, market: Market, trained: str, later: Mapping
             f"{group.fitted.samples} samples",
             f"- {group.fitted.share_positive:.1%} of training triples were positive; class weights undone by "
             f"Eq. 3 ({model.correction})",
-            "- half of the say has a second network, trained on all markets and not tuned"
-            if model.general
+            f"- half of the say have {len(model.generals)} networks trained on all markets and not tuned"
+            if model.generals
             else "- no other network has a say",
             f"- calibrated on the validation tail: log odds x {group.calibration.slope:.3f} "
             f"+ {group.calibration.offset:.3f}",

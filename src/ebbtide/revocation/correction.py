@@ -22,7 +22,9 @@ class Correction(StrEnum):
 
 
 def corrected(
-    probability: NDArray[np.float64], share_positive: float, direction: Correction = Correction.DERIVED
+    probability: NDArray[np.float64],
+    share_positive: NDArray[np.float64] | float,
+    direction: Correction = Correction.DERIVED,
 ) -> NDArray[np.float64]:
     """The probability of revocation behind a class-weighted model's output.
 

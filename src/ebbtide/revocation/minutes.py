@@ -6,6 +6,7 @@ The six features are those of SpotTune III-B, computed for all markets and minut
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,17 +68,18 @@ class Minutes:
     complete: Bools
     has_past: Bools
 
-    def index(self, market: Market) -> int:
-        """The row of a market.
+    def rows(self, markets: Sequence[Market]) -> Integers:
+        """The rows of markets, shape (n,).
 
         Raises:
-            InputError: It is not here.
+            InputError: One is not here.
         """
-        try:
-            return self.markets.index(market)
-        except ValueError:
-            names = ", ".join(map(str, self.markets))
-            raise InputError(f"market {market} is not in the prices; known: {names}") from None
+        row_of = {market: row for row, market in enumerate(self.markets)}
+        for market in markets:
+            if market not in row_of:
+                names = ", ".join(map(str, self.markets))
+                raise InputError(f"market {market} is not in the prices; known: {names}")
+        return np.array([row_of[market] for market in markets], dtype=np.int64)
 
     def minute(self, time: Time) -> int:
         """The place of the last whole minute at or before `time`.

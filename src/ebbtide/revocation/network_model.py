@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -33,8 +34,11 @@ from ebbtide.revocation.training import Batch, Fitted, Training, log_odds, train
 # Up to so many samples a market, its networks are asked together; beyond, each network has work enough alone.
 _FEW = 8
 
-# The general network differs from the common start by its seed alone.
+# General networks differ from the common start by their seed alone.
 _GENERAL_SEED = 1_000_003
+
+# So many general networks: two that differ by their seed alone are wrong at different moments.
+_GENERALS = 2
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,14 @@ class Said:
     Attributes:
         group: The group asked about each sample; -1 for a market with a constant; shape (n,).
         own: Its log odds, shape (n, k).
-        general: The general network's, of the same shape; None without one.
+        general: The general networks', shape (networks, n, k).
         constant: What markets with a constant get, shape (n,).
         ratio: Max price over price, shape (n, k).
     """
 
     group: Integers
     own: Floats32
-    general: Floats32 | None
+    general: Floats32
     constant: Floats
     ratio: Floats
 
@@ -75,7 +79,7 @@ class NetworkModel:
         kind: `revpred` or `tributary`.
         hidden: Width of the LSTM.
         dropout: Of RevPred's network.
-        shared: All markets' networks start from one trained on all of them, and a second such, untuned, has half
+        shared: All markets' networks start from one trained on all of them, and others such, untuned, have half
             of the say; else each is trained on its own market alone, as SpotTune has it.
         correction: Which direction of Eq. 3.
         calibrate: Fit slope and offset of the log odds on validation.
@@ -83,7 +87,7 @@ class NetworkModel:
         markets: It was fitted on.
         scaling: Of its inputs.
         groups: Its networks, one a market.
-        general: The network that answers for all markets beside their own.
+        generals: Networks that answer for all markets beside their own.
         constants: What markets without enough to learn from get, by place among `markets`.
         common: How the common start was trained, if there is one.
     """
@@ -99,7 +103,7 @@ class NetworkModel:
     markets: tuple[Market, ...] = ()
     scaling: Scaling | None = None
     groups: list[Group] = field(default_factory=list)
-    general: Group | None = None
+    generals: list[Group] = field(default_factory=list)
     constants: dict[int, float] = field(default_factory=dict)
     common: Fitted | None = None
     _stacked: Weights | None = field(default=None, init=False, repr=False, compare=False)
@@ -110,7 +114,7 @@ class NetworkModel:
         table = transformed(minutes.features)
         self.markets = minutes.markets
         self.scaling = fit_scaling(table, training, len(minutes.markets))
-        self.groups, self.general, self.constants, self.common, self._stacked = [], None, {}, None, None
+        self.groups, self.generals, self.constants, self.common, self._stacked = [], [], {}, None, None
         rows = [row for row in range(len(minutes.markets)) if self._can_learn(minutes, training, validation, row)]
         parts = minutes, table, training, validation
         if not self.shared or not rows:
@@ -122,8 +126,9 @@ class NetworkModel:
             own = np.array([row])
             tunes = len(validation.of(row)) > 0
             self.groups.append(self._tuned(*parts, own, start) if tunes else replace(start, markets=own))
-        other = replace(self.training, seed=self.training.seed + _GENERAL_SEED)
-        self.general = self._fit_group(*parts, np.array(rows), other)
+        for number in range(1, _GENERALS + 1):
+            other = replace(self.training, seed=self.training.seed + number * _GENERAL_SEED)
+            self.generals.append(self._fit_group(*parts, np.array(rows), other))
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
         return self.read(self.ask(minutes, samples, max_prices))
@@ -136,10 +141,8 @@ class NetworkModel:
         inputs = _Inputs(self, minutes, transformed(minutes.features), samples, place, max_prices)
         with torch.inference_mode():
             own = self._ask_own(inputs, group)
-            general = None
-            if self.general is not None:
-                general = np.zeros(max_prices.shape, np.float32)
-                inputs.ask_one(self.general.network, np.flatnonzero(group >= 0), general)
+            general = np.zeros((len(self.generals), *max_prices.shape), np.float32)
+            inputs.ask_each([other.network for other in self.generals], np.flatnonzero(group >= 0), general)
         constant = np.array([self.constants.get(int(row), 0.0) for row in own_market])
         return Said(group, own, general, constant, max_prices / inputs.prices[:, None])
 
@@ -156,11 +159,13 @@ class NetworkModel:
             direction = Correction.NONE
         scaled = self.calibrate and calibrated
         odds = np.zeros(said.own.shape)
-        for number in np.unique(said.group[said.group >= 0]):
-            its = said.group == number
-            odds[its] = self.groups[number].calibration.log_odds(said.own[its], direction, scaled=scaled)
-        if self.general is not None and said.general is not None:
-            odds = (odds + self.general.calibration.log_odds(said.general, direction, scaled=scaled)) / 2.0
+        learnt = said.group >= 0
+        own = Calibration.of_each([group.calibration for group in self.groups], said.group[learnt])
+        odds[learnt] = own.log_odds(said.own[learnt], direction, scaled=scaled)
+        if self.generals:
+            others = zip(self.generals, said.general, strict=True)
+            told = [other.calibration.log_odds(part, direction, scaled=scaled) for other, part in others]
+            odds = (odds + np.mean(told, axis=0)) / 2.0
         probability = np.where(said.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), said.constant[:, None])
         return certain(probability, said.ratio)
 
@@ -253,7 +258,7 @@ class NetworkModel:
             own[padded] = ask_each(weights, *shaped).numpy()
             return own
         for number in asked:
-            inputs.ask_one(self.groups[number].network, np.flatnonzero(group == number), own)
+            inputs.ask_each([self.groups[number].network], np.flatnonzero(group == number), own[None])
         return own
 
     def _stack(self) -> Weights:
@@ -297,9 +302,12 @@ class _Inputs:
             torch.from_numpy(asked),
         )
 
-    def ask_one(self, network: nn.Module, rows: Integers, into: Floats32) -> None:
-        """Ask one network about some samples, and put what it says into their rows of `into`."""
-        network.eval()
+    def ask_each(self, networks: Sequence[nn.Module], rows: Integers, into: Floats32) -> None:
+        """Ask networks about the same samples, and put what each says into their rows of its part of `into`."""
         for part in np.array_split(rows, -(-len(rows) // BATCH) or 1):
-            if len(part):
-                into[part] = network(*self.tensors(part)).numpy()
+            if not len(part) or not len(networks):
+                continue
+            tensors = self.tensors(part)
+            for network, own in zip(networks, into, strict=True):
+                network.eval()
+                own[part] = network(*tensors).numpy()

@@ -59,7 +59,7 @@ class Predictor:
         if not (np.asarray(max_prices) > 0).all():
             raise InputError("a max price must be positive")
         minute = self.minutes.minute(time)
-        rows = np.array([self.minutes.index(market) for market in markets], dtype=np.int64)
+        rows = self.minutes.rows(markets)
         for row in rows:
             if not self.minutes.has_past[row, minute]:
                 raise InputError(

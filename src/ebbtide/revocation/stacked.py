@@ -17,9 +17,11 @@ Weights = Mapping[str, Tensor]
 
 
 def stack(networks: Sequence[RevPredNetwork]) -> Weights:
-    """The weights of networks of one shape by name, a first axis over the networks added."""
+    """The weights of networks of one shape by name, a first axis over the networks added; matrices transposed, as
+    they are multiplied with."""
     states = [network.state_dict() for network in networks]
-    return {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    return {name: value.mT.contiguous() if value.ndim == 3 else value for name, value in stacked.items()}
 
 
 def ask_each(weights: Weights, records: Tensor, present: Tensor, max_prices: Tensor) -> Tensor:
@@ -51,19 +53,19 @@ def ask_each(weights: Weights, records: Tensor, present: Tensor, max_prices: Ten
 
 
 def _linear(weights: Weights, name: str, inputs: Tensor) -> Tensor:
-    return torch.baddbmm(weights[f"{name}.bias"][:, None], inputs, weights[f"{name}.weight"].transpose(1, 2))
+    return torch.baddbmm(weights[f"{name}.bias"][:, None], inputs, weights[f"{name}.weight"])
 
 
 def _lstm_tier(weights: Weights, tier: int, inputs: Tensor) -> Tensor:
     """One tier of each network's LSTM over (g, n, steps, width); gates in torch's order: in, forget, cell, out."""
     networks, samples, steps, _ = inputs.shape
-    recurrent = weights[f"history.weight_hh_l{tier}"].transpose(1, 2).contiguous()
+    recurrent = weights[f"history.weight_hh_l{tier}"]
     width = recurrent.shape[1]
     bias = weights[f"history.bias_ih_l{tier}"] + weights[f"history.bias_hh_l{tier}"]
     from_inputs = torch.baddbmm(
         bias[:, None],
         inputs.reshape(networks, samples * steps, -1),
-        weights[f"history.weight_ih_l{tier}"].transpose(1, 2),
+        weights[f"history.weight_ih_l{tier}"],
     )
     by_step = from_inputs.reshape(networks, samples, steps, -1).permute(2, 0, 1, 3).contiguous()
     output = cell = by_step.new_zeros(networks, samples, width)

@@ -21,7 +21,7 @@ from ebbtide.revocation.network_model import Group, NetworkModel
 from ebbtide.revocation.training import Fitted, Training
 
 _ABOUT = "model.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 def save_model(model: NetworkModel, folder: str | Path) -> None:
@@ -30,7 +30,7 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
     if model.scaling is None:
         raise InputError("the model is not fitted yet")
     (folder / _ABOUT).unlink(missing_ok=True)
-    groups = [*model.groups, *([model.general] if model.general else [])]
+    groups = [*model.groups, *model.generals]
     for number, group in enumerate(groups):
         with replacing(folder / f"group-{number}.safetensors") as temporary:
             save_file(group.network.state_dict(), temporary)
@@ -47,8 +47,8 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
         "markets": [asdict(market) for market in model.markets],
         "scaling": {name: getattr(model.scaling, name).tolist() for name in Scaling.__dataclass_fields__},
         "constants": {str(row): value for row, value in model.constants.items()},
-        # The last one is the general one, if there is one.
-        "general": model.general is not None,
+        # The last ones are the general ones.
+        "generals": len(model.generals),
         "groups": [
             {
                 "markets": group.markets.tolist(),
@@ -99,6 +99,6 @@ def load_model(folder: str | Path) -> NetworkModel:
         network.eval()
         fitted, calibration = Fitted(**entry["fitted"]), Calibration(**entry["calibration"])
         model.groups.append(Group(np.array(entry["markets"]), network, fitted, calibration))
-    if about["general"]:
-        model.general = model.groups.pop()
+    own = len(model.groups) - about["generals"]
+    model.groups, model.generals = model.groups[:own], model.groups[own:]
     return model
