@@ -19,7 +19,9 @@ from ebbtide.learning_curves.methods import METHODS, evaluate_methods
 @task(persist_result=False)
 def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> Calibration:
     """Choose thresholds on all workloads, and on all but each."""
-    return calibrate(curves, changes=parameters["changes"], steadies=parameters["steadies"])
+    return calibrate(
+        curves, changes=parameters["changes"], steadies=parameters["steadies"], windows=parameters["windows"]
+    )
 
 
 @task(task_run_name="score-{method}", persist_result=False)

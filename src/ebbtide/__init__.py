@@ -18,6 +18,8 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.run import run
 from ebbtide.experiments.backtest import backtest
 from ebbtide.experiments.result import BacktestResult
+from ebbtide.learning_curves.fit import fit_curve
+from ebbtide.learning_curves.predictions import CurvePrediction
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS, Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -39,6 +41,7 @@ __all__ = [
     "Billing",
     "Catalogue",
     "CheapestSpot",
+    "CurvePrediction",
     "FastestSpot",
     "InputError",
     "Job",
@@ -52,6 +55,7 @@ __all__ = [
     "backtest",
     "billing_preset",
     "default_catalogue",
+    "fit_curve",
     "generate_prices",
     "ingest_ec2",
     "ingest_files",

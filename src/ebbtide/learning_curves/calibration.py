@@ -18,10 +18,11 @@ from ebbtide.files import write_text
 from ebbtide.learning_curves.curves import Curve, Floats
 from ebbtide.learning_curves.early_curve import EarlyCurve
 from ebbtide.learning_curves.evaluation import ends_of
-from ebbtide.learning_curves.stages import StageThresholds
+from ebbtide.learning_curves.stages import StageThresholds, stage_starts
 
-CHANGES = (0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
+CHANGES = (0.03, 0.05, 0.08, 0.12, 0.2, 0.5)
 STEADIES = (0.01, 0.02, 0.04, 0.08)
+WINDOWS = (1, 3, 5)
 
 # Predictions are for the middle of a run: at its beginning all is guessed, at its end all is known.
 _THETAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -55,6 +56,7 @@ def calibrate(
     *,
     changes: Sequence[float] = CHANGES,
     steadies: Sequence[float] = STEADIES,
+    windows: Sequence[int] = WINDOWS,
     on_progress: Callable[[str], None] | None = None,
 ) -> Calibration:
     """Try all thresholds on all curves, and keep those of the least relative error, each workload weighing alike.
@@ -64,6 +66,7 @@ def calibrate(
         start: Everything that is not chosen here.
         changes: Values of xi.
         steadies: Values of epsilon.
+        windows: Numbers of measurements that a change is told from.
         on_progress: Told what is being tried.
 
     Raises:
@@ -73,7 +76,7 @@ def calibrate(
     if len(names) < 2:
         raise InputError(f"calibrating needs curves of two workloads or more; these are all of {names[0]}")
     own = start or EarlyCurve()
-    tried = [replace(own, thresholds=StageThresholds(*pair), band=1.0) for pair in product(changes, steadies)]
+    tried = [replace(own, thresholds=each, band=1.0) for each in _different(curves, changes, steadies, windows)]
     workload = np.array([curve.workload for curve in curves])
     errors = np.empty((len(tried), len(names)))
     for row, predictor in enumerate(tried):
@@ -95,6 +98,22 @@ def calibrate(
         for predictor, row in zip(tried, errors, strict=True)
     ]
     return Calibration(chosen(names), without, told)
+
+
+def _different(
+    curves: Sequence[Curve], changes: Sequence[float], steadies: Sequence[float], windows: Sequence[int]
+) -> list[StageThresholds]:
+    """Thresholds that find different stages in these curves; of alike ones the most sensitive."""
+    found: dict[tuple[tuple[int, ...], ...], StageThresholds] = {}
+    for window, change, steady in product(windows, changes, steadies):
+        each = StageThresholds(change, steady, window=window)
+        stages = tuple(tuple(stage_starts(_finite(curve.metric), each)) for curve in curves)
+        found.setdefault(stages, each)
+    return list(found.values())
+
+
+def _finite(metric: Floats) -> Floats:
+    return metric[np.isfinite(metric)]
 
 
 def _band(curves: Sequence[Curve], predictor: EarlyCurve) -> float:

@@ -27,7 +27,7 @@ class Candidate:
         share: The last part of the stage that is used, of its points.
         whole: All stages together, steps counted from the beginning.
         half_life: Points weigh half for each such share of the piece that they lie back; None: all alike.
-        reach: How far ahead it may be asked, by the length of the piece it was fitted to.
+        reach: How far ahead it may be asked, by the length of the piece it was fitted to; None: any distance.
         prior: Its say where the curve is too short to tell.
         new_stage_prior: The same where only its last stage is too short.
     """
@@ -37,7 +37,7 @@ class Candidate:
     share: float = 1.0
     whole: bool = False
     half_life: float | None = None
-    reach: float = 1e9
+    reach: float | None = None
     prior: float = 0.0
     new_stage_prior: float = 0.0
 
@@ -77,10 +77,13 @@ def predict(prefixes: Sequence[Prefix], candidate: Candidate) -> Floats:
     if not prefixes:
         return np.empty((0, 0))
     pieces = _pieces(prefixes, candidate)
+    values = candidate.family(pieces).values
+    if candidate.reach is None:
+        return values
     last = pieces.steps.max(axis=1)
     first = np.where(pieces.weights > 0, pieces.steps, np.inf).min(axis=1)
     beyond = (pieces.targets - last[:, None]) > candidate.reach * (last - first)[:, None]
-    return np.where(beyond, np.nan, candidate.family(pieces).values)
+    return np.where(beyond, np.nan, values)
 
 
 def _pieces(prefixes: Sequence[Prefix], candidate: Candidate) -> Pieces:

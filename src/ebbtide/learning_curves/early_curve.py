@@ -41,7 +41,7 @@ class EarlyCurve:
 
     thresholds: StageThresholds = field(default_factory=StageThresholds)
     sharpness: float = 2.0
-    least_error: float = 0.01
+    least_error: float = 0.003
     plateau_points: int = 10
     plateau: float = 1e-4
     pooling: float = 3.0
@@ -75,6 +75,8 @@ class EarlyCurve:
         return None
 
     def _fitted(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+        if not observed:
+            return []
         starts = [stage_starts(seen.metric, self.thresholds) for seen in observed]
         now = [
             Prefix(seen.steps, seen.metric, begun[-1], np.array([seen.max_steps]))
@@ -84,7 +86,7 @@ class EarlyCurve:
         moments = [_earlier_moments(seen, begun) for seen, begun in zip(observed, starts, strict=True)]
         owner = np.repeat(np.arange(len(observed)), [len(own) for own in moments])
         earlier = [prefix for own in moments for prefix, _ in own]
-        truth = np.array([truth for own in moments for _, truth in own]).reshape(len(earlier), -1)
+        truth = np.array([truth for own in moments for _, truth in own]).reshape(len(earlier), _TARGETS)
         # What each candidate says too much, of each earlier moment, shape (moments, candidates, targets).
         excess = np.zeros((len(earlier), len(CANDIDATES), truth.shape[1]))
         for place, candidate in enumerate(CANDIDATES):
@@ -162,7 +164,7 @@ def _earlier_moments(seen: Observed, begun: list[int]) -> list[tuple[Prefix, Flo
     ahead = (seen.max_steps - steps[last]) / max(steps[last], 1e-12)
     lengths: list[int] = []
     for horizon in _HORIZONS:
-        length = int(np.searchsorted(steps, steps[last] / (1.0 + horizon * ahead), side="right"))
+        length = int(np.searchsorted(steps, steps[last] / (1.0 + horizon * ahead) * (1 + 1e-9), side="right"))
         # From before the last stage, nobody could have known of it.
         length = max(length, begun[-1] + MIN_POINTS + (1 if begun[-1] else 0))
         if length <= last and length not in lengths:

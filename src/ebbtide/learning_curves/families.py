@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -18,6 +19,9 @@ from ebbtide.learning_curves.curves import Floats
 _DEPTHS = np.concatenate([np.geomspace(1e-3, 1.0, 14), np.geomspace(1.6, 30.0, 7)])
 _RATES = np.geomspace(0.15, 60.0, 26)
 _POWERS = np.geomspace(0.05, 3.0, 20)
+
+# Around the best of a grid, so many values between its neighbours.
+_FINER = 9
 
 # Of memory: elements of one temporary array.
 _CHUNK = 4_000_000
@@ -74,32 +78,36 @@ def sublinear(pieces: Pieces) -> Fits:
 
 def exponential(pieces: Pieces) -> Fits:
     """Linear and superlinear convergence (V-B): `c + a mu**(k**p)`, p of 1, 1.5 or 2; a and c not negative."""
-    shapes = [(rate, power) for power in (1.0, 1.5, 2.0) for rate in _RATES[:: 1 if power == 1.0 else 2]]
-    rates, powers = np.array(shapes).T
+    fits = []
+    for power in (1.0, 1.5, 2.0):
 
-    def basis(share: Floats) -> Floats:
-        return np.asarray(np.exp(-rates[:, None] * share[:, None, :] ** powers[:, None]))
+        def basis(share: Floats, rates: Floats, power: float = power) -> Floats:
+            return np.asarray(np.exp(-rates[..., None] * share[:, None, :] ** power))
 
-    return _in_parts(pieces, len(rates), lambda part: _two_parameters(part, basis))
+        fits.append(_in_parts(pieces, len(_RATES), partial(_two_parameters, basis=basis, grid=_RATES)))
+    best = np.argmin([fit.error for fit in fits], axis=0)
+    row = np.arange(len(pieces))
+    values, errors = np.stack([fit.values for fit in fits]), np.stack([fit.error for fit in fits])
+    return Fits(values[best, row], errors[best, row])
 
 
 def power_law(pieces: Pieces) -> Fits:
     """`c + a k**-b`; a and c not negative."""
 
-    def basis(share: Floats) -> Floats:
+    def basis(share: Floats, powers: Floats) -> Floats:
         # The first measurement comes after some steps; step 0 itself would be infinite.
-        return np.asarray(np.maximum(share[:, None, :], 1e-3) ** -_POWERS[:, None])
+        return np.asarray(np.maximum(share[:, None, :], 1e-3) ** -powers[..., None])
 
-    return _in_parts(pieces, len(_POWERS), lambda part: _two_parameters(part, basis))
+    return _in_parts(pieces, len(_POWERS), partial(_two_parameters, basis=basis, grid=_POWERS))
 
 
 def straight(pieces: Pieces) -> Fits:
     """`c - a k`, a not negative: what a learning rate that falls evenly to zero gives towards the end."""
 
-    def basis(share: Floats) -> Floats:
-        return np.asarray(-share[:, None, :])
+    def basis(share: Floats, ones: Floats) -> Floats:
+        return np.asarray(-share[:, None, :] * ones[..., None])
 
-    return _in_parts(pieces, 1, lambda part: _two_parameters(part, basis, free_constant=True))
+    return _in_parts(pieces, 1, partial(_two_parameters, basis=basis, grid=np.ones(1), free_constant=True))
 
 
 def level(pieces: Pieces) -> Fits:
@@ -130,7 +138,7 @@ def _sublinear(pieces: Pieces) -> Fits:
     there = pieces.weights > 0
     low, spread = _range(pieces)
     # A negative asymptote is allowed to nothing but a metric that is negative itself.
-    asymptote = np.maximum(low - spread * _DEPTHS, np.minimum(0.0, low - spread))
+    asymptote = np.maximum(low - spread * _DEPTHS, np.where(low >= 0.0, 0.0, -np.inf))
     span = np.where(there, pieces.steps, 0.0).max(axis=1, keepdims=True)
     unit = np.where(span > 0, span, 1.0)
     step = np.where(there, pieces.steps, 0.0) / unit
@@ -181,14 +189,39 @@ def _non_negative(moments: Floats, right: Floats) -> Floats:
     return best
 
 
-def _two_parameters(pieces: Pieces, basis: Callable[[Floats], Floats], *, free_constant: bool = False) -> Fits:
-    """`c + a f(k)` for the best f of a grid; a not negative, nor c unless it is free."""
+def _two_parameters(
+    pieces: Pieces, basis: Callable[[Floats, Floats], Floats], grid: Floats, *, free_constant: bool = False
+) -> Fits:
+    """`c + a f(k)` for the best f of a grid, and then of a finer one; a not negative, nor c unless it is free.
+
+    Args:
+        pieces: What to fit.
+        basis: f of steps as shares of the piece, shape (b, n), and shapes (b or 1, s): shape (b, s, n).
+        grid: Shapes to try, in geometric order.
+        free_constant: Whether c may be negative.
+    """
     there = pieces.weights > 0
     span = np.where(there, pieces.steps, 0.0).max(axis=1, keepdims=True)
     unit = np.where(span > 0, span, 1.0)
-    shape = basis(np.where(there, pieces.steps, 0.0) / unit)
-    weights = pieces.weights[:, :, None]
-    metric = pieces.metric[:, None, :]
+    share = np.where(there, pieces.steps, 0.0) / unit
+    row = np.arange(len(pieces))
+    shapes = np.broadcast_to(grid, (len(pieces), len(grid)))
+    constant, slope, error = _linear_part(pieces, basis(share, grid[None]), free_constant=free_constant)
+    best = np.argmin(error, axis=1)
+    if len(grid) > 1:
+        step = grid[1] / grid[0]
+        shapes = shapes[row, best][:, None] * step ** np.linspace(-1.0, 1.0, _FINER)
+        constant, slope, error = _linear_part(pieces, basis(share, shapes), free_constant=free_constant)
+        best = np.argmin(error, axis=1)
+    at = basis(pieces.targets / unit, shapes[row, best][:, None])[:, 0]
+    values = constant[row, best][:, None] + slope[row, best][:, None] * at
+    return Fits(values, error[row, best] / pieces.weights.sum(axis=1))
+
+
+def _linear_part(pieces: Pieces, shape: Floats, *, free_constant: bool) -> tuple[Floats, Floats, Floats]:
+    """c, a and the weighted squared error of `c + a f` for each f, shape (b, s) each; `shape` is (b, s, n)."""
+    there = pieces.weights > 0
+    weights, metric = pieces.weights[:, :, None], pieces.metric[:, None, :]
     total = pieces.weights.sum(axis=1)[:, None]
     mean_shape = np.matmul(shape, weights)[..., 0] / total
     mean = (pieces.weights * pieces.metric).sum(axis=1)[:, None] / total
@@ -201,12 +234,8 @@ def _two_parameters(pieces: Pieces, basis: Callable[[Floats], Floats], *, free_c
         # Through zero where the constant would be negative, unless the metric is.
         squares = np.maximum(np.matmul(shape**2, weights)[..., 0], 1e-300)
         through = np.maximum(np.matmul(shape * metric, weights)[..., 0] / squares, 0.0)
-        negative = (constant < 0) & (np.where(there, pieces.metric, np.inf).min(axis=1, keepdims=True) >= 0)
+        positive = np.where(there, pieces.metric, np.inf).min(axis=1, keepdims=True) >= 0
+        negative = (constant < 0) & positive
         slope, constant = np.where(negative, through, slope), np.where(negative, 0.0, constant)
     residual = constant[..., None] + slope[..., None] * shape - metric
-    error = np.matmul(residual**2, weights)[..., 0]
-    best = np.argmin(error, axis=1)
-    row = np.arange(len(pieces))
-    at = basis(pieces.targets / unit)[row, best]
-    values = constant[row, best][:, None] + slope[row, best][:, None] * at
-    return Fits(values, error[row, best] / total[:, 0])
+    return constant, slope, np.matmul(residual**2, weights)[..., 0]

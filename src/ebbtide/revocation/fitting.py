@@ -11,7 +11,6 @@ from ebbtide.revocation.evaluation import DELTAS, Answers, Questions, asked_max_
 from ebbtide.revocation.minutes import Minutes, minutes_of
 from ebbtide.revocation.models import revpred
 from ebbtide.revocation.network_model import NetworkModel
-from ebbtide.revocation.predictions import RevocationModel
 from ebbtide.revocation.splits import Split, origins, split_at
 from ebbtide.utc import iso
 
@@ -58,7 +57,7 @@ def fit_latest(
 
 
 def later_scores(
-    model: RevocationModel, minutes: Minutes, split: Split, seed: int
+    model: NetworkModel, minutes: Minutes, split: Split, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
     """Scores on the test part, pooled by delta, and by market and delta; thresholds are set on what was known."""
     answers = {delta: Answers() for delta in DELTAS}
@@ -68,5 +67,5 @@ def later_scores(
         model.probabilities(minutes, split.test, asked),
         model.probabilities(minutes, split.known, tuned_on),
     )
-    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known)
+    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known, calibrated=model.calibrate)
     return scores_of(answers, tuple(map(str, minutes.markets)))
