@@ -15,9 +15,19 @@ import pytest
 import yaml
 
 import ebbtide as eb
+from ebbtide.learning_curves.calibration import read_calibration
+from ebbtide.learning_curves.curves import read_curves
 
 ROOT = Path(__file__).parents[2]
-STAGES = ["ingest", "interpolate", "train_revpred", "execute", "evaluate"]
+STAGES = [
+    "ingest",
+    "interpolate",
+    "train_revpred",
+    "measure_curves",
+    "calibrate_earlycurve",
+    "execute",
+    "evaluate",
+]
 
 pytestmark = pytest.mark.pipeline
 
@@ -70,6 +80,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             "train_revpred.train_days": 5,
             "train_revpred.test_days": 2,
             "train_revpred.stride": 60,
+            "measure_curves.workloads": ["svm", "gbt-regression"],
+            "measure_curves.settings": [1, 3],
+            "calibrate_earlycurve.windows": [1],
         }
     )
     return made
@@ -97,6 +110,7 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
     [
         ({"interpolate.step_s": 300}, ["interpolate"]),
         ({"execute.starts": 5}, ["execute", "evaluate"]),
+        ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
 )
@@ -116,6 +130,28 @@ def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> Non
     assert len(runs) == 2 * 4
     assert {run.data.params["starts"] for run in runs} == {"4", "5"}
     assert all({"cost_usd_mean", "makespan_h_mean", "refund_usd_mean"} <= set(run.data.metrics) for run in runs)
+
+
+def test_each_training_left_its_curve(project: Project) -> None:
+    from mlflow.tracking import MlflowClient
+
+    curves = read_curves(project.folder / "data" / "curves.parquet")
+    assert [(curve.workload, curve.name) for curve in curves] == [
+        ("svm", "01"), ("svm", "03"), ("gbt-regression", "01"), ("gbt-regression", "03")
+    ]  # fmt: skip
+    client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
+    home = client.get_experiment_by_name("learning-curves").experiment_id
+    runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'learning-curve'")
+    assert len(runs) == 4
+    logged = next(run for run in runs if run.info.run_name == "svm-03")
+    history = client.get_metric_history(logged.info.run_id, "metric")
+    assert [point.value for point in history] == curves[1].metric.tolist()
+    assert logged.data.params["kernel"] == "Linear"
+    methods = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'curve-predictor'")
+    assert {run.data.params["method"] for run in methods} >= {"earlycurve", "slaq"}
+    told = json.loads((project.folder / "reports" / "earlycurve.json").read_text())
+    assert "relative_error_mean" in told["methods"]["earlycurve"]["0.7"]
+    assert read_calibration(project.folder / "models" / "earlycurve.json").everywhere.band > 0
 
 
 def test_bad_parameters_end_in_one_line_and_leave_the_outputs_alone(project: Project) -> None:
