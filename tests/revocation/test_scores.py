@@ -11,7 +11,6 @@ from ebbtide.revocation.scores import (
     auc,
     best_f1_threshold,
     calibration_error,
-    expected_f1_threshold,
     reliability,
     score,
 )
@@ -73,14 +72,3 @@ def test_the_derived_direction_of_eq_3_undoes_class_weights_and_the_printed_doub
 
 def test_certainty_survives_correction() -> None:
     assert corrected(np.array([0.0, 1.0]), 0.1).tolist() == [0.0, pytest.approx(1.0)]
-
-
-def test_the_expected_threshold_is_the_best_of_all_by_expected_f1() -> None:
-    probabilities = np.array([0.9, 0.8, 0.35, 0.3, 0.05, 0.02])
-
-    def expected(threshold: float) -> float:
-        decided = probabilities >= threshold
-        return 2 * probabilities[decided].sum() / (decided.sum() + probabilities.sum())
-
-    best = max(probabilities, key=expected)
-    assert expected_f1_threshold(probabilities) == best

@@ -18,7 +18,7 @@ def read(tmp_path: Path, text: str) -> Job:
 def test_a_job_is_read_with_its_defaults(tmp_path: Path) -> None:
     job = read(tmp_path, GOOD)
     assert (job.name, job.steps, job.machines, job.share) == ("a", 100, 1, 1.0)
-    assert job.save_s > 0
+    assert job.save_s() > 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.timeline import Moment, Timeline
 from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
-from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
@@ -159,6 +159,12 @@ class Engine:
         if key not in self._rates:
             self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
         return self._rates[key]
+
+    def machine(self, market: Market) -> InstanceType:
+        return self._catalogue.instance_type(market.cloud, market.instance_type)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        return self._provider.measured(job_id)
 
     @property
     def spent_usd(self) -> float:

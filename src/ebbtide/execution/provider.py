@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.events import Event
 from ebbtide.workloads.progress import JobProgress
 
@@ -64,6 +64,10 @@ class Provider(Protocol):
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         """Tell, as `milestone`, when the job has done so many steps."""
+        ...
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric of the job's validations so far, up to where it stands; empty if it tells none."""
         ...
 
     def refresh(self) -> None:

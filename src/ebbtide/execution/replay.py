@@ -8,12 +8,15 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 
+import numpy as np
+
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.execution.simulated_training import SimulatedTraining
+from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.progress import JobProgress
 
@@ -28,6 +31,7 @@ class ReplayProvider:
         market: What to rent from.
         catalogue: For rates by core.
         save_margin_s: How long before a revocation the last save is to be complete.
+        curves: Of each job, what its metric will be as it trains, if that is known.
     """
 
     def __init__(
@@ -36,10 +40,12 @@ class ReplayProvider:
         *,
         catalogue: Catalogue | None = None,
         save_margin_s: float = SAVE_MARGIN_S,
+        curves: Sequence[Curve | None] = (),
     ) -> None:
         self._market = market
         self._catalogue = catalogue or default_catalogue()
         self._save_margin_s = save_margin_s
+        self._curves = tuple(curves)
         self._training: list[SimulatedTraining] = []
         self._calendar: list[tuple[float, int, int, int]] = []
         self._entered = 0
@@ -70,7 +76,8 @@ class ReplayProvider:
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         for progress in jobs:
             rate = partial(_rate, progress, self._catalogue, {})
-            self._training.append(SimulatedTraining(progress, rate, self._save_margin_s))
+            vcpus = partial(_vcpus, self._catalogue, {})
+            self._training.append(SimulatedTraining(progress, rate, vcpus, self._save_margin_s))
         if watch_prices:
             self._market.watch_prices()
 
@@ -97,6 +104,14 @@ class ReplayProvider:
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         self._follow(self._training[job_id], self._training[job_id].wake_at_step(step, self.now_s))
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        curve = self._curves[job_id] if job_id < len(self._curves) else None
+        if curve is None:
+            return np.empty(0), np.empty(0)
+        done = self._training[job_id].progress.steps_done
+        seen = int(np.searchsorted(curve.steps, done + 1e-6, side="right"))
+        return curve.steps[:seen], curve.metric[:seen]
 
     def refresh(self) -> None:
         for training in self._training:
@@ -164,4 +179,11 @@ def _rate(progress: JobProgress, catalogue: Catalogue, known: dict[Market, float
     market = lease.market
     if market not in known:
         known[market] = progress.job.steps_per_s(market.cloud, market.instance_type, catalogue)
+    return known[market]
+
+
+def _vcpus(catalogue: Catalogue, known: dict[Market, int], lease: Lease) -> int:
+    market = lease.market
+    if market not in known:
+        known[market] = catalogue.instance_type(market.cloud, market.instance_type).vcpus
     return known[market]

@@ -65,15 +65,19 @@ class SimulatedTraining:
     Args:
         progress: Kept up to date.
         rate: Steps a second on one machine of a lease.
+        vcpus: Cores of one, by which checkpoints move.
         margin_s: How long before the machine goes a save is to be done.
     """
 
-    def __init__(self, progress: JobProgress, rate: Callable[[Lease], float], margin_s: float) -> None:
+    def __init__(
+        self, progress: JobProgress, rate: Callable[[Lease], float], vcpus: Callable[[Lease], int], margin_s: float
+    ) -> None:
         self.progress = progress
         self.job = progress.job
         self.version = 0
         self.finished = False
         self._rate = rate
+        self._vcpus = vcpus
         self._margin_s = margin_s
         self._assigned: list[Lease] = []
         self._leave_at_s: dict[int, float] = {}
@@ -98,8 +102,9 @@ class SimulatedTraining:
 
     def lease_noticed(self, lease: Lease, now_s: float) -> list[Event]:
         """Plan to be off the machine, saved, just before it goes; where that cannot be, stay to the end."""
-        save_by_s = lease.revoke_at_s - self._margin_s - self.job.save_s
-        can_save = self.job.checkpoint is not None and lease.revoke_at_s - self.job.save_s >= now_s
+        save_s = self.job.save_s(self._vcpus(lease))
+        save_by_s = lease.revoke_at_s - self._margin_s - save_s
+        can_save = self.job.checkpoint is not None and lease.revoke_at_s - save_s >= now_s
         self._leave_at_s[lease.lease_id] = max(save_by_s, now_s) if can_save else lease.revoke_at_s
         return self.advance(now_s)
 
@@ -282,7 +287,9 @@ class SimulatedTraining:
         group.members = target
         if target:
             self.progress.restores += 1
-            self._enter(group, _Phase.RESTORING, now_s, now_s + self.job.restore_s)
+            restore_s = self.job.restore_s(self._slowest(target))
+            self.progress.moving_s += restore_s
+            self._enter(group, _Phase.RESTORING, now_s, now_s + restore_s)
         else:
             self._enter(group, _Phase.IDLE, now_s, math.inf)
         return True
@@ -291,7 +298,13 @@ class SimulatedTraining:
         return self.job.checkpoint is not None and group.unsaved >= 1 - _STEP_TOLERANCE
 
     def _begin_save(self, group: _Group, now_s: float) -> None:
-        self._enter(group, _Phase.SAVING, now_s, now_s + self.job.save_s)
+        save_s = self.job.save_s(self._slowest(group.members))
+        self.progress.moving_s += save_s
+        self._enter(group, _Phase.SAVING, now_s, now_s + save_s)
+
+    def _slowest(self, leases: Sequence[Lease]) -> int:
+        """The fewest cores of several machines: a gang waits for its slowest."""
+        return min((self._vcpus(lease) for lease in leases), default=1)
 
     def _end_save(self, group: _Group, now_s: float) -> None:
         whole = _whole(group.unsaved)

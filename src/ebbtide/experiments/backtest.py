@@ -10,6 +10,7 @@ from ebbtide.execution.replayed_market import StartDelay
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.starts import check_can_finish, draw_starts, given_starts
+from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -30,6 +31,7 @@ def backtest(
     availability: Availability | None = None,
     delay: StartDelay | None = None,
     catalogue: Catalogue | None = None,
+    curves: Sequence[Curve | None] = (),
     on_progress: Callable[[int], None] | None = None,
 ) -> BacktestResult:
     """Replay every policy from the same starts.
@@ -44,6 +46,7 @@ def backtest(
         availability: Capacity, where it is recorded.
         delay: How long machines take to start.
         catalogue: Instance types and list prices.
+        curves: Of each job, what its metric will be as it trains, for policies that look at it.
         on_progress: Called with the number of replays done so far.
 
     Returns:
@@ -69,6 +72,7 @@ def backtest(
         delay or StartDelay(),
         catalogue or default_catalogue(),
         seed,
+        tuple(curves),
     )
     for each in jobs:
         check_can_finish(each, prices, scenario.billing.max_lifetime_s, scenario.catalogue)

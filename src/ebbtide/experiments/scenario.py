@@ -8,6 +8,7 @@ from ebbtide.execution.engine import run_policy
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -28,6 +29,7 @@ class Scenario:
         delay: How long machines take to start.
         catalogue: Instance types and list prices.
         seed: Of the policies' random numbers.
+        curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
     """
 
     jobs: tuple[Job, ...]
@@ -37,13 +39,14 @@ class Scenario:
     delay: StartDelay = field(default_factory=StartDelay)
     catalogue: Catalogue = field(default_factory=default_catalogue)
     seed: int = 0
+    curves: tuple[Curve | None, ...] = ()
 
     def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
         """One policy from one start: the same outcome every time."""
         market = ReplayedMarket(
             self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
         )
-        provider = ReplayProvider(market, catalogue=self.catalogue)
+        provider = ReplayProvider(market, catalogue=self.catalogue, curves=self.curves)
         return run_policy(
             policy,
             self.jobs,

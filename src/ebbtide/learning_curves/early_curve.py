@@ -57,6 +57,11 @@ class EarlyCurve:
             answers[row] = prediction
         return [answer for answer in answers if answer is not None]
 
+    def has_converged(self, metric: Floats) -> bool:
+        """Whether the metric has come to a plateau, on which training is of no use (III-C)."""
+        tail = metric[-self.plateau_points :]
+        return len(tail) == self.plateau_points and bool(np.ptp(tail) <= self.plateau * abs(tail[-1]))
+
     def _without_fit(self, seen: Observed) -> CurvePrediction | None:
         answer = without_fit(seen)
         if answer:
@@ -67,9 +72,8 @@ class EarlyCurve:
             # It may lose as much again as it has lost; nothing seen says how it will go on.
             room = max(spread, 0.1 * abs(last))
             return CurvePrediction(last, last - room, last + room, first, Status.SHORT)
-        tail = seen.metric[-self.plateau_points :]
-        if len(tail) == self.plateau_points and np.ptp(tail) <= self.plateau * abs(last):
-            room = float(np.ptp(tail))
+        if self.has_converged(seen.metric):
+            room = float(np.ptp(seen.metric[-self.plateau_points :]))
             stages = tuple(float(seen.steps[place]) for place in stage_starts(seen.metric, self.thresholds))
             return CurvePrediction(last, last - room, last + room, stages, Status.CONVERGED)
         return None

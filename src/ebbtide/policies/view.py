@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ebbtide.market.billing import Billing
+from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
@@ -70,6 +71,14 @@ class View(Protocol):
 
     def steps_per_s(self, job: Job, market: Market) -> float:
         """The job's rate on one machine of the market's type; 0 where it cannot run."""
+        ...
+
+    def machine(self, market: Market) -> InstanceType:
+        """What a machine of the market is: its cores, memory and accelerators."""
+        ...
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric of a job's validations so far; empty if it tells none."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from ebbtide.revocation.minutes import Floats, Minutes, minutes_of
 from ebbtide.revocation.models import MODELS
 from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.predictions import RevocationModel
-from ebbtide.revocation.scores import Bools, best_f1_threshold, expected_f1_threshold, score
+from ebbtide.revocation.scores import Bools, best_f1_threshold, score
 from ebbtide.revocation.splits import Samples, Split, origins, split_at
 from ebbtide.utc import iso
 
@@ -157,7 +157,7 @@ def evaluate(
                 continue
             # Networks are asked once; only what is made of their answer differs.
             said, said_of_known = model.ask(minutes, split.test, asked), model.ask(minutes, split.known, tuned_on)
-            questions.mark(answers[name], model.read(said), model.read(said_of_known), calibrated=model.calibrate)
+            questions.mark(answers[name], model.read(said), model.read(said_of_known))
             if name == "revpred":
                 for direction in Correction:
                     plain = [model.read(part, direction, calibrated=False) for part in (said, said_of_known)]
@@ -187,18 +187,10 @@ class Questions:
             split.test.market, exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
         )
 
-    def mark(
-        self, answers: Mapping[str, Answers], later: Floats, of_known: Floats, *, calibrated: bool = False
-    ) -> None:
-        """Add a model's probabilities to `answers`, by delta.
-
-        It decides by the threshold best on known data; if it is calibrated, by that to expect to be best there.
-        """
+    def mark(self, answers: Mapping[str, Answers], later: Floats, of_known: Floats) -> None:
+        """Add a model's probabilities to `answers`, by delta; it decides by the threshold best on known data."""
         for column, delta in enumerate(DELTAS):
-            if calibrated:
-                threshold = expected_f1_threshold(of_known[:, column])
-            else:
-                threshold = best_f1_threshold(self.known_truth[:, column], of_known[:, column])
+            threshold = best_f1_threshold(self.known_truth[:, column], of_known[:, column])
             own = answers[delta]
             own.market.append(self.market)
             own.labels.append(self.truth[:, column])

@@ -67,5 +67,5 @@ def later_scores(
         model.probabilities(minutes, split.test, asked),
         model.probabilities(minutes, split.known, tuned_on),
     )
-    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known, calibrated=model.calibrate)
+    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known)
     return scores_of(answers, tuple(map(str, minutes.markets)))

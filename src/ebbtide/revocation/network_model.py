@@ -37,8 +37,8 @@ _FEW = 8
 # General networks differ from the common start by their seed alone.
 _GENERAL_SEED = 1_000_003
 
-# So many general networks: two that differ by their seed alone are wrong at different moments.
-_GENERALS = 2
+# So many general networks: a second one was no better on the days it was tried on, between those of the protocols.
+_GENERALS = 1
 
 
 @dataclass(frozen=True)

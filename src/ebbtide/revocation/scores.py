@@ -93,17 +93,6 @@ def calibration_error(labels: Bools, probabilities: Floats) -> float:
     return float(np.nansum(np.abs(predicted - observed) * share))
 
 
-def expected_f1_threshold(probabilities: Floats) -> float:
-    """The threshold of the best F1 to expect if the probabilities are right; no label is looked at.
-
-    For calibrated models: thresholds set on labels of what a network was trained on are set on answers surer than
-    it will give later.
-    """
-    ranked = np.sort(probabilities)[::-1]
-    f1 = 2 * np.cumsum(ranked) / (np.arange(1, len(ranked) + 1) + ranked.sum())
-    return float(ranked[int(np.argmax(f1))])
-
-
 def best_f1_threshold(labels: Bools, probabilities: Floats) -> float:
     """The threshold at which deciding for all probabilities at or above it gives the best F1.
 

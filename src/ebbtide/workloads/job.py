@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,18 @@ from ebbtide.utc import HOUR_S
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+# SpotTune IV-F: moving checkpoints is bound by cores; bytes a second with one core and with sixteen.
+_ONE_CORE_BYTES_PER_S = 62.83e6
+_SIXTEEN_CORES_BYTES_PER_S = 134.22e6
+
+
+def checkpoint_bytes_per_s(vcpus: int) -> float:
+    """How fast a machine moves a checkpoint to object storage or from it: between the paper's two measurements by
+    the logarithm of the cores, beyond them as at the nearer one (SpotTune IV-F)."""
+    share = min(math.log2(max(vcpus, 1)) / 4.0, 1.0)
+    return _ONE_CORE_BYTES_PER_S + share * (_SIXTEEN_CORES_BYTES_PER_S - _ONE_CORE_BYTES_PER_S)
 
 
 class _Frozen(BaseModel):
@@ -36,6 +49,8 @@ class Checkpointing(_Frozen):
         save_s: Time to save and upload, during which training stands still.
         restore_s: Time to fetch and load, and to set the machine up for the job.
         size_bytes: What is moved; egress is charged by it.
+        by_machine: Saving and restoring each take, beside the times above, as long as a machine of so many cores
+            needs to move `size_bytes` (`checkpoint_bytes_per_s`).
         interval_s: Save this often while training; None: only when a machine goes.
     """
 
@@ -43,6 +58,11 @@ class Checkpointing(_Frozen):
     restore_s: NonNegativeFloat = 60.0
     size_bytes: Annotated[int, Field(ge=0)] = 0
     interval_s: PositiveFloat | None = None
+    by_machine: bool = False
+
+    def moving_s(self, vcpus: int) -> float:
+        """Seconds that a machine needs to move the checkpoint; 0 unless it is reckoned `by_machine`."""
+        return self.size_bytes / checkpoint_bytes_per_s(vcpus) if self.by_machine else 0.0
 
     @model_validator(mode="after")
     def _can_progress(self) -> Checkpointing:
@@ -167,10 +187,10 @@ class Job(_Frozen):
         """How many times faster than one machine `machines` are."""
         return self.speedup.speedup(machines) if self.speedup else float(machines)
 
-    @property
-    def save_s(self) -> float:
-        return self.checkpoint.save_s if self.checkpoint else 0.0
+    def save_s(self, vcpus: int = 1) -> float:
+        """Seconds to save on a machine of so many cores."""
+        return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
 
-    @property
-    def restore_s(self) -> float:
-        return self.checkpoint.restore_s if self.checkpoint else 0.0
+    def restore_s(self, vcpus: int = 1) -> float:
+        """Seconds to fetch and load on a machine of so many cores."""
+        return self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0

@@ -22,6 +22,7 @@ class JobProgress:
         steps_lost: Run, but lost before they were saved: run again later.
         checkpoints: Complete ones so far.
         restores: Times that training was started or continued on new machines.
+        moving_s: Spent on saving and restoring, as begun.
         leases: The machines it was assigned, in order of assignment.
         stopped: Ended by the policy before its last step.
         finished_s: When its last checkpoint was complete.
@@ -35,6 +36,7 @@ class JobProgress:
     steps_lost: float = 0.0
     checkpoints: int = 0
     restores: int = 0
+    moving_s: float = 0.0
     leases: list[Lease] = field(default_factory=list)
     stopped: bool = False
     finished_s: float = math.nan
