@@ -30,6 +30,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import policies, policy
+from ebbtide.policies.spottune import SpotTune
 from ebbtide.workloads.job import Job
 
 __version__ = _version("ebbtide")
@@ -52,6 +53,7 @@ __all__ = [
     "Policy",
     "PriceHistory",
     "Reactive",
+    "SpotTune",
     "backtest",
     "billing_preset",
     "default_catalogue",

@@ -11,6 +11,7 @@ from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.curves import curves_app
 from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
+from ebbtide.cli.reproducing import reproduce_app
 from ebbtide.cli.revocation import revocation_app
 from ebbtide.errors import InputError
 
@@ -31,6 +32,7 @@ app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")
 app.add_typer(curves_app, name="curves")
+app.add_typer(reproduce_app, name="reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

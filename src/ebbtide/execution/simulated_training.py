@@ -338,7 +338,13 @@ class SimulatedTraining:
         self._now_s = now_s
         for group in self._groups:
             unsaved = group.unsaved_at(now_s)
-            self.progress.steps_run += unsaved - group.unsaved
+            run = unsaved - group.unsaved
+            if run > 0.0:
+                self.progress.steps_run += run
+                self.progress.training_s += now_s - group.since_s
+                on = self.progress.steps_on
+                for lease in group.members:
+                    on[lease.lease_id] = on.get(lease.lease_id, 0.0) + run / len(group.members)
             group.unsaved, group.since_s = unsaved, now_s
 
     def _whole_done(self) -> float:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ebbtide.errors import unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.protocol import Policy
+from ebbtide.policies.spottune import SpotTune
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "on-demand": OnDemand,
     "cheapest-spot": CheapestSpot,
     "fastest-spot": FastestSpot,
     "reactive": Reactive,
+    "spottune": SpotTune,
+    "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
 }
 
 

@@ -22,7 +22,7 @@ from ebbtide.policies.actions import Action, Release, Request, Stop, WakeAt, Wak
 from ebbtide.policies.events import Wake
 from ebbtide.policies.step_times import ObservedStepTimes
 from ebbtide.policies.view import View
-from ebbtide.revocation.forecasts import Forecast, Never
+from ebbtide.revocation.forecasts import Forecast, RecentFrequency
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.progress import JobProgress
 
@@ -43,7 +43,8 @@ class SpotTune:
 
     Attributes:
         theta: Trials are predicted from this share of their steps; 1: all are trained to the end.
-        mcnt: So many trials, the best by prediction, are then trained to the end.
+        mcnt: So many trials, the best by prediction, are chosen.
+        trains_on: Train the chosen to the end; else they are ended, too, where they were predicted.
         delta: How far the max price is above the price: a share of it, drawn evenly from this interval; None: as
             published, 0.00001 to 0.2 USD per hour.
         forecast: Foretells revocations.
@@ -57,8 +58,9 @@ class SpotTune:
 
     theta: float = 0.7
     mcnt: int = 3
+    trains_on: bool = True
     delta: tuple[float, float] | None = (0.0005, 0.002)
-    forecast: Forecast = field(default_factory=Never)
+    forecast: Forecast = field(default_factory=RecentFrequency)
     stays: bool = True
     parallel: float = 0.5
     predictor: EarlyCurve | None = None
@@ -146,7 +148,7 @@ class SpotTune:
         chosen = [job_id for _, job_id in ranked[: self.mcnt]]
         view.memory["chosen"] = chosen
         for job in waiting:
-            if job.job_id not in chosen:
+            if job.job_id not in chosen or not self.trains_on:
                 yield Stop(job.job_id)
 
     def _predictor(self) -> EarlyCurve:
@@ -194,7 +196,7 @@ class SpotTune:
             return []
         if view.billing.refund is Refund.WITHIN_FIRST_HOUR:
             max_prices = self._max_prices(view, usable)
-            p = self.forecast.probabilities(usable, view.now_s, max_prices)
+            p = self.forecast.probabilities(view, usable, max_prices)
         else:
             # Nothing is gained by being revoked.
             max_prices, p = np.full(len(usable), math.inf), np.zeros(len(usable))

@@ -11,17 +11,35 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ebbtide.market.markets import Market
 from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
 from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.splits import Samples
-from ebbtide.utc import MINUTE_S
+from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 
 # Rises that a learnt forecast is asked about ahead, as shares of the price; between them it is interpolated.
 _RISES = np.geomspace(1e-4, 30.0, 24)
 
 _HOUR_MIN = 60
+
+
+class PricesSoFar(Protocol):
+    """A moment, and the prices up to it: what a policy's view shows."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    def price(self, market: Market) -> float:
+        """Now, USD per hour."""
+        ...
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        """Change points of the last `duration_s`, the price in force at their beginning carried in."""
+        ...
 
 
 class Forecast(Protocol):
@@ -32,12 +50,12 @@ class Forecast(Protocol):
         """For tables."""
         ...
 
-    def probabilities(self, markets: Sequence[Market], time_s: float, max_prices: Floats) -> Floats:
-        """Of each market, that its price exceeds the max price within the hour after `time_s`; shape (n,).
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        """Of each market, that its price exceeds the max price within the hour from now; shape (n,).
 
         Args:
+            view: Now, and the past.
             markets: Shape (n,).
-            time_s: Seconds since 1970.
             max_prices: USD per hour, shape (n,).
         """
         ...
@@ -49,8 +67,54 @@ class Never:
 
     name: str = "never"
 
-    def probabilities(self, markets: Sequence[Market], time_s: float, max_prices: Floats) -> Floats:  # noqa: ARG002
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:  # noqa: ARG002
         return np.zeros(len(markets))
+
+
+@dataclass(frozen=True)
+class RecentFrequency:
+    """How often, in the last days, the price rose within an hour by as much as the max price is above it.
+
+    From nothing but what the view shows, so that it serves live and on any history; `PastFrequency` is the same
+    for many runs on one history.
+
+    Attributes:
+        days: How far back.
+        every_s: Between the hours counted.
+        name: For tables.
+    """
+
+    days: float = 7.0
+    every_s: float = 5 * MINUTE_S
+    name: str = "recent-frequency"
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        found = np.empty(len(markets))
+        for place, market in enumerate(markets):
+            rises = self._rises(*view.past_prices(market, self.days * DAY_S), view.now_s)
+            now = view.price(market)
+            above = np.count_nonzero(rises > max_prices[place] / now - 1.0)
+            # Laplace's rule: what was not seen is not impossible.
+            found[place] = 1.0 if now > max_prices[place] else (above + 1.0) / (len(rises) + 2.0)
+        return found
+
+    def _rises(self, times_s: Floats, prices: Floats, now_s: float) -> Floats:
+        """By how much the price rose within each past hour that is over, as a share of it."""
+        if not len(times_s):
+            return np.empty(0)
+        cells = int(HOUR_S / self.every_s)
+        begins = np.arange(times_s[0], now_s - HOUR_S, self.every_s)
+        edges = np.concatenate([begins, begins[-1:] + self.every_s * np.arange(1, cells + 1)])
+        if not len(begins):
+            return np.empty(0)
+        held = prices[np.searchsorted(times_s, edges, side="right") - 1]
+        # The highest of each cell: what was in force at its beginning, and what was set in it.
+        highest = held[:-1].copy()
+        cell = np.searchsorted(edges, times_s, side="right") - 1
+        inside = (cell >= 0) & (cell < len(highest))
+        np.maximum.at(highest, cell[inside], prices[inside])
+        rises: Floats = sliding_window_view(highest, cells).max(axis=1)[: len(begins)] / held[: len(begins)] - 1.0
+        return rises
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +134,8 @@ class PastFrequency:
     name: str = "past-frequency"
     _rises: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False)
 
-    def probabilities(self, markets: Sequence[Market], time_s: float, max_prices: Floats) -> Floats:
-        minute = _minute(self.minutes, time_s)
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        minute = _minute(self.minutes, view.now_s)
         found = np.zeros(len(markets))
         for place, row in enumerate(self.minutes.rows(markets)):
             rises = self._sorted_rises(int(row), minute)
@@ -113,8 +177,8 @@ class Learnt:
     name: str = "revpred"
     _looks: dict[int, tuple[Integers, Floats32]] = field(default_factory=dict, repr=False)
 
-    def probabilities(self, markets: Sequence[Market], time_s: float, max_prices: Floats) -> Floats:
-        minute = _minute(self.minutes, time_s)
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        minute = _minute(self.minutes, view.now_s)
         place, table = self._look(minute // self.every_min * self.every_min)
         rows = self.minutes.rows(markets)
         log_rise = np.log(np.maximum(max_prices / self.minutes.prices[rows, minute] - 1.0, _RISES[0]))
@@ -171,8 +235,8 @@ class Foresight:
     minutes: Minutes
     name: str = "foresight"
 
-    def probabilities(self, markets: Sequence[Market], time_s: float, max_prices: Floats) -> Floats:
-        rows, minute = self.minutes.rows(markets), _minute(self.minutes, time_s)
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        rows, minute = self.minutes.rows(markets), _minute(self.minutes, view.now_s)
         return np.asarray(self.minutes.highest_next_hour[rows, minute] > max_prices, dtype=float)
 
 

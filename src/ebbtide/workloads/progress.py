@@ -23,6 +23,8 @@ class JobProgress:
         checkpoints: Complete ones so far.
         restores: Times that training was started or continued on new machines.
         moving_s: Spent on saving and restoring, as begun.
+        training_s: Spent on training, all machines' groups together.
+        steps_on: Steps run by lease id; those of a gang in equal parts.
         leases: The machines it was assigned, in order of assignment.
         stopped: Ended by the policy before its last step.
         finished_s: When its last checkpoint was complete.
@@ -37,6 +39,8 @@ class JobProgress:
     checkpoints: int = 0
     restores: int = 0
     moving_s: float = 0.0
+    training_s: float = 0.0
+    steps_on: dict[int, float] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
     stopped: bool = False
     finished_s: float = math.nan

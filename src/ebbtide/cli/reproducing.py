@@ -1,0 +1,79 @@
+"""`ebbtide reproduce`: a paper's claims beside ours."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.market.prices import PriceHistory
+
+reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's evaluation on given prices.")
+
+# With --quick.
+_FEW_STARTS = 3
+
+
+@reproduce_app.callback()
+def reproduce() -> None:
+    """Each claim with the paper's figure, ours, and whether it holds by a rule stated beside it."""
+
+
+@reproduce_app.command("spottune")
+def spottune_command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices: its first 40 % train the forecasts.")],
+    curves: Annotated[
+        Path | None,
+        typer.Option(help="A Parquet file of learning curves; else those of Table II."),
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """SpotTune's Figures 7 to 12: cost, completion time, refunds, forecasts, selection.
+
+    ebbtide reproduce spottune --prices prices.parquet --json spottune.json
+    """
+    from ebbtide.experiments.reproduction import sha256_of
+    from ebbtide.experiments.spottune_reproduction import reproduce_spottune
+    from ebbtide.experiments.spottune_study import study
+    from ebbtide.learning_curves.calibration import default_calibration
+    from ebbtide.learning_curves.curves import read_curves
+    from ebbtide.learning_curves.methods import evaluate_methods, table_two_curves
+
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(prices, catalogue)
+    whole = read_curves(curves) if curves else table_two_curves()
+    errors = Console(stderr=True)
+    with errors.status("preparing") if errors.is_terminal else nullcontext() as status:
+        found = study(
+            history,
+            whole,
+            starts=_FEW_STARTS if quick else starts,
+            seed=seed,
+            catalogue=catalogue,
+            on_progress=status.update if status else None,
+        )
+    scores = evaluate_methods(whole, default_calibration(), ["earlycurve"])["methods"]["earlycurve"]
+    files = [prices, *([curves] if curves else [])]
+    result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
+    if json_path:
+        result.write(json_path)
+    table = Table(title="SpotTune's claims", box=SIMPLE_HEAD)
+    for heading in ("claim", "paper", "ours", "unit", "holds"):
+        table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
+    for row in result.rows:
+        paper = "-" if row.paper is None else f"{row.paper:.3f}"
+        ours = "-" if row.ours is None else f"{row.ours:.3f}"
+        table.add_row(row.id, paper, ours, row.unit, "yes" if row.holds else "no")
+    terminal().print(table)
+    if json_path:
+        typer.echo(f"wrote {json_path}")
