@@ -50,6 +50,8 @@ class SpotTune:
         forecast: Foretells revocations.
         stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
             move every hour whatever it costs, as Algorithm 1 has it.
+        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a dear
+            machine that is what the hour costs. 0 is Eq. 1.
         parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
         predictor: Of where curves end; None: EarlyCurve as calibrated.
         name: For tables.
@@ -59,9 +61,10 @@ class SpotTune:
     theta: float = 0.7
     mcnt: int = 3
     trains_on: bool = True
-    delta: tuple[float, float] | None = (0.0005, 0.002)
+    delta: tuple[float, float] | None = (0.05, 0.1)
     forecast: Forecast = field(default_factory=RecentFrequency)
     stays: bool = True
+    doubt: float = 0.1
     parallel: float = 0.5
     predictor: EarlyCurve | None = None
     name: str = "spottune"
@@ -92,6 +95,11 @@ class SpotTune:
         """Steps before the trial is predicted."""
         return max(math.ceil(self.theta * job.job.steps), 1)
 
+    def _end(self, view: View, job: JobProgress) -> int:
+        """Steps at which the trial, as things stand, leaves its machine by itself."""
+        chosen = view.memory["chosen"]
+        return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
+
     def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
         if self._selects(view):
             yield WakeAtStep(job.job_id, self._goal(job))
@@ -121,12 +129,18 @@ class SpotTune:
         if view.billing.refund is not Refund.WITHIN_FIRST_HOUR:
             return
         given_back = view.memory.setdefault("given_back", [])
+        # When each machine that was kept is to be looked at again, by lease.
+        looks: dict[str, float] = view.memory.setdefault("looks", {})
         for job in view.jobs:
             for lease in job.leases:
                 held_s = view.now_s - lease.started_s
+                due_s = looks.get(str(lease.lease_id), -math.inf)
                 if held_s < HOUR_S - 1e-6 or not math.isinf(lease.revoke_at_s) or lease.lease_id in given_back:
                     continue
+                if view.now_s < due_s:
+                    continue
                 if self.stays and not self._moving_is_cheaper(view, job, lease.market, times):
+                    looks[str(lease.lease_id)] = view.now_s + _LOOK_AGAIN_S
                     yield WakeAt(view.now_s + _LOOK_AGAIN_S)
                     continue
                 given_back.append(lease.lease_id)
@@ -202,7 +216,9 @@ class SpotTune:
             max_prices, p = np.full(len(usable), math.inf), np.zeros(len(usable))
         mean = np.array([view.mean_price(market, HOUR_S) for market in usable])
         seconds = np.array(times.of_all(view, job, usable))
-        cost = seconds * (1.0 - p) * mean
+        # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.
+        p = p * np.minimum((self._end(view, job) - job.steps_done) * seconds / HOUR_S, 1.0)
+        cost = seconds * (1.0 - p + self.doubt) * mean
         return list(zip(usable, max_prices.tolist(), cost.tolist(), strict=True))
 
     def _max_prices(self, view: View, markets: Sequence[Market]) -> Floats:
