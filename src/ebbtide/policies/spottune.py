@@ -50,8 +50,8 @@ class SpotTune:
         forecast: Foretells revocations.
         stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
             move every hour whatever it costs, as Algorithm 1 has it.
-        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a dear
-            machine that is what the hour costs. 0 is Eq. 1.
+        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a
+            dear machine that is what the hour costs. 0 is Eq. 1.
         parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
         predictor: Of where curves end; None: EarlyCurve as calibrated.
         name: For tables.
