@@ -69,3 +69,17 @@ def test_next_above_agrees_with_walking_along_the_series(prices: PriceSeries, st
     moments = [start_s, *(at for at in prices.times_s if at > start_s)]
     expected = next((at for at in moments if by_walking(prices, at) > limit), math.inf)
     assert prices.next_above(start_s, limit) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5_000), st.floats(0.001, 50.0)), min_size=1, max_size=30),
+    st.integers(0, 60_000),
+    st.integers(1, 60_000),
+)
+def test_the_mean_is_that_of_its_seconds(rows: list[tuple[int, float]], first: int, length: int) -> None:
+    times = np.cumsum([step for step, _ in rows]).astype(float)
+    prices = PriceSeries(START_S + times, np.array([price for _, price in rows]))
+    known = prices.at_each(START_S + np.arange(first, first + length, dtype=float))
+    known = known[np.isfinite(known)]
+    mean = prices.mean(START_S + first, START_S + first + length)
+    assert math.isnan(mean) if not len(known) else mean == pytest.approx(known.mean(), rel=1e-9)

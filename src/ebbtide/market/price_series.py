@@ -98,11 +98,21 @@ class PriceSeries:
 
     def mean(self, start_s: float, end_s: float) -> float:
         """The time-weighted mean price over [start_s, end_s); NaN where it is unknown throughout."""
-        times, prices = self.between(start_s, end_s)
-        if not len(times) or end_s <= start_s:
+        first = max(start_s, self._times[0])
+        if end_s <= first:
             return math.nan
-        held = np.diff(times, append=end_s)
-        return float(np.dot(held, prices) / held.sum())
+        return (self._integral_to(end_s) - self._integral_to(first)) / (end_s - first)
+
+    @cached_property
+    def _integrals(self) -> list[float]:
+        """Price times seconds from the first change point up to each."""
+        held_s = np.diff(self.times_s)
+        integrals: list[float] = np.append(0.0, np.cumsum(held_s * self.prices[:-1])).tolist()
+        return integrals
+
+    def _integral_to(self, time_s: float) -> float:
+        index = bisect_right(self._times, time_s) - 1
+        return self._integrals[index] + (time_s - self._times[index]) * self._prices[index]
 
     def share_above(self, start_s: float, end_s: float, price: float) -> float:
         """The share of [start_s, end_s) during which the price exceeds `price`; NaN if unknown throughout."""

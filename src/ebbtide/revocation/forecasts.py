@@ -137,13 +137,14 @@ class PastFrequency:
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
         minute = _minute(self.minutes, view.now_s)
         found = np.zeros(len(markets))
-        for place, row in enumerate(self.minutes.rows(markets)):
+        rows = self.minutes.rows(markets)
+        for place, row in enumerate(rows):
             rises = self._sorted_rises(int(row), minute)
             price = self.minutes.prices[row, minute]
             above = len(rises) - int(np.searchsorted(rises, max_prices[place] / price - 1.0, side="right"))
             # Laplace's rule: what was not seen is not impossible.
             found[place] = (above + 1.0) / (len(rises) + 2.0)
-        return np.where(_above(self.minutes, markets, minute, max_prices), 1.0, found)
+        return np.where(self.minutes.prices[rows, minute] > max_prices, 1.0, found)
 
     def _sorted_rises(self, row: int, minute: int) -> Floats:
         """Rises of the past hours, least first; of the quarter of an hour, since they hardly change within it."""
@@ -190,7 +191,7 @@ class Learnt:
         each = np.arange(len(rows))
         found = (1 - share) * answers[each, low] + share * answers[each, low + 1]
         # A market that the model does not know, or that has no hour of past: it may as well be revoked as not.
-        return np.where(_above(self.minutes, markets, minute, max_prices), 1.0, np.where(known, found, 0.5))
+        return np.where(self.minutes.prices[rows, minute] > max_prices, 1.0, np.where(known, found, 0.5))
 
     def look_ahead(self, minutes: Integers) -> None:
         """Ask the model about many moments at once: in one batch it is faster than one by one.
@@ -244,7 +245,3 @@ def _minute(minutes: Minutes, time_s: float) -> int:
     """The last whole minute at or before a time."""
     place = int((time_s - minutes.times_s[0]) // MINUTE_S)
     return min(max(place, 0), len(minutes.times_s) - 1)
-
-
-def _above(minutes: Minutes, markets: Sequence[Market], minute: int, max_prices: Floats) -> np.ndarray:
-    return np.asarray(minutes.prices[minutes.rows(markets), minute] > max_prices)

@@ -75,11 +75,11 @@ class Minutes:
             InputError: One is not here.
         """
         row_of = {market: row for row, market in enumerate(self.markets)}
-        for market in markets:
-            if market not in row_of:
-                names = ", ".join(map(str, self.markets))
-                raise InputError(f"market {market} is not in the prices; known: {names}")
-        return np.array([row_of[market] for market in markets], dtype=np.int64)
+        try:
+            return np.array([row_of[market] for market in markets], dtype=np.int64)
+        except KeyError as error:
+            names = ", ".join(map(str, self.markets))
+            raise InputError(f"market {error.args[0]} is not in the prices; known: {names}") from None
 
     def minute(self, time: Time) -> int:
         """The place of the last whole minute at or before `time`.
