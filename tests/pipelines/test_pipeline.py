@@ -147,6 +147,7 @@ def test_each_training_left_its_curve(project: Project) -> None:
     history = client.get_metric_history(logged.info.run_id, "metric")
     assert [point.value for point in history] == curves[1].metric.tolist()
     assert logged.data.params["kernel"] == "Linear"
+    assert logged.data.metrics["step_time_cv"] > 0
     methods = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'curve-predictor'")
     assert {run.data.params["method"] for run in methods} >= {"earlycurve", "slaq"}
     told = json.loads((project.folder / "reports" / "earlycurve.json").read_text())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.workloads.throughput import StepTimes, ThroughputModel, Throughputs
+from ebbtide.workloads.throughput import StepTimes, ThroughputModel, Throughputs, step_times_of
 
 LARGE, QUADRUPLE = (default_catalogue().instance_type("aws", name) for name in ("r4.large", "m4.4xlarge"))
 
@@ -28,6 +28,13 @@ def test_observed_times_are_the_weighted_mean_and_deviation(rows: list[tuple[int
     assert times.mean_s == pytest.approx(mean)
     deviation = math.sqrt(np.average((each - mean) ** 2, weights=steps))
     assert times.deviation_s == pytest.approx(deviation, abs=1e-6 * mean)
+
+
+def test_times_from_what_training_had_taken() -> None:
+    times = step_times_of([10.0, 20.0, 40.0], [1.0, 3.0, 5.0])
+    assert times.steps == 30
+    assert times.mean_s == pytest.approx(4.0 / 30)
+    assert times.coefficient_of_variation == pytest.approx(0.3535534)
 
 
 def test_amdahl_is_found_again() -> None:

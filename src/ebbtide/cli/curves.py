@@ -1,4 +1,4 @@
-"""`ebbtide curves predict`, `evaluate`, `measure` and `calibrate`."""
+"""`ebbtide curves predict`, `evaluate`, `measure`, `profile` and `calibrate`."""
 
 from __future__ import annotations
 
@@ -153,6 +153,51 @@ def measure_command(
         measured = measure_curves(trials, seed=seed, data=data, workers=workers, on_curve=tell)
     write_curves(measured, into)
     typer.echo(f"wrote {len(measured)} curves to {into}")
+
+
+@curves_app.command("profile")
+def profile_command(
+    workload: Annotated[str, typer.Argument(help="One of Table II.")] = "resnet",
+    setting: Annotated[int, typer.Option(help="Number of its setting, from 0.")] = 0,
+    instance_types: Annotated[
+        str, typer.Option(help="AWS types to reckon for; those of SpotTune's Table III if not given.")
+    ] = "r4.large,r3.xlarge,r4.xlarge,m4.2xlarge,r4.2xlarge,m4.4xlarge",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Measure so long on each number of cores.")] = 2.0,
+    json_path: JsonOption = None,
+) -> None:
+    """Time the steps of a training here, and reckon them for instance types (SpotTune Fig. 6).
+
+    ebbtide curves profile resnet --setting 3
+    """
+    from ebbtide.market.catalogue import default_catalogue
+    from ebbtide.workloads.training.profiling import profile
+
+    names = [name.strip() for name in instance_types.split(",") if name.strip()]
+    machines = [default_catalogue().instance_type("aws", name) for name in names]
+    model, found = profile(workload, setting, seconds=seconds)
+    told = {
+        "workload": workload,
+        "setting": setting,
+        "parallel_share": model.parallel,
+        "measured": {
+            str(cores): {
+                "seconds_per_step": times.mean_s,
+                "coefficient_of_variation": times.coefficient_of_variation,
+            }
+            for cores, times in found.items()
+        },
+        "reckoned": {machine.name: model.seconds_per_step(machine) for machine in machines},
+    }
+    if json_path:
+        write_text(json_path, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    table = Table(title=f"{workload}, setting {setting}: seconds per step", box=SIMPLE_HEAD)
+    for heading in ("machine", "vCPUs", "seconds", "variation"):
+        table.add_column(heading, justify="left" if heading == "machine" else "right")
+    for cores, times in found.items():
+        table.add_row("here", str(cores), f"{times.mean_s:.3g}", f"{times.coefficient_of_variation:.3f}")
+    for machine in machines:
+        table.add_row(machine.name, str(machine.vcpus), f"{model.seconds_per_step(machine):.3g}", "")
+    terminal().print(table)
 
 
 @curves_app.command("calibrate")

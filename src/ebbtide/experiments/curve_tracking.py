@@ -12,6 +12,7 @@ from mlflow.entities import Metric, Param
 from ebbtide.experiments.tracking import tracking
 from ebbtide.learning_curves.calibration import Calibration
 from ebbtide.learning_curves.curves import Curve
+from ebbtide.workloads.throughput import step_times_of
 
 EXPERIMENT = "learning-curves"
 
@@ -40,7 +41,11 @@ def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed
                 Metric("metric", float(value), round(float(spent) * 1000), int(step))
                 for step, value, spent in zip(curve.steps, curve.metric, seconds, strict=True)
             ]
-            metrics.append(Metric("final", curve.final, 0, int(curve.max_steps)))
+            summary = {"final": curve.final}
+            if curve.train_seconds is not None and len(curve.steps) > 1:
+                times = step_times_of(curve.steps.tolist(), curve.train_seconds.tolist())
+                summary |= {"seconds_per_step": times.mean_s, "step_time_cv": times.coefficient_of_variation}
+            metrics += [Metric(key, value, 0, int(curve.max_steps)) for key, value in summary.items()]
             for some in _batches(metrics):
                 client.log_batch(run_id, metrics=some)
             client.set_terminated(run_id)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import InstanceType
@@ -64,6 +65,14 @@ class StepTimes:
         mean = self.mean_s + off * steps / total
         squares = self.deviation_s**2 * self.steps + steps * off * (seconds / steps - mean)
         return StepTimes(total, mean, math.sqrt(max(squares / total, 0.0)))
+
+
+def step_times_of(steps: Sequence[float], train_seconds: Sequence[float]) -> StepTimes:
+    """From what training had taken at each of several steps, shapes (n,): a block from each to the next."""
+    times = StepTimes()
+    for (before, spent_before), (after, spent_after) in pairwise(zip(steps, train_seconds, strict=True)):
+        times = times.observed(after - before, spent_after - spent_before)
+    return times
 
 
 @dataclass(frozen=True)
