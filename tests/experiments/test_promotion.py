@@ -23,7 +23,10 @@ def fit() -> LatestFit:
 
 def worse(fit: LatestFit) -> LatestFit:
     """The same model, its calibration spoilt."""
-    groups = [replace(group, offset=group.offset + 3.0) for group in fit.model.groups]
+    groups = [
+        replace(group, calibration=replace(group.calibration, offset=group.calibration.offset + 6.0))
+        for group in fit.model.groups
+    ]
     model = replace(fit.model, groups=groups)
     pooled, markets = later_scores(model, fit.minutes, fit.split, 0)
     return replace(fit, model=model, pooled=pooled, markets=markets)

@@ -24,8 +24,8 @@ CHANGES = (0.03, 0.05, 0.08, 0.12, 0.2, 0.5)
 STEADIES = (0.01, 0.02, 0.04, 0.08)
 WINDOWS = (1, 3, 5)
 
-# Predictions are for the middle of a run: at its beginning all is guessed, at its end all is known.
-_THETAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+# Before the middle of a run too little is known of it for thresholds to matter.
+_THETAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 # Of the ends, this share is to lie inside the band.
 _COVERAGE = 0.9

@@ -42,6 +42,9 @@ class Candidate:
     new_stage_prior: float = 0.0
 
 
+# What is believed of a curve of which little is known: SLAQ's single stage.
+EARLY = Candidate("sublinear, all, recent most", sublinear, whole=True, half_life=RECENT)
+
 CANDIDATES = (
     Candidate("sublinear, stage", sublinear),
     Candidate("sublinear, last half", sublinear, 0.5),
@@ -49,7 +52,7 @@ CANDIDATES = (
     Candidate("linear convergence, stage", exponential),
     Candidate("linear convergence, last half", exponential, 0.5),
     Candidate("power law, all", power_law, whole=True, prior=1.0),
-    Candidate("sublinear, all, recent most", sublinear, whole=True, half_life=RECENT),
+    EARLY,
     Candidate("straight, last half", straight, 0.5, reach=1.0),
     Candidate("last value", level, 0.0, prior=1.0, new_stage_prior=1.0),
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ebbtide.learning_curves.candidates import CANDIDATES, MIN_POINTS, Prefix, predict
+from ebbtide.learning_curves.candidates import CANDIDATES, EARLY, MIN_POINTS, Prefix, predict
 from ebbtide.learning_curves.curves import Bools, Floats
 from ebbtide.learning_curves.predictions import CurvePrediction, Observed, Status, without_fit
 from ebbtide.learning_curves.stages import StageThresholds, stage_starts
@@ -19,6 +19,11 @@ from ebbtide.learning_curves.sweeps import expected_errors, shrunk
 
 # Earlier moments asked from, by the way that was still to go from them as a share of the way still to go now.
 _HORIZONS = (0.25, 0.5, 1.0)
+
+# With more than this share of what was seen still to go, earlier moments are too few and too near each other to
+# tell families apart: a curve in its first stage is then left to the one that goes by all of it, recent points
+# most.
+_TOO_FAR = 1.4
 
 # Later moments that each is asked about.
 _TARGETS = 3
@@ -107,14 +112,17 @@ class EarlyCurve:
         errors = np.abs(excess).mean(axis=2) / sizes[owner][:, None]
         excess = np.nan_to_num(excess)
         wrong = expected_errors(errors, owner, len(observed), sweeps, self.pooling)
-        shares = self._shares(wrong, silent, np.array([len(begun) > 1 for begun in starts]))
+        staged = np.array([len(begun) > 1 for begun in starts])
+        shares = self._shares(wrong, silent, staged)
+        far = np.array([seen.max_steps > (1.0 + _TOO_FAR) * seen.steps[-1] for seen in observed]) & ~staged
+        shares[far] = [float(candidate is EARLY) for candidate in CANDIDATES]
         wrong = np.where(np.isnan(wrong) & (shares == 0.0), 0.0, wrong)
         values = (shares * ends).sum(axis=1)
         # Of each curve, how far it was off from the earliest moment, whence the way was as far as it is now.
         off = np.full(len(observed), np.nan)
         for row in range(len(observed)):
             own = np.flatnonzero(owner == row)
-            if len(own):
+            if len(own) and not far[row]:
                 off[row] = (shares[row] @ excess[own[-1]]).mean() / sizes[row]
         last = np.array([seen.metric[-1] for seen in observed])
         values = np.maximum(shrunk(values, last, off * sizes, sweeps), lowest)
