@@ -83,3 +83,15 @@ def test_own_and_general_networks_have_half_of_the_say_each(
     other = general.calibration.log_odds(said_by_general, fitted.correction)
     read = fitted.read(said)
     np.testing.assert_allclose(np.log(read / (1 - read)), (own + other) / 2, rtol=1e-6)
+
+
+def test_a_market_that_did_not_rise_in_validation_is_not_tuned(minutes: Minutes, split: Split) -> None:
+    """Else it would learn to say "never", which no validation of that kind could hold against it."""
+    model = revpred()
+    model.training = Training(epochs=1)
+    rises = minutes.highest_next_hour > minutes.prices
+    quiet = ~rises[split.validation.market, split.validation.minute] | (split.validation.market != 1)
+    validation = Samples(split.validation.market[quiet], split.validation.minute[quiet])
+    model.fit(minutes, split.train, validation)
+    assert model.common is not None
+    assert [group.fitted == model.common for group in model.groups] == [False, True, False]

@@ -124,7 +124,8 @@ class NetworkModel:
         self.common = start.fitted
         for row in rows:
             own = np.array([row])
-            tunes = len(validation.of(row)) > 0
+            # Where validation holds no rise, to say "never" is always better there: that is no tuning.
+            tunes = self._rises(minutes, validation, row) >= MIN_RISES
             self.groups.append(self._tuned(*parts, own, start) if tunes else replace(start, markets=own))
         for number in range(1, _GENERALS + 1):
             other = replace(self.training, seed=self.training.seed + number * _GENERAL_SEED)
@@ -175,15 +176,19 @@ class NetworkModel:
             return TributaryNetwork(self.hidden)
         return RevPredNetwork(self.hidden, self.dropout)
 
+    def _rises(self, minutes: Minutes, samples: Samples, row: int) -> int:
+        """Of how many of a market's samples the price rose within the hour."""
+        own = samples.of(row)
+        return int((minutes.highest_next_hour[row, own.minute] > minutes.prices[row, own.minute]).sum())
+
     def _can_learn(self, minutes: Minutes, training: Samples, validation: Samples, row: int) -> bool:
-        own = training.of(row)
-        rose = minutes.highest_next_hour[row, own.minute] > minutes.prices[row, own.minute]
-        if len(own) and rose.sum() >= MIN_RISES and (self.shared or len(validation.of(row))):
+        number, rises = len(training.of(row)), self._rises(minutes, training, row)
+        if rises >= MIN_RISES and (self.shared or len(validation.of(row))):
             return True
         # Laplace's rule: what never happened is not impossible.
-        self.constants[row] = float((rose.sum() + 1) / (len(own) + 2))
+        self.constants[row] = (rises + 1) / (number + 2)
         warnings.warn(
-            f"{self.name}: {minutes.markets[row]} rose in {int(rose.sum())} of {len(own)} training minutes, "
+            f"{self.name}: {minutes.markets[row]} rose in {rises} of {number} training minutes, "
             f"too few to learn from; it gets the constant {self.constants[row]:.4f}",
             stacklevel=3,
         )
