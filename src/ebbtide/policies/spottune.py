@@ -183,10 +183,9 @@ class SpotTune:
                 for lease in view.leases_of(job.job_id)
                 if math.isinf(lease.revoke_at_s) and lease.lease_id not in given_back
             ]
-            resting = memory["chosen"] is None and job.job_id in memory["paused"]
-            chosen = memory["chosen"]
-            dropped = chosen is not None and job.job_id in memory["paused"] and job.job_id not in chosen
-            if job.is_finished or held or resting or dropped:
+            # Paused at theta, it waits for the choice, and goes on if it is among the chosen.
+            waits = job.job_id in memory["paused"] and job.job_id not in (memory["chosen"] or ())
+            if job.is_finished or held or waits:
                 continue
             offer = self._best(view, job, times)
             if offer is None:
