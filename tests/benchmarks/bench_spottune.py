@@ -11,6 +11,7 @@ import ebbtide as eb
 from ebbtide.experiments.spottune_study import forecasts
 from ebbtide.experiments.sweeps import Sweep, sweeps_of
 from ebbtide.learning_curves.methods import table_two_curves
+from ebbtide.policies.offers import StepCost
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.revocation.minutes import minutes_of
@@ -36,8 +37,8 @@ def test_sixteen_trials_twenty_starts_six_workloads_four_policies(
     starts = [float(minutes.times_s[60 * 1440 + 4_000 * number]) for number in range(STARTS)]
     baselines: list[Policy] = [eb.CheapestSpot(), eb.FastestSpot()]
     ours: list[Policy] = [
-        SpotTune(theta=1.0, forecast=known, name="spottune-full"),
-        SpotTune(theta=0.7, forecast=known, name="spottune"),
+        SpotTune(theta=1.0, provisioner=StepCost(known), name="spottune-full"),
+        SpotTune(theta=0.7, provisioner=StepCost(known), name="spottune"),
     ]
     benchmark.pedantic(lambda: replayed_s(sweeps, [*baselines, *ours], auction_2015, starts), rounds=1)
     floor_s = replayed_s(sweeps, baselines, auction_2015, starts)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.workloads.throughput import StepTimes, ThroughputModel, Throughputs, step_times_of
+from ebbtide.workloads.throughput import StepTimes, ThroughputModel, step_times_of
 
 LARGE, QUADRUPLE = (default_catalogue().instance_type("aws", name) for name in ("r4.large", "m4.4xlarge"))
 
@@ -67,21 +67,8 @@ def test_the_start_by_cores_alone_falls_with_cores() -> None:
     assert model.seconds_per_step(LARGE) / model.seconds_per_step(QUADRUPLE) == pytest.approx(8.0)
 
 
-def test_what_was_seen_counts_and_carries_over() -> None:
-    known = Throughputs({"a": ThroughputModel(1.0, 0.9), "b": ThroughputModel(2.0, 0.9)})
-    before_large, before_other = (known.seconds_per_step(machine, "a") for machine in (LARGE, QUADRUPLE))
-    known.observe(LARGE, "a", 10, 10 * before_large * 1.5)
-    assert known.seconds_per_step(LARGE, "a") == pytest.approx(before_large * 1.5)
-    assert known.seconds_per_step(QUADRUPLE, "a") == pytest.approx(before_other * 1.5)
-    assert known.seconds_per_step(LARGE, "b") == pytest.approx(2.0 * before_large)
-    known.observe(QUADRUPLE, "a", 10, 10.0)
-    assert known.seconds_per_step(QUADRUPLE, "a") == pytest.approx(1.0)
-
-
 def test_bad_numbers_are_told() -> None:
     with pytest.raises(InputError, match="must be positive"):
         StepTimes().observed(0, 1.0)
     with pytest.raises(InputError, match="must be positive"):
         ThroughputModel.fitted({1: -1.0})
-    with pytest.raises(InputError, match="no throughput model"):
-        Throughputs({}).seconds_per_step(LARGE, "x")

@@ -22,12 +22,15 @@ from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot
+from ebbtide.policies.bidding import BestBid
+from ebbtide.policies.offers import Provisioner, StepCost
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.revocation.forecasts import Forecast, Foresight, Learnt, PastFrequency
 from ebbtide.revocation.minutes import Minutes, minutes_of
 from ebbtide.revocation.models import revpred, tributary
 from ebbtide.revocation.network_model import NetworkModel
+from ebbtide.revocation.passage import ForeseenPassages
 from ebbtide.revocation.splits import split_at
 from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 
@@ -86,21 +89,29 @@ def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tel
     return found
 
 
-def policies_of(known: Mapping[str, Forecast]) -> list[Policy]:
-    """The paper's four, the same with other forecasts, and with the published delta."""
-    learnt = known["revpred"]
+def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Policy]:
+    """The paper's four, the same with other forecasts, as published, and with market and max price together."""
+    learnt = StepCost(known["revpred"])
+    published = StepCost(known["revpred"], delta=None, doubt=0.0)
+    bound = BestBid(ForeseenPassages(prices), doubt=0.0)
+    rivals = ("tributary", "past-frequency", "foresight")
     return [
         CheapestSpot(),
         FastestSpot(),
-        SpotTune(theta=1.0, forecast=learnt, name="spottune-full"),
-        SpotTune(theta=0.7, trains_on=False, forecast=learnt, name="spottune"),
-        SpotTune(theta=0.7, forecast=learnt, name="spottune-and-best-three"),
-        SpotTune(theta=0.7, trains_on=False, forecast=known["tributary"], name="spottune-tributary"),
-        SpotTune(theta=0.7, trains_on=False, forecast=known["past-frequency"], name="spottune-past-frequency"),
-        SpotTune(theta=0.7, trains_on=False, forecast=known["foresight"], name="spottune-foresight"),
-        SpotTune(theta=0.7, trains_on=False, forecast=learnt, delta=None, stays=False, parallel=1.0,
+        SpotTune(theta=1.0, provisioner=learnt, name="spottune-full"),
+        _at_theta(learnt, "spottune"),
+        SpotTune(theta=0.7, provisioner=learnt, name="spottune-and-best-three"),
+        *(_at_theta(StepCost(known[name]), f"spottune-{name}") for name in rivals),
+        SpotTune(theta=0.7, trains_on=False, provisioner=published, stays=False, parallel=1.0,
                  name="spottune-published"),
+        _at_theta(BestBid(), "spottune-bid"),
+        _at_theta(bound, "spottune-bid-foresight"),
     ]  # fmt: skip
+
+
+def _at_theta(provisioner: Provisioner, name: str, theta: float = 0.7) -> SpotTune:
+    """SpotTune as the paper reckons it: its cost ends where the best are chosen."""
+    return SpotTune(theta=theta, trains_on=False, provisioner=provisioner, name=name)
 
 
 def study(
@@ -141,11 +152,11 @@ def study(
             curves=sweep.curves,
         ).outcomes  # fmt: skip
 
-    full = SpotTune(theta=1.0, forecast=known["revpred"], name="spottune-full")
+    full = SpotTune(theta=1.0, provisioner=StepCost(known["revpred"]), name="spottune-full")
     outcomes, without = {}, {}
     for sweep in sweeps:
         tell(f"running {sweep.name}")
-        outcomes[sweep.name] = run(sweep, policies_of(known), "ec2-second")
+        outcomes[sweep.name] = run(sweep, policies_of(known, prices), "ec2-second")
         without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
     return Study(outcomes, without)
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from ebbtide.errors import unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
+from ebbtide.policies.bidding import BestBid
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 
@@ -17,6 +18,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "reactive": Reactive,
     "spottune": SpotTune,
     "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
+    "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
 }
 
 

@@ -7,12 +7,13 @@ prefers machines likely to be revoked, and gives a machine back after an hour.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ebbtide.learning_curves.calibration import default_calibration
+from ebbtide.learning_curves.curves import Bools
 from ebbtide.learning_curves.early_curve import EarlyCurve
 from ebbtide.learning_curves.predictions import observed
 from ebbtide.market.billing import Refund
@@ -20,9 +21,9 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Wake
+from ebbtide.policies.offers import Offer, Provisioner, StepCost
 from ebbtide.policies.step_times import ObservedStepTimes
 from ebbtide.policies.view import View
-from ebbtide.revocation.forecasts import Forecast, RecentFrequency
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.progress import JobProgress
 
@@ -30,8 +31,8 @@ from ebbtide.workloads.progress import JobProgress
 _LOOP_S = 10.0
 _LOOK_AGAIN_S = 600.0
 
-# Delta as published (Algorithm 1, line 4), USD per hour.
-PUBLISHED_DELTA_USD = (0.00001, 0.2)
+# Of the time up to a deadline, what may be planned for training; the rest is for starting, moving and waiting.
+_TRAINING_SHARE = 0.8
 
 # Of a trial, how often it is looked at whether it has converged.
 _CONVERGENCE_CHECKS = 10
@@ -45,15 +46,14 @@ class SpotTune:
         theta: Trials are predicted from this share of their steps; 1: all are trained to the end.
         mcnt: So many trials, the best by prediction, are chosen.
         trains_on: Train the chosen to the end; else they are ended, too, where they were predicted.
-        delta: How far the max price is above the price: a share of it, drawn evenly from this interval; None: as
-            published, 0.00001 to 0.2 USD per hour.
-        forecast: Foretells revocations.
+        provisioner: Reckons what a step costs in each market, and the max price to ask for.
         stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
             move every hour whatever it costs, as Algorithm 1 has it.
-        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a
-            dear machine that is what the hour costs. 0 is Eq. 1.
         parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
         predictor: Of where curves end; None: EarlyCurve as calibrated.
+        maximise: The metric is better the higher it is.
+        deadline_s: Seconds from the start by which all should be done: dearer machines are taken where cheaper
+            ones would be too slow.
         name: For tables.
         wakes_on: Nothing but what is always delivered.
     """
@@ -61,12 +61,12 @@ class SpotTune:
     theta: float = 0.7
     mcnt: int = 3
     trains_on: bool = True
-    delta: tuple[float, float] | None = (0.05, 0.1)
-    forecast: Forecast = field(default_factory=RecentFrequency)
+    provisioner: Provisioner = field(default_factory=StepCost)
     stays: bool = True
-    doubt: float = 0.1
     parallel: float = 0.5
     predictor: EarlyCurve | None = None
+    maximise: bool = False
+    deadline_s: float = math.inf
     name: str = "spottune"
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -74,7 +74,7 @@ class SpotTune:
         memory = view.memory
         times = ObservedStepTimes.in_memory(memory, self.parallel)
         if any(event.wake is Wake.START for event in view.events):
-            memory["paused"], memory["chosen"] = [], None
+            memory["paused"], memory["chosen"], memory["started_s"] = [], None, view.now_s
             for job in view.jobs:
                 yield from self._milestones(view, job)
         for job in view.jobs:
@@ -114,7 +114,7 @@ class SpotTune:
         """A trial has come to theta, or to a look at whether it has converged."""
         if job.is_finished:
             return
-        steps, metric = view.measured(job.job_id)
+        steps, metric = self._measured(view, job)
         if len(steps) and (not math.isfinite(metric[-1]) or self._predictor().has_converged(metric)):
             yield Stop(job.job_id)
             return
@@ -139,24 +139,29 @@ class SpotTune:
                     continue
                 if view.now_s < due_s:
                     continue
-                if self.stays and not self._moving_is_cheaper(view, job, lease.market, times):
+                if self.stays and self._stays(view, job, lease.market, times):
                     looks[str(lease.lease_id)] = view.now_s + _LOOK_AGAIN_S
                     yield WakeAt(view.now_s + _LOOK_AGAIN_S)
                     continue
                 given_back.append(lease.lease_id)
                 yield Release(lease.lease_id)
 
-    def _moving_is_cheaper(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
-        offers = self._offers(view, job, times)
-        staying = times.of_all(view, job, [here])[0] * view.mean_price(here, HOUR_S)
+    def _stays(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
+        """Whether no offer is cheaper than staying, the time of moving reckoned."""
+        markets, seconds = self._usable(view, job, times)
+        place = markets.index(here)
+        if not self._in_time(view, job, seconds)[place]:
+            return False
         vcpus = view.machine(here).vcpus
         moving_s = job.job.save_s(vcpus) + job.job.restore_s(vcpus)
-        return min(cost for _, _, cost in offers) * (1.0 + moving_s / HOUR_S) < staying
+        best = self._best(view, job, times)
+        staying = self.provisioner.staying(view, place, markets, seconds)
+        return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
 
     def _select(self, view: View) -> Iterator[Action]:
         """Predict where every trial ends; train the best on, end the others (lines 48 to 53)."""
         waiting = [view.jobs[job_id] for job_id in view.memory["paused"]]
-        seen = [observed(*view.measured(job.job_id), job.job.steps, "sweep") for job in waiting]
+        seen = [observed(*self._measured(view, job), job.job.steps, "sweep") for job in waiting]
         ends = [end.value for end in self._predictor().ends(seen)]
         ranked = sorted(zip(ends, (job.job_id for job in waiting), strict=True))
         chosen = [job_id for _, job_id in ranked[: self.mcnt]]
@@ -164,6 +169,11 @@ class SpotTune:
         for job in waiting:
             if job.job_id not in chosen or not self.trains_on:
                 yield Stop(job.job_id)
+
+    def _measured(self, view: View, job: JobProgress) -> tuple[Floats, Floats]:
+        """Steps and metric so far, turned so that lower is better."""
+        steps, metric = view.measured(job.job_id)
+        return steps, -metric if self.maximise else metric
 
     def _predictor(self) -> EarlyCurve:
         return self.predictor or default_calibration().everywhere
@@ -191,37 +201,33 @@ class SpotTune:
             if offer is None:
                 yield WakeAt(view.now_s + 5 * 60.0)
             else:
-                market, max_price = offer
-                yield Request(market, max_price, job=job.job_id)
+                yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
 
-    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[Market, float] | None:
-        """getBestInst: the market of least expected step cost, and the max price to ask for (Eq. 1, 2)."""
+    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
+        """getBestInst: of the markets where the trial ends in time, the one of least expected step cost."""
         offers = self._offers(view, job, times)
         if not offers:
             return None
-        market, max_price, _ = min(offers, key=lambda offer: (offer[2], offer[0]))
-        return market, max_price
+        in_time = self._in_time(view, job, np.array([offer.seconds_per_step for offer in offers]))
+        kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
+        return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
 
-    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[tuple[Market, float, float]]:
-        """Of each usable market, the max price to ask for and the expected cost of a step."""
-        usable = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
-        if not usable:
+    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[Offer]:
+        markets, seconds = self._usable(view, job, times)
+        if not markets:
             return []
-        if view.billing.refund is Refund.WITHIN_FIRST_HOUR:
-            max_prices = self._max_prices(view, usable)
-            p = self.forecast.probabilities(view, usable, max_prices)
-        else:
-            # Nothing is gained by being revoked.
-            max_prices, p = np.full(len(usable), math.inf), np.zeros(len(usable))
-        mean = np.array([view.mean_price(market, HOUR_S) for market in usable])
-        seconds = np.array(times.of_all(view, job, usable))
-        # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.
-        p = p * np.minimum((self._end(view, job) - job.steps_done) * seconds / HOUR_S, 1.0)
-        cost = seconds * (1.0 - p + self.doubt) * mean
-        return list(zip(usable, max_prices.tolist(), cost.tolist(), strict=True))
+        left = self._end(view, job) - job.steps_done
+        return self.provisioner.offers(view, job, left, markets, seconds)
 
-    def _max_prices(self, view: View, markets: Sequence[Market]) -> Floats:
-        prices = np.array([view.price(market) for market in markets])
-        if self.delta is None:
-            return np.asarray(prices + view.random.uniform(*PUBLISHED_DELTA_USD, len(markets)))
-        return np.asarray(prices * (1.0 + view.random.uniform(*self.delta, len(markets))))
+    def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
+        """Where the trial can run, and its seconds per step there."""
+        markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
+        return markets, np.array(times.of_all(view, job, markets))
+
+    def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:
+        """Which seconds per step let the trial end by the deadline; if none does, the least."""
+        if math.isinf(self.deadline_s):
+            return np.ones(len(seconds), dtype=bool)
+        left_s = self.deadline_s - (view.now_s - view.memory["started_s"])
+        able = seconds * job.steps_left <= _TRAINING_SHARE * left_s
+        return able if able.any() else np.asarray(seconds <= seconds.min())

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ebbtide.market.markets import Market
 from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
 from ebbtide.revocation.network_model import NetworkModel
+from ebbtide.revocation.passage import CELL_S, PricesSoFar, highest_rises
 from ebbtide.revocation.splits import Samples
 from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 
@@ -23,23 +23,6 @@ from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 _RISES = np.geomspace(1e-4, 30.0, 24)
 
 _HOUR_MIN = 60
-
-
-class PricesSoFar(Protocol):
-    """A moment, and the prices up to it: what a policy's view shows."""
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since 1970."""
-        ...
-
-    def price(self, market: Market) -> float:
-        """Now, USD per hour."""
-        ...
-
-    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
-        """Change points of the last `duration_s`, the price in force at their beginning carried in."""
-        ...
 
 
 class Forecast(Protocol):
@@ -80,41 +63,23 @@ class RecentFrequency:
 
     Attributes:
         days: How far back.
-        every_s: Between the hours counted.
         name: For tables.
     """
 
     days: float = 7.0
-    every_s: float = 5 * MINUTE_S
     name: str = "recent-frequency"
 
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
         found = np.empty(len(markets))
         for place, market in enumerate(markets):
-            rises = self._rises(*view.past_prices(market, self.days * DAY_S), view.now_s)
+            times_s, prices = view.past_prices(market, self.days * DAY_S)
+            first_s = times_s[0] if len(times_s) else view.now_s
+            rises = highest_rises(times_s, prices, np.arange(first_s, view.now_s - HOUR_S, CELL_S))[:, -1]
             now = view.price(market)
             above = np.count_nonzero(rises > max_prices[place] / now - 1.0)
             # Laplace's rule: what was not seen is not impossible.
             found[place] = 1.0 if now > max_prices[place] else (above + 1.0) / (len(rises) + 2.0)
         return found
-
-    def _rises(self, times_s: Floats, prices: Floats, now_s: float) -> Floats:
-        """By how much the price rose within each past hour that is over, as a share of it."""
-        if not len(times_s):
-            return np.empty(0)
-        cells = int(HOUR_S / self.every_s)
-        begins = np.arange(times_s[0], now_s - HOUR_S, self.every_s)
-        edges = np.concatenate([begins, begins[-1:] + self.every_s * np.arange(1, cells + 1)])
-        if not len(begins):
-            return np.empty(0)
-        held = prices[np.searchsorted(times_s, edges, side="right") - 1]
-        # The highest of each cell: what was in force at its beginning, and what was set in it.
-        highest = held[:-1].copy()
-        cell = np.searchsorted(edges, times_s, side="right") - 1
-        inside = (cell >= 0) & (cell < len(highest))
-        np.maximum.at(highest, cell[inside], prices[inside])
-        rises: Floats = sliding_window_view(highest, cells).max(axis=1)[: len(begins)] / held[: len(begins)] - 1.0
-        return rises
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +102,13 @@ class PastFrequency:
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
         minute = _minute(self.minutes, view.now_s)
         found = np.zeros(len(markets))
-        rows = self.minutes.rows(markets)
-        for place, row in enumerate(rows):
+        now = _now(view, markets)
+        for place, row in enumerate(self.minutes.rows(markets)):
             rises = self._sorted_rises(int(row), minute)
-            price = self.minutes.prices[row, minute]
-            above = len(rises) - int(np.searchsorted(rises, max_prices[place] / price - 1.0, side="right"))
+            above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now[place] - 1.0, side="right"))
             # Laplace's rule: what was not seen is not impossible.
             found[place] = (above + 1.0) / (len(rises) + 2.0)
-        return np.where(self.minutes.prices[rows, minute] > max_prices, 1.0, found)
+        return np.where(now > max_prices, 1.0, found)
 
     def _sorted_rises(self, row: int, minute: int) -> Floats:
         """Rises of the past hours, least first; of the quarter of an hour, since they hardly change within it."""
@@ -182,7 +146,8 @@ class Learnt:
         minute = _minute(self.minutes, view.now_s)
         place, table = self._look(minute // self.every_min * self.every_min)
         rows = self.minutes.rows(markets)
-        log_rise = np.log(np.maximum(max_prices / self.minutes.prices[rows, minute] - 1.0, _RISES[0]))
+        now = _now(view, markets)
+        log_rise = np.log(np.maximum(max_prices / now - 1.0, _RISES[0]))
         at = np.clip(np.interp(log_rise, np.log(_RISES), np.arange(len(_RISES))), 0, len(_RISES) - 1)
         low = np.minimum(at.astype(int), len(_RISES) - 2)
         share = at - low
@@ -190,8 +155,8 @@ class Learnt:
         answers = table[place[rows]]
         each = np.arange(len(rows))
         found = (1 - share) * answers[each, low] + share * answers[each, low + 1]
-        # A market that the model does not know, or that has no hour of past: it may as well be revoked as not.
-        return np.where(self.minutes.prices[rows, minute] > max_prices, 1.0, np.where(known, found, 0.5))
+        # Of a market that the model does not know, or that has no hour of past, nothing is hoped for: it is paid.
+        return np.where(now > max_prices, 1.0, np.where(known, found, 0.0))
 
     def look_ahead(self, minutes: Integers) -> None:
         """Ask the model about many moments at once: in one batch it is faster than one by one.
@@ -215,7 +180,7 @@ class Learnt:
             place[samples.market[own]] = np.arange(len(own))
             self._looks[int(look)] = (
                 place,
-                np.concatenate([answers[own], np.full((1, len(_RISES)), 0.5, np.float32)]),
+                np.concatenate([answers[own], np.zeros((1, len(_RISES)), np.float32)]),
             )
 
     def _look(self, minute: int) -> tuple[Integers, Floats32]:
@@ -239,6 +204,11 @@ class Foresight:
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
         rows, minute = self.minutes.rows(markets), _minute(self.minutes, view.now_s)
         return np.asarray(self.minutes.highest_next_hour[rows, minute] > max_prices, dtype=float)
+
+
+def _now(view: PricesSoFar, markets: Sequence[Market]) -> Floats:
+    """Prices at this very moment: a price may have fallen since the last whole minute."""
+    return np.array([view.price(market) for market in markets])
 
 
 def _minute(minutes: Minutes, time_s: float) -> int:

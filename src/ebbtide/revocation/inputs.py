@@ -46,6 +46,13 @@ def transformed(features: Floats32) -> Floats32:
     return result
 
 
+def excerpt(minutes: Minutes, samples: Samples) -> tuple[Floats32, Samples]:
+    """The `transformed` features that the samples and their past need, and the samples' places among them."""
+    first = max(int(samples.minute.min(initial=len(minutes.times_s))) - WINDOW + 1, 0)
+    last = int(samples.minute.max(initial=first)) + 1
+    return transformed(minutes.features[:, first:last]), Samples(samples.market, samples.minute - first)
+
+
 def fit_scaling(table: Floats32, samples: Samples, markets: int) -> Scaling:
     """Fit on the samples alone; a market without any has the usual price of all.
 

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from ebbtide.market.markets import Market
 from ebbtide.revocation.inputs import (
     Scaling,
+    excerpt,
     fit_scaling,
     max_price_inputs,
     present,
@@ -58,7 +59,7 @@ class Logistic:
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
         place = places(self.markets, minutes.markets, np.unique(samples.market))
-        table = transformed(minutes.features)
+        table, placed = excerpt(minutes, samples)
         prices = prices_of(minutes, samples)
         result = np.empty_like(max_prices)
         for row in np.unique(samples.market):
@@ -68,7 +69,7 @@ class Logistic:
                 if isinstance(model, float):
                     result[part] = model
                     continue
-                some = Samples(samples.market[part], samples.minute[part])
+                some = Samples(placed.market[part], placed.minute[part])
                 inputs = self._inputs(table, some, prices[part], max_prices[part])
                 result[part] = model.predict_proba(inputs)[:, 1].reshape(len(part), -1)
         return certain(result, max_prices / prices[:, None])

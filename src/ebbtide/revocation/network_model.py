@@ -17,6 +17,7 @@ from ebbtide.revocation.calibration import Calibration, fitted_to
 from ebbtide.revocation.correction import Correction
 from ebbtide.revocation.inputs import (
     Scaling,
+    excerpt,
     fit_scaling,
     max_price_inputs,
     present,
@@ -139,7 +140,7 @@ class NetworkModel:
         place = places(self.markets, minutes.markets, np.unique(samples.market))
         own_market = place[samples.market]
         group = self._group_of()[own_market]
-        inputs = _Inputs(self, minutes, transformed(minutes.features), samples, place, max_prices)
+        inputs = _Inputs(self, *excerpt(minutes, samples), prices_of(minutes, samples), place, max_prices)
         with torch.inference_mode():
             own = self._ask_own(inputs, group)
             general = np.zeros((len(self.generals), *max_prices.shape), np.float32)
@@ -284,15 +285,11 @@ class _Inputs:
     """Samples and max prices, laid out for networks part by part."""
 
     model: NetworkModel
-    minutes: Minutes
     table: Floats32
     samples: Samples
+    prices: Floats
     place: Integers
     max_prices: Floats
-
-    @property
-    def prices(self) -> Floats:
-        return prices_of(self.minutes, self.samples)
 
     def tensors(self, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
         """Records, present records and max prices of some samples."""
@@ -300,7 +297,7 @@ class _Inputs:
         assert fitted is not None
         scaling = Scaling(fitted.usual_log_price[self.place], fitted.mean, fitted.deviation)
         some = Samples(self.samples.market[rows], self.samples.minute[rows])
-        asked = max_price_inputs(prices_of(self.minutes, some)[:, None], self.max_prices[rows])
+        asked = max_price_inputs(self.prices[rows][:, None], self.max_prices[rows])
         return (
             torch.from_numpy(windows(self.table, some, scaling)),
             torch.from_numpy(present(self.table, some, scaling)),

@@ -6,9 +6,8 @@ A step has a part that more cores share and a part that they do not (Amdahl). On
 
 where a vCPU that is one of two threads of a core counts for `THREAD_YIELD` of a core (two threads of one core do
 some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). Price
-does not enter: of two machines, the dearer need not be the faster (SpotTune Fig. 6). Once steps have been seen on
-a machine, what was seen counts; and what it differs from the model by holds for the same setting on others, too,
-until it is seen there.
+does not enter: of two machines, the dearer need not be the faster (SpotTune Fig. 6). Policies correct it by what
+they see (`policies/step_times.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
@@ -126,53 +125,6 @@ class ThroughputModel:
         clock_ghz, threads = _core(machine.name)
         cores = machine.vcpus * (THREAD_YIELD if threads == 2 and machine.vcpus > 1 else 1.0)
         return self.one_core_s * (1.0 - self.parallel + self.parallel / cores) * self.clock_ghz / clock_ghz
-
-
-@dataclass
-class Throughputs:
-    """M[instance][setting]: the model, corrected by what has been observed.
-
-    Attributes:
-        models: By setting.
-        seen: Observed, by (instance type, setting).
-    """
-
-    models: Mapping[str, ThroughputModel]
-    seen: dict[tuple[str, str], StepTimes] = field(default_factory=dict)
-    _machines: dict[str, InstanceType] = field(default_factory=dict, repr=False)
-
-    def observe(self, machine: InstanceType, setting: str, steps: float, seconds: float) -> None:
-        """Note a block of steps.
-
-        Raises:
-            InputError: Steps or seconds are not positive, or the setting is unknown.
-        """
-        self._model(setting)
-        key = machine.name, setting
-        self.seen[key] = self.seen.get(key, StepTimes()).observed(steps, seconds)
-        self._machines[machine.name] = machine
-
-    def seconds_per_step(self, machine: InstanceType, setting: str) -> float:
-        """As observed on this type, else as the model has it, scaled by what the setting showed on other types.
-
-        Raises:
-            InputError: The setting is unknown.
-        """
-        model = self._model(setting)
-        own = self.seen.get((machine.name, setting))
-        if own is not None:
-            return own.mean_s
-        logs, weight = 0.0, 0.0
-        for (name, other), times in self.seen.items():
-            if other == setting:
-                logs += times.steps * math.log(times.mean_s / model.seconds_per_step(self._machines[name]))
-                weight += times.steps
-        return model.seconds_per_step(machine) * (math.exp(logs / weight) if weight else 1.0)
-
-    def _model(self, setting: str) -> ThroughputModel:
-        if setting not in self.models:
-            raise InputError(f"setting {setting} has no throughput model; known: {', '.join(self.models)}")
-        return self.models[setting]
 
 
 @cache
