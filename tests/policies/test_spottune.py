@@ -77,10 +77,10 @@ def test_who_foresees_revocations_trains_for_nothing() -> None:
     blind = run(SpotTune(provisioner=StepCost(Never(), delta=(10.0, 10.0))), [job(36_000)], prices)
     assert free.finished
     assert free.refund_usd > 0
-    assert free.cost_usd < 0.7 * blind.cost_usd
+    assert free.cost_usd < 0.9 * blind.cost_usd
     by_frequency = run(SpotTune(provisioner=StepCost(PastFrequency(minutes, days=0.9), doubt=0.1)), [job(36_000)], prices)
     assert by_frequency.refund_usd > 0
-    assert by_frequency.cost_usd < 0.7 * blind.cost_usd
+    assert by_frequency.cost_usd < 0.9 * blind.cost_usd
 
 
 def test_after_an_hour_a_machine_is_given_back_as_algorithm_1_has_it() -> None:
