@@ -20,7 +20,7 @@ from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.policies.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Event, Wake
 from ebbtide.policies.protocol import Policy
 from ebbtide.workloads.job import Job
@@ -84,6 +84,7 @@ class Engine:
         self._timers_set = 0
         self._unfinished = len(self.jobs)
         self._rates: dict[tuple[int, str, str], float] = {}
+        self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
         self._list_prices: dict[Market, float | None] = {}
 
@@ -94,7 +95,7 @@ class Engine:
         try:
             self._ask([Event(Wake.START, start_s)])
             decided_at, decided = start_s, 0
-            while self._unfinished:
+            while self._unfinished and not (self._gave_up and not self._open):
                 events = self._next_events()
                 if events is None:
                     break
@@ -253,12 +254,21 @@ class Engine:
                 self._provider.save(job)
             case Stop(job):
                 self._provider.stop(job)
+            case GiveUp(reason):
+                self._give_up(reason)
             case WakeAt(time_s):
                 self._set_timer(time_s, Wake.TIMER)
             case WakeAtStep(job, step):
                 self._provider.wake_at_step(job, step)
             case _:
                 raise PolicyError(f"policy {self.policy.name} answered {action!r}, which is no action")
+
+    def _give_up(self, reason: str) -> None:
+        self._gave_up = reason
+        if self._record:
+            self._remember("gave up", -1, -1, reason)
+        for lease in list(self._open.values()):
+            self._release(lease, save=True)
 
     def _request(self, request: Request) -> None:
         if request.on_demand and self.on_demand_price(request.market) is None:
@@ -388,6 +398,7 @@ class Engine:
             self.ledger,
             self.timeline,
             self._decisions,
+            self._gave_up,
         )
 
 

@@ -30,6 +30,7 @@ class Outcome:
         ledger: Every charge and refund.
         timeline: Every event, if it was recorded.
         decisions: How often the policy was asked.
+        gave_up: Why the policy ended the run before all was done; empty: it did not.
     """
 
     policy: str
@@ -46,6 +47,7 @@ class Outcome:
     ledger: Ledger
     timeline: Timeline
     decisions: int
+    gave_up: str = ""
 
     @property
     def makespan_s(self) -> float:
@@ -53,7 +55,7 @@ class Outcome:
         return self.end_s - self.start_s
 
     def __str__(self) -> str:
-        end = "finished" if self.finished else "not finished"
+        end = "finished" if self.finished else f"gave up ({self.gave_up})" if self.gave_up else "not finished"
         return (
             f"{self.policy}: {end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
             f"(refunded {self.refund_usd:.4f}); {len(self.leases)} leases, {self.revocations} revoked, "

@@ -61,6 +61,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the run: save every job, give every machine back, leave unfinished what is unfinished."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Ask again at this time."""
 
@@ -75,4 +82,4 @@ class WakeAtStep:
     step: int
 
 
-Action = Request | Release | Assign | Save | Stop | WakeAt | WakeAtStep
+Action = Request | Release | Assign | Save | Stop | GiveUp | WakeAt | WakeAtStep

@@ -1,0 +1,167 @@
+"""A cap on spending around any policy: it stops renting before the cap can be passed and keeps checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ebbtide.errors import InputError
+from ebbtide.market.billing import ON_DEMAND, Billing
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.policies.actions import Action, GiveUp, Release, Request, WakeAt
+from ebbtide.policies.events import Wake
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.view import View
+
+# A machine that could not be paid for so long is not rented at all.
+_LEAST_USE_S = 10 * 60.0
+
+# Beyond two saves (one may be under way), to end a machine.
+_ENDING_S = 15.0
+
+# Without a list price, a request without a max price gets the price times this.
+_MOST_RISE = 3.0
+
+
+@dataclass(frozen=True)
+class WithinBudget:
+    """Another policy, whose requests are let through while they can be paid.
+
+    Every lease is reckoned at the most that it can cost: its max price. A request without one gets the list price.
+    What is counted as spent is what the ledger will show if all is given back now, no refund hoped for. Only a
+    price that leaps above a max price while the machine's notice runs could cost more than was reckoned; then the
+    machine is given back at once, unsaved.
+
+    Attributes:
+        policy: Decides.
+        budget_usd: Never spent more.
+    """
+
+    policy: Policy
+    budget_usd: float
+
+    def __post_init__(self) -> None:
+        if not self.budget_usd > 0:
+            raise InputError(f"budget_usd is {self.budget_usd:g}; it must be positive")
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return self.policy.wakes_on | {Wake.PRICE}
+
+    def decide(self, view: View) -> Iterable[Action]:
+        inner = [e for e in view.events if e.wake is not Wake.PRICE or Wake.PRICE in self.policy.wakes_on]
+        if not inner:
+            moved = {event.market for event in view.events}
+            leases = [lease for lease in view.leases if lease.market in moved]
+            above = [lease for lease in leases if _price(view, lease) > _bound(lease)]
+            if above:
+                yield from self._watch(view, [], above)
+            return
+        if view.memory.get("gave_up"):
+            return
+        wanted = list(self.policy.decide(view))
+        kept = [capped for action in wanted if (capped := self._capped(view, action)) is not None]
+        yield from self._affordable(view, kept)
+
+    def _affordable(self, view: View, actions: list[Action]) -> Iterator[Action]:
+        """The actions, without the requests that cannot be paid; gives up where nothing is left to run on."""
+        coming: list[Request] = []
+        refused = False
+        for action in actions:
+            if isinstance(action, Request):
+                if self._request_usd(view, [*coming, action]) > self.budget_usd:
+                    refused = True
+                    continue
+                coming.append(action)
+            yield action
+        if refused and not coming and not view.leases:
+            yield from self._give_up(view, [])
+            return
+        yield from self._watch(view, coming, [])
+
+    def _watch(self, view: View, coming: list[Request], above: list[Lease]) -> Iterator[Action]:
+        """Give up if it is time to; else see to being asked when it is."""
+        limit_s = self._limit_s(view, coming)
+        if limit_s <= view.now_s + 1.0:
+            passed = self._most_usd(view, view.leases, view.now_s) > self.budget_usd
+            yield from self._give_up(view, above if passed else [])
+        elif limit_s < math.inf and view.memory.get("look_s") != limit_s:
+            view.memory["look_s"] = limit_s
+            yield WakeAt(limit_s)
+
+    def _give_up(self, view: View, at_once: list[Lease]) -> Iterator[Action]:
+        view.memory["gave_up"] = True
+        for lease in at_once:
+            yield Release(lease.lease_id, save=False)
+        yield GiveUp(f"budget of {self.budget_usd:.2f} USD reached: {view.spent_usd:.2f} USD spent")
+
+    def _capped(self, view: View, action: Action) -> Action | None:
+        """A request with a max price, so that what it can cost is known."""
+        if not isinstance(action, Request) or action.on_demand or math.isfinite(action.max_price_usd_per_hour):
+            return action
+        price, listed = view.price(action.market), view.on_demand_price(action.market)
+        most = max(price, listed) if listed is not None else _MOST_RISE * price
+        return replace(action, max_price_usd_per_hour=most)
+
+    def _limit_s(self, view: View, coming: list[Request]) -> float:
+        """Until when all that is rented can surely be paid; infinity: for ten days at least."""
+        low_s, high_s = view.now_s, view.now_s + 10 * 86_400.0
+        if self._request_usd(view, coming, high_s) <= self.budget_usd:
+            return math.inf
+        while high_s - low_s > 1.0:
+            middle_s = (low_s + high_s) / 2.0
+            fits = self._request_usd(view, coming, middle_s) <= self.budget_usd
+            low_s, high_s = (middle_s, high_s) if fits else (low_s, middle_s)
+        return math.floor(low_s)
+
+    def _request_usd(self, view: View, coming: list[Request], until_s: float | None = None) -> float:
+        """The most that will be spent with these requests; each is used for a least time at least."""
+        now_s = view.now_s
+        usd = self._most_usd(view, view.leases, until_s or now_s)
+        for request in coming:
+            rate = _rate(view, request.market, request.on_demand, request.max_price_usd_per_hour)
+            billing = ON_DEMAND if request.on_demand else view.billing
+            used_s = max((until_s or now_s) - now_s, _LEAST_USE_S) + self._ending_s(view, request.market)
+            usd += request.count * rate * _paid_s(billing, used_s) / 3600.0
+        return usd
+
+    def _most_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
+        """What is spent by a time, at most, if all is given back then."""
+        usd = view.spent_usd
+        for lease in leases:
+            billing = ON_DEMAND if lease.on_demand else view.billing
+            rate = max(_rate(view, lease.market, lease.on_demand, _bound(lease)), _price(view, lease))
+            started_s = lease.started_s if lease.is_charged else view.now_s
+            paid_s = _paid_s(billing, view.now_s - started_s) if lease.is_charged else 0.0
+            due_s = _paid_s(billing, until_s - started_s + self._ending_s(view, lease.market))
+            usd += rate * max(due_s - paid_s, 0.0) / 3600.0
+        return usd
+
+    def _ending_s(self, view: View, market: Market) -> float:
+        """The longest that it takes to save and give back a machine there."""
+        vcpus = view.machine(market).vcpus
+        return 2.0 * max(job.job.save_s(vcpus) for job in view.jobs) + _ENDING_S
+
+
+def _paid_s(billing: Billing, used_s: float) -> float:
+    return math.ceil(max(used_s, billing.minimum_s) / billing.period_s - 1e-9) * billing.period_s
+
+
+def _bound(lease: Lease) -> float:
+    return math.inf if lease.on_demand else lease.max_price_usd_per_hour
+
+
+def _price(view: View, lease: Lease) -> float:
+    return 0.0 if lease.on_demand else view.price(lease.market)
+
+
+def _rate(view: View, market: Market, on_demand: bool, max_price: float) -> float:
+    if on_demand:
+        return view.on_demand_price(market) or 0.0
+    return max_price if math.isfinite(max_price) else view.price(market)

@@ -1,0 +1,90 @@
+"""A budget is never passed, whatever the policy and the prices; what was trained by then is kept."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.markets import C3, R3, START_S, history, job
+
+import ebbtide as eb
+from ebbtide.errors import InputError
+from ebbtide.execution.outcome import Outcome
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.offers import StepCost
+
+NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
+
+
+def run(policy: eb.Policy, jobs: list[eb.Job], prices: eb.PriceHistory, billing: str = "ec2-second") -> Outcome:
+    result = eb.backtest([policy], jobs, prices, billing=billing, starts=[prices.start_s + 86_400], seed=1)
+    (outcome,) = result.outcomes[policy.name]
+    return outcome
+
+
+def test_by_hand_an_hour_of_a_machine_is_what_the_budget_pays() -> None:
+    """0.10 USD an hour and 0.15 USD: an hour and a half, less what may be needed to end it at the list price."""
+    prices = history({R3: [(0, 0.10)]})
+    outcome = run(WithinBudget(eb.CheapestSpot(), 0.15), [job(36_000)], prices)
+    assert not outcome.finished
+    assert outcome.gave_up.startswith("budget of 0.15 USD reached: 0.1")
+    assert 0.145 < outcome.cost_usd <= 0.15
+    # Half a step a second, saved before the end.
+    assert outcome.jobs[0].steps_saved == pytest.approx(0.5 * (outcome.cost_usd * 36_000 - 100 - 20 - 10), abs=2)
+    assert outcome.steps_lost == 0
+
+
+def test_a_whole_hour_is_not_begun_if_it_cannot_be_paid() -> None:
+    prices = history({R3: [(0, 0.10)]})
+    outcome = run(WithinBudget(eb.CheapestSpot(), 0.55), [job(36_000)], prices, "ec2-hourly")
+    # The next hour could cost the list price of 0.175.
+    assert outcome.cost_usd == pytest.approx(0.40)
+    nothing = run(WithinBudget(eb.CheapestSpot(), 0.05), [job(36_000)], prices, "ec2-hourly")
+    assert nothing.cost_usd == 0
+    assert nothing.gave_up
+    assert not nothing.leases
+
+
+def test_enough_is_no_hindrance() -> None:
+    prices = eb.generate_prices(days=10, seed=3)
+    jobs = [eb.Job(name="j", steps=4_000, other_steps_per_hour_per_vcpu=200.0)]
+    # Max prices drawn from an interval would depend on how often the policy is asked.
+    policy = eb.SpotTune(provisioner=StepCost(delta=(0.05, 0.05)))
+    free = run(policy, jobs, prices)
+    capped = run(WithinBudget(policy, 100.0), jobs, prices)
+    assert capped.finished
+    assert capped.cost_usd == free.cost_usd
+    assert not capped.gave_up
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(NAMES),
+    st.sampled_from(["ec2-second", "ec2-hourly", "gcp-spot"]),
+    st.floats(0.02, 3.0),
+    st.integers(0, 5),
+)
+def test_a_budget_is_never_passed(name: str, billing: str, budget_usd: float, seed: int) -> None:
+    prices = eb.generate_prices(days=5, seed=seed)
+    jobs = [eb.Job(name=f"j{n}", steps=6_000, other_steps_per_hour_per_vcpu=200.0) for n in range(3)]
+    outcome = run(WithinBudget(eb.policy(name), budget_usd), jobs, prices, billing)
+    assert outcome.cost_usd <= budget_usd
+    assert outcome.finished or outcome.gave_up
+    assert outcome.cost_usd == pytest.approx(math.fsum(line.usd for line in outcome.ledger.lines))
+    for found in outcome.jobs:
+        assert found.steps_run == pytest.approx(found.steps_saved + found.steps_lost, abs=1e-3)
+
+
+def test_a_leap_of_the_price_in_the_notice_ends_the_machine_at_once() -> None:
+    """At sixty dollars an hour the two minutes of notice alone would cost more than the budget."""
+    prices = history({C3: [(0, 0.05), (86_400 + 5_000, 60.0)]})
+    outcome = run(WithinBudget(eb.CheapestSpot(), 0.3), [job(36_000)], prices)
+    assert outcome.cost_usd <= 0.3
+    assert outcome.leases[0].ended_s == START_S + 86_400 + 5_000
+
+
+def test_a_budget_is_positive() -> None:
+    with pytest.raises(InputError, match="must be positive"):
+        WithinBudget(eb.SpotTune(), 0.0)
