@@ -9,6 +9,7 @@ import pytest
 from tests.execution.scripted import READY_S, Scripted, replay
 from tests.markets import C3, R3, START_S, history, job
 
+import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.execution.engine import PolicyError
 from ebbtide.market.availability import Availability, CapacitySeries
@@ -376,3 +377,13 @@ def test_a_policy_that_answers_itself_without_end_is_stopped() -> None:
 def test_a_start_outside_the_history_is_refused() -> None:
     with pytest.raises(InputError, match="outside the history, which covers 2015-04-01"):
         replay(Scripted({}), [job(60)], history(CALM), start_s=START_S - 1)
+
+
+@pytest.mark.parametrize("per_hour", [3_600.0, 40_000.0, 1e6, 3e8])
+def test_a_job_of_many_quick_steps_ends(per_hour: float) -> None:
+    """The clock tells a quarter of a microsecond apart: quick steps are not told apart by it."""
+    quick = job(round(2.345 * per_hour), per_hour=per_hour, checkpoint=None)
+    result = eb.backtest([eb.CheapestSpot()], quick, history({C3: [(0, 0.1)]}), starts=[START_S + 3600.123], seed=1)
+    (outcome,) = result.outcomes["cheapest-spot"]
+    assert outcome.finished
+    assert outcome.makespan_s == pytest.approx(2.345 * 3600 + 120, abs=2)

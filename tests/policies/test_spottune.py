@@ -186,3 +186,12 @@ def test_step_times_begin_with_cores_and_carry_over_between_trials() -> None:
     times = ObservedStepTimes({"0": {"c3.xlarge": 10.0, "r3.large": 30.0}, "1": {"c3.xlarge": 4.0}})
     assert times.of_all(view, first, [C3, R3]) == pytest.approx([10.0, 30.0])  # type: ignore[arg-type]
     assert times.of_all(view, second, [C3, R3]) == pytest.approx([4.0, 12.0])  # type: ignore[arg-type]
+
+
+def test_a_metric_to_be_maximised_and_trials_that_tell_none() -> None:
+    jobs, curves = sweep([0.50, 0.20, 0.90, 0.30, 0.70, 0.25])
+    higher = [Curve(curve.workload, curve.name, curve.steps, -curve.metric, curve.max_steps) for curve in curves]
+    outcome = run(SpotTune(mcnt=2, maximise=True), jobs, history(CALM), curves=higher)
+    assert {n for n, found in enumerate(outcome.jobs) if found.steps_saved == 3600} == {1, 5}
+    silent = run(SpotTune(mcnt=2), jobs, history(CALM))
+    assert all(found.steps_saved == 3600 for found in silent.jobs)

@@ -9,6 +9,7 @@ import typer
 
 from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.curves import curves_app
+from ebbtide.cli.planning import plan_command
 from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.reproducing import reproduce_app
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command("ingest")(ingest_command)
 app.command("describe")(describe_command)
+app.command("plan")(plan_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")

@@ -17,8 +17,10 @@ from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.job import Coupling
 from ebbtide.workloads.progress import JobProgress
 
-# Steps are whole; times are floating. A step within this of complete is complete.
+# Steps are whole; times are floating. A step within this of complete is complete: this share of a step, or what is
+# trained in so many seconds, since the clock tells no shorter times apart.
 _STEP_TOLERANCE = 1e-6
+_CLOCK_S = 1e-6
 
 
 class _Phase(Enum):
@@ -55,10 +57,6 @@ class _Group:
         return self.unsaved
 
 
-def _whole(steps: float) -> int:
-    return math.floor(steps + _STEP_TOLERANCE)
-
-
 class SimulatedTraining:
     """One job's training.
 
@@ -86,6 +84,7 @@ class SimulatedTraining:
         self._stopping = False
         self._events: list[Event] = []
         self._now_s = -math.inf
+        self._tolerance = _STEP_TOLERANCE
 
     def assign(self, leases: Sequence[Lease], now_s: float) -> list[Event]:
         """Run on exactly these, as soon as they have booted."""
@@ -164,11 +163,11 @@ class SimulatedTraining:
             # Rates are settled together, so all training groups share one `since_s`.
             done = self.progress.steps_saved + unsaved
             goals = [float(self.job.steps), *(float(step) for step in self._milestones[:1])]
-            times += [since_s + (goal - done) / total_rate for goal in goals if goal - done > _STEP_TOLERANCE]
-            if done >= self.job.steps - _STEP_TOLERANCE:
+            times += [since_s + (goal - done) / total_rate for goal in goals if goal - done > self._tolerance]
+            if done >= self.job.steps - self._tolerance:
                 # Parts of steps on several machines make no whole one: the next to be whole is waited for.
                 times += [
-                    since_s + (_whole(group.unsaved) + 1 - group.unsaved) / group.steps_per_s
+                    since_s + (self._whole(group.unsaved) + 1 - group.unsaved) / group.steps_per_s
                     for group in self._groups
                     if group.phase is _Phase.TRAINING
                 ]
@@ -196,7 +195,7 @@ class SimulatedTraining:
                 self._enter(group, _Phase.TRAINING, now_s, math.inf)
                 return True
         for step in self._milestones:
-            if self._done() >= step - _STEP_TOLERANCE:
+            if self._done() >= step - self._tolerance:
                 self._milestones.remove(step)
                 self._tell(Wake.MILESTONE, now_s, f"step {step}")
                 return True
@@ -295,7 +294,7 @@ class SimulatedTraining:
         return True
 
     def _can_save(self, group: _Group) -> bool:
-        return self.job.checkpoint is not None and group.unsaved >= 1 - _STEP_TOLERANCE
+        return self.job.checkpoint is not None and group.unsaved >= 1 - self._tolerance
 
     def _begin_save(self, group: _Group, now_s: float) -> None:
         save_s = self.job.save_s(self._slowest(group.members))
@@ -307,7 +306,7 @@ class SimulatedTraining:
         return min((self._vcpus(lease) for lease in leases), default=1)
 
     def _end_save(self, group: _Group, now_s: float) -> None:
-        whole = _whole(group.unsaved)
+        whole = self._whole(group.unsaved)
         # A step that is under way stays so; it is lost only if the process then ends.
         group.unsaved = max(group.unsaved - whole, 0.0)
         saved = min(self.progress.steps_saved + whole, float(self.job.steps))
@@ -318,7 +317,7 @@ class SimulatedTraining:
         self._tell(Wake.SAVED, now_s, f"step {self.progress.steps_saved:.0f}")
 
     def _lose(self, group: _Group) -> None:
-        if group.unsaved > _STEP_TOLERANCE:
+        if group.unsaved > self._tolerance:
             self.progress.steps_lost += group.unsaved
         group.unsaved = 0.0
 
@@ -332,6 +331,8 @@ class SimulatedTraining:
             base = sum(self._rate(lease) for lease in other.members)
             machines = len(other.members) if self.job.coupling is Coupling.GANG else len(training)
             other.steps_per_s = base * self.job.speedup_of(machines) / machines
+            # It never shrinks: what was complete stays complete.
+            self._tolerance = max(self._tolerance, _CLOCK_S * other.steps_per_s)
 
     def _settle(self, now_s: float) -> None:
         """Count the steps of training groups up to now."""
@@ -347,8 +348,11 @@ class SimulatedTraining:
                     on[lease.lease_id] = on.get(lease.lease_id, 0.0) + run / len(group.members)
             group.unsaved, group.since_s = unsaved, now_s
 
+    def _whole(self, steps: float) -> int:
+        return math.floor(steps + self._tolerance)
+
     def _whole_done(self) -> float:
-        return self.progress.steps_saved + sum(_whole(group.unsaved) for group in self._groups)
+        return self.progress.steps_saved + sum(self._whole(group.unsaved) for group in self._groups)
 
     def _done(self) -> float:
         return self.progress.steps_saved + sum(group.unsaved for group in self._groups)

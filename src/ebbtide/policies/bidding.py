@@ -53,22 +53,25 @@ class BestBid:
     ) -> list[Offer]:
         mean = _mean_prices(view, markets)
         hour_usd = self._hour_usd(mean, seconds)
+        saves = job.job.checkpoint is not None
+        # What cannot be saved is lost with its machine: then only the highest max price will do.
+        rises = RISES if saves else RISES[-1:]
         found = []
         for market, price, step_s in zip(markets, mean.tolist(), seconds.tolist(), strict=True):
-            chances = self._chances(view, market)
+            chances = self._chances(view, market, rises)
             vcpus = view.machine(market).vcpus
             cycle = _cycle(
                 view.billing,
                 price,
                 steps_left * step_s,
                 self.start_s + job.job.restore_s(vcpus),
-                job.job.save_s(vcpus),
+                job.job.save_s(vcpus) if saves else math.inf,
             )
             useful = chances @ cycle.useful_s / step_s
             usd = chances @ cycle.usd + hour_usd * (chances @ cycle.lasts_s) / HOUR_S
             per_step = np.divide(usd, useful, out=np.full(len(usd), math.inf), where=useful > 0.0)
             best = int(np.argmin(per_step))
-            max_price = view.price(market) * (1.0 + float(RISES[best]))
+            max_price = view.price(market) * (1.0 + float(rises[best]))
             found.append(Offer(market, max_price, float(per_step[best]), 1.0 - float(chances[best, -1]), step_s))
         return found
 
@@ -80,11 +83,11 @@ class BestBid:
         """What an hour of a trial is worth."""
         return self.time_share * float(mean[np.argmin(mean * seconds)])
 
-    def _chances(self, view: View, market: Market) -> Floats:
+    def _chances(self, view: View, market: Market, rises: Floats) -> Floats:
         """Of each max price, when it is exceeded; shape (rises, CELLS + 1)."""
         if not view.billing.price_revokes:
-            return np.tile(np.append(np.zeros(CELLS), 1.0), (len(RISES), 1))
-        chances = self.passages.chances(view, market, RISES)
+            return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
+        chances = self.passages.chances(view, market, rises)
         believed = chances * (1.0 - self.doubt)
         believed[:, -1] += self.doubt
         return believed
@@ -117,7 +120,7 @@ def _cycle(billing: Billing, price: float, work_s: float, before_s: float, save_
         price: USD per hour.
         work_s: That the trial has left; it gives the machine back when it is done, or after an hour.
         before_s: From asking for the machine to the first new step.
-        save_s: To save before it goes.
+        save_s: To save before it goes; infinity: it cannot.
     """
     own_end_s = min(before_s + work_s, HOUR_S + before_s)
     # In the middle of its cell; whether it comes in time to be free is judged by the cell's end.

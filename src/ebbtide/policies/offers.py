@@ -81,16 +81,16 @@ class StepCost:
     def offers(
         self,
         view: View,
-        job: JobProgress,  # noqa: ARG002 - what a step costs here does not depend on the trial's checkpoint
+        job: JobProgress,
         steps_left: float,
         markets: Sequence[Market],
         seconds: Floats,
     ) -> list[Offer]:
-        if view.billing.refund is Refund.WITHIN_FIRST_HOUR:
+        if view.billing.refund is Refund.WITHIN_FIRST_HOUR and job.job.checkpoint is not None:
             max_prices = self._max_prices(view, markets)
             p = self.forecast.probabilities(view, markets, max_prices)
         else:
-            # Nothing is gained by being revoked.
+            # Nothing is gained by being revoked; without checkpoints, all is lost by it.
             max_prices, p = np.full(len(markets), math.inf), np.zeros(len(markets))
         mean = np.array([view.mean_price(market, HOUR_S) for market in markets])
         # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.

@@ -50,6 +50,7 @@ class SpotTune:
         stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
             move every hour whatever it costs, as Algorithm 1 has it.
         parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
+        measured: The trials' rates were measured beforehand; else seconds per step are learnt while they train.
         predictor: Of where curves end; None: EarlyCurve as calibrated.
         maximise: The metric is better the higher it is.
         deadline_s: Seconds from the start by which all should be done: dearer machines are taken where cheaper
@@ -64,6 +65,7 @@ class SpotTune:
     provisioner: Provisioner = field(default_factory=StepCost)
     stays: bool = True
     parallel: float = 0.5
+    measured: bool = False
     predictor: EarlyCurve | None = None
     maximise: bool = False
     deadline_s: float = math.inf
@@ -91,13 +93,17 @@ class SpotTune:
             yield from self._select(view)
         yield from self._provide(view, times)
 
+    def offers(self, view: View, job: JobProgress) -> list[Offer]:
+        """What a step of a trial would cost now, in each market that can run it."""
+        return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
+
     def _goal(self, job: JobProgress) -> int:
         """Steps before the trial is predicted."""
         return max(math.ceil(self.theta * job.job.steps), 1)
 
     def _end(self, view: View, job: JobProgress) -> int:
         """Steps at which the trial, as things stand, leaves its machine by itself."""
-        chosen = view.memory["chosen"]
+        chosen = view.memory.get("chosen")
         return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
 
     def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
@@ -107,8 +113,10 @@ class SpotTune:
             yield WakeAtStep(job.job_id, max(job.job.steps * check // _CONVERGENCE_CHECKS, 1))
 
     def _selects(self, view: View) -> bool:
-        """Whether trials are compared at theta: there have to be more than are wanted."""
-        return self.theta < 1.0 and len(view.jobs) > self.mcnt
+        """Whether trials are compared at theta: there have to be more than are wanted, and they have to be able
+        to wait."""
+        can_wait = all(job.job.checkpoint is not None for job in view.jobs)
+        return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
 
     def _reached(self, view: View, job: JobProgress) -> Iterator[Action]:
         """A trial has come to theta, or to a look at whether it has converged."""
@@ -131,7 +139,8 @@ class SpotTune:
         given_back = view.memory.setdefault("given_back", [])
         # When each machine that was kept is to be looked at again, by lease.
         looks: dict[str, float] = view.memory.setdefault("looks", {})
-        for job in view.jobs:
+        # What cannot be saved cannot move.
+        for job in (job for job in view.jobs if job.job.checkpoint is not None):
             for lease in job.leases:
                 held_s = view.now_s - lease.started_s
                 due_s = looks.get(str(lease.lease_id), -math.inf)
@@ -161,7 +170,13 @@ class SpotTune:
     def _select(self, view: View) -> Iterator[Action]:
         """Predict where every trial ends; train the best on, end the others (lines 48 to 53)."""
         waiting = [view.jobs[job_id] for job_id in view.memory["paused"]]
-        seen = [observed(*self._measured(view, job), job.job.steps, "sweep") for job in waiting]
+        measured = [self._measured(view, job) for job in waiting]
+        if not all(len(steps) for steps, _ in measured):
+            # Nothing to compare them by: all are trained on.
+            view.memory["chosen"] = [job.job_id for job in waiting]
+            return
+        pairs = zip(waiting, measured, strict=True)
+        seen = [observed(steps, metric, job.job.steps, "sweep") for job, (steps, metric) in pairs]
         ends = [end.value for end in self._predictor().ends(seen)]
         ranked = sorted(zip(ends, (job.job_id for job in waiting), strict=True))
         chosen = [job_id for _, job_id in ranked[: self.mcnt]]
@@ -222,6 +237,8 @@ class SpotTune:
     def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
         """Where the trial can run, and its seconds per step there."""
         markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
+        if self.measured:
+            return markets, np.array([1.0 / view.steps_per_s(job.job, market) for market in markets])
         return markets, np.array(times.of_all(view, job, markets))
 
     def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:

@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.utc import HOUR_S
+from ebbtide.workloads.parsing import Frozen, read_mapping, validated
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -31,10 +31,6 @@ def checkpoint_bytes_per_s(vcpus: int) -> float:
     return _ONE_CORE_BYTES_PER_S + share * (_SIXTEEN_CORES_BYTES_PER_S - _ONE_CORE_BYTES_PER_S)
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class Coupling(StrEnum):
     """How the machines of one job depend on each other."""
 
@@ -42,7 +38,7 @@ class Coupling(StrEnum):
     INDEPENDENT = "independent"  # each works alone on a common store of steps (tasks, Cümülön-D, Spark)
 
 
-class Checkpointing(_Frozen):
+class Checkpointing(Frozen):
     """What saving and restoring cost.
 
     Attributes:
@@ -74,7 +70,7 @@ class Checkpointing(_Frozen):
         return self
 
 
-class Amdahl(_Frozen):
+class Amdahl(Frozen):
     """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`."""
 
     parallel: Annotated[float, Field(gt=0, le=1)]
@@ -83,7 +79,7 @@ class Amdahl(_Frozen):
         return 1.0 / (1.0 - self.parallel + self.parallel / machines)
 
 
-class SpeedupTable(_Frozen):
+class SpeedupTable(Frozen):
     """Speedup as measured, by number of machines; between entries linear, beyond the last flat."""
 
     table: dict[Annotated[int, Field(ge=1)], PositiveFloat]
@@ -96,7 +92,7 @@ class SpeedupTable(_Frozen):
         return points[-1][1]
 
 
-class Job(_Frozen):
+class Job(Frozen):
     """A piece of training.
 
     Attributes:
@@ -135,18 +131,7 @@ class Job(_Frozen):
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range; an
                 instance type is not in the catalogue.
         """
-        try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError("there is no such file", file=path) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot be read: {error}", file=path) from None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = mark.line + 1 if mark else None
-            raise InputError(f"is not YAML: {getattr(error, 'problem', error)}", file=path, row=line) from None
-        if not isinstance(content, dict):
-            raise InputError("holds no job: a mapping with name, steps and steps_per_hour is needed", file=path)
+        content = read_mapping(path, "job: a mapping with name, steps and steps_per_hour is needed")
         return cls.parse(content, path, catalogue)
 
     @classmethod
@@ -154,15 +139,7 @@ class Job(_Frozen):
         cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
     ) -> Job:
         """A job from plain values; errors name `file` and the field."""
-        try:
-            job = cls.model_validate(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or None
-            problem = first["msg"].removeprefix("Value error, ")
-            if first["type"] == "extra_forbidden":
-                problem = f"unknown field; known: {', '.join(sorted(cls.model_fields))}"
-            raise InputError(problem, file=file, field=field) from None
+        job = validated(cls, content, file)
         job.check_types(catalogue or default_catalogue(), file)
         return job
 

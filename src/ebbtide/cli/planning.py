@@ -1,0 +1,130 @@
+"""`ebbtide plan`: what a sweep would rent and cost, before anything is spent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, prices_from, terminal
+from ebbtide.experiments.plan import Estimate, Plan
+from ebbtide.experiments.planning import plan
+from ebbtide.files import write_text
+from ebbtide.utc import iso
+from ebbtide.workloads.sweep import Sweep
+
+# Markets listed; the JSON has all.
+_SHOWN = 12
+
+
+def plan_command(
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as examples/sweep.yaml has it.")],
+    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices up to now.")] = None,
+    generate: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many backtests.")] = 30,
+    days: Annotated[float, typer.Option(min=1.0, help="On the last days of the prices.")] = 14.0,
+    seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the plan there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """What a sweep would rent now and why, what it may cost and how long it may take. Nothing is rented.
+
+    Cost and time are ranges from backtests on the newest prices. Where the speed of a trial is not measured,
+    prices an hour are all that is told.
+
+        ebbtide plan examples/sweep.yaml --prices prices.parquet
+    """
+    catalogue = catalogue_with(instance_types)
+    wanted = Sweep.read(sweep, catalogue)
+    history = prices_from(prices, generate, seed, catalogue)
+    errors = Console(stderr=True)
+    with errors.status("backtesting on recent prices"):
+        found = plan(wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue)
+    if json_path:
+        write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
+    out = terminal()
+    out.print(_offers_table(found) if found.offers else _quotes_table(found))
+    if found.estimate:
+        for line in _told(found.estimate, wanted):
+            typer.echo(line)
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    if json_path:
+        typer.echo(f"wrote {json_path}")
+
+
+def _offers_table(found: Plan) -> Table:
+    title = f"{found.sweep}: {found.trials} trials; what one would rent at {iso(found.as_of_s)}, best first"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in (
+        "market",
+        "USD/h now",
+        "list USD/h",
+        "max price",
+        "s/step",
+        "revoked in 1 h",
+        "USD/1000 steps",
+    ):
+        table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
+    quotes = {quote.market: quote for quote in found.quotes}
+    for offer in found.offers[:_SHOWN]:
+        quote = quotes[offer.market]
+        listed = quote.on_demand_usd_per_hour
+        table.add_row(
+            str(offer.market),
+            f"{quote.usd_per_hour:.4f}",
+            "-" if listed is None else f"{listed:.4f}",
+            f"{offer.max_price_usd_per_hour:.4f}",
+            f"{offer.seconds_per_step:.3g}",
+            f"{offer.revoked:.0%}",
+            f"{1000 * offer.usd_per_step:.4f}",
+        )
+    return table
+
+
+def _quotes_table(found: Plan) -> Table:
+    title = f"{found.sweep}: {found.trials} trials; prices at {iso(found.as_of_s)}"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in ("market", "USD/h now", "mean of last hour", "list USD/h"):
+        table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
+    for quote in found.quotes[:_SHOWN]:
+        listed = quote.on_demand_usd_per_hour
+        table.add_row(
+            str(quote.market),
+            f"{quote.usd_per_hour:.4f}",
+            f"{quote.mean_usd_per_hour:.4f}",
+            "-" if listed is None else f"{listed:.4f}",
+        )
+    return table
+
+
+def _told(estimate: Estimate, sweep: Sweep) -> list[str]:
+    cost, hours = estimate.cost_usd, estimate.duration_h
+    lines = [
+        f"cost: {cost.mean:.2f} USD expected, {cost.low:.2f} to {cost.high:.2f} in nine of ten backtests",
+        f"time: {hours.mean:.1f} h expected, {hours.low:.1f} to {hours.high:.1f} h",
+    ]
+    runs = estimate.runs
+    if estimate.over_budget is not None:
+        over = round(estimate.over_budget * runs)
+        lines.append(
+            f"budget: {sweep.budget_usd:g} USD is passed in {over} of {runs} backtests; it would stop there"
+        )
+    if estimate.past_deadline is not None:
+        late = round(estimate.past_deadline * runs)
+        lines.append(f"deadline: {sweep.deadline_h:g} h is missed in {late} of {runs} backtests")
+    if estimate.unfinished:
+        lines.append(
+            f"{estimate.unfinished} of {runs} backtests found no end within the prices; they count as over"
+        )
+    for name, usd in estimate.rivals_usd.items():
+        told = "does not end within the prices" if usd is None else f"{usd:.2f} USD"
+        lines.append(f"beside it, every trial to its end on {name}: {told}")
+    return lines

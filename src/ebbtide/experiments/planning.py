@@ -1,0 +1,268 @@
+"""Planning a sweep: what it would rent now, and what backtests on recent prices say of its cost and duration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.execution.engine import Engine
+from ebbtide.execution.outcome import Outcome
+from ebbtide.execution.replay import ReplayProvider
+from ebbtide.execution.replayed_market import ReplayedMarket
+from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.plan import Estimate, Plan, Quote, Spread
+from ebbtide.experiments.starts import draw_starts
+from ebbtide.learning_curves.curves import Curve
+from ebbtide.market.billing import Billing, billing_preset
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.lifetimes import Lifetimes, lifetimes
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.baselines import CheapestSpot, OnDemand
+from ebbtide.policies.bidding import BestBid
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.offers import Offer
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.spottune import SpotTune
+from ebbtide.utc import DAY_S, HOUR_S
+from ebbtide.workloads.checkpoint_interval import fits_notice, saved_periodically
+from ebbtide.workloads.job import Job
+from ebbtide.workloads.sweep import Direction, Sweep
+
+# From asking for a machine until it trains.
+_START_S = 120.0
+
+# A trial that cannot be checkpointed must be likely to end on the machine on which it began.
+_LEAST_CHANCE = 0.5
+
+
+def policy_of(sweep: Sweep) -> Policy:
+    """The policy that runs a sweep: `spottune-bid` with its theta, deadline and budget."""
+    return _within(sweep, _spottune(sweep))
+
+
+def plan(
+    sweep: Sweep,
+    prices: PriceHistory,
+    *,
+    runs: int = 30,
+    days: float = 14.0,
+    seed: int = 0,
+    catalogue: Catalogue | None = None,
+) -> Plan:
+    """Plan a sweep on the newest prices.
+
+    Args:
+        sweep: What is to be done.
+        prices: Up to now.
+        runs: Backtests on the last days.
+        days: How many.
+        seed: Of the starts.
+        catalogue: Instance types and list prices.
+
+    Raises:
+        InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
+            and are longer than their machines are likely to live.
+    """
+    known = catalogue or default_catalogue()
+    allowed = sweep.allowed(prices)
+    billing = billing_preset(sweep.billing)
+    quotes = _quotes(allowed, known)
+    trials = len(sweep.trials())
+    if not sweep.is_measured:
+        note = (
+            "the speed of a trial is not measured: these are prices an hour, and how long it takes is not known; "
+            "train some steps on a machine and put the rate into steps_per_hour"
+        )
+        return Plan(sweep.name, trials, allowed.end_s, quotes, (), None, (note,))
+    jobs = sweep.jobs()
+    recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
+    notes: list[str] = []
+    if sweep.checkpoint is None:
+        check_lives(jobs[0], recent, billing, known)
+    else:
+        jobs, notes = _saved_in_time(jobs, recent, billing, known)
+    policy = _spottune(sweep)
+    offers = _offers_now(policy, jobs, allowed, billing, known)
+    estimate = _estimate(sweep, policy, jobs, recent, billing, known, runs, seed)
+    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes))
+
+
+def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> None:
+    """Raise `InputError`, with the arithmetic, for a job that is longer than its markets let it live.
+
+    The job cannot be checkpointed: it has to end on the machine on which it began. A machine is rented at the
+    list price, where it is known.
+    """
+    chances = []
+    for market in prices:
+        rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+        if rate > 0:
+            need_s = _START_S + job.steps / rate
+            living = _lifetimes(market, prices, billing, catalogue)
+            chance = _chance(living, need_s, prices.end_s - prices.start_s)
+            chance = chance if need_s <= billing.max_lifetime_s else 0.0
+            chances.append((chance, -need_s, market, living))
+    if not chances:
+        raise InputError(f"no allowed market has a rate for job {job.name}")
+    chance, need_s, market, living = max(chances, key=lambda row: row[:2])
+    if chance >= _LEAST_CHANCE:
+        return
+    arithmetic = (
+        f"{job.steps} steps / {job.steps_per_s(market.cloud, market.instance_type, catalogue) * HOUR_S:g} an hour "
+        f"+ {_START_S / 60:g} min to start = {-need_s / HOUR_S:.1f} h"
+    )
+    if -need_s > billing.max_lifetime_s:
+        lives = f"no machine lives longer than {billing.max_lifetime_s / HOUR_S:g} h under {billing.name}"
+    else:
+        lives = (
+            f"by the last {(prices.end_s - prices.start_s) / HOUR_S:.0f} h of prices a machine there, at the list "
+            f"price, lives that long with a chance of {chance:.0%} (half lived {living.median_s / HOUR_S:.1f} h)"
+        )
+    raise InputError(
+        f"job {job.name} cannot be checkpointed and is longer than its markets let it live: on {market}, where "
+        f"its chances are best, it needs {arithmetic}, and {lives}; give it a checkpoint, or rent on demand"
+    )
+
+
+def _chance(living: Lifetimes, need_s: float, record_s: float) -> float:
+    """That a machine lives so long; of longer than the record shows, by the exponential law."""
+    share = living.share_living(need_s)
+    return math.exp(-need_s / min(living.mean_s, record_s)) if math.isnan(share) else share
+
+
+def _spottune(sweep: Sweep) -> SpotTune:
+    return SpotTune(
+        theta=sweep.theta,
+        mcnt=sweep.mcnt,
+        provisioner=BestBid(),
+        maximise=sweep.direction is Direction.MAXIMIZE,
+        measured=True,
+        deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,
+        name="spottune-bid",
+    )
+
+
+def _within(sweep: Sweep, policy: Policy) -> Policy:
+    return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
+
+
+def _quotes(prices: PriceHistory, catalogue: Catalogue) -> tuple[Quote, ...]:
+    end_s = prices.end_s
+    found = [
+        Quote(market, series.at(end_s), series.mean(end_s - HOUR_S, end_s),
+              catalogue.on_demand_usd_per_hour(market, end_s))
+        for market, series in prices.items()
+        if not math.isnan(series.at(end_s))
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda quote: (quote.usd_per_hour, quote.market)))
+
+
+def _lifetimes(market: Market, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> Lifetimes:
+    """Of machines at the list price; where prices do not revoke, or it is not known, none is taken."""
+    listed = catalogue.on_demand_usd_per_hour(market, prices.end_s)
+    most = listed if listed is not None and billing.price_revokes else math.inf
+    return lifetimes(prices[market], prices.start_s, prices.end_s, most)
+
+
+def _saved_in_time(
+    jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
+) -> tuple[tuple[Job, ...], list[str]]:
+    """The jobs, saved periodically if on some machine the notice is too short to save in; and a note of it."""
+    job = jobs[0]
+    short = []
+    for market in prices:
+        vcpus = catalogue.instance_type(market.cloud, market.instance_type).vcpus
+        able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
+        if able and not fits_notice(job, billing.notice_s, vcpus):
+            short.append((_lifetimes(market, prices, billing, catalogue).mean_s, vcpus, market))
+    if not short:
+        return tuple(jobs), []
+    lives_s, vcpus, market = min(short, key=lambda row: (row[0], row[2]))
+    saved = tuple(saved_periodically(each, vcpus, lives_s) for each in jobs)
+    checkpoint = saved[0].checkpoint
+    assert checkpoint is not None
+    note = (
+        f"saving takes {job.save_s(vcpus):.0f} s on {market.instance_type}, longer than the notice of "
+        f"{billing.notice_s:g} s leaves: trials are saved every {(checkpoint.interval_s or 0.0) / 60:.0f} min, "
+        "and what was trained since is lost with a machine"
+    )
+    return saved, [note]
+
+
+def _offers_now(
+    policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
+) -> tuple[Offer, ...]:
+    market = ReplayedMarket(prices, math.nextafter(prices.end_s, 0.0), billing)
+    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue)
+    view.memory["started_s"] = view.now_s
+    return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
+
+
+def _estimate(
+    sweep: Sweep,
+    policy: SpotTune,
+    jobs: Sequence[Job],
+    prices: PriceHistory,
+    billing: Billing,
+    catalogue: Catalogue,
+    runs: int,
+    seed: int,
+) -> Estimate:
+    # Drawn for all trials at once on the machines there are: their number does not lengthen a run.
+    starts = draw_starts(jobs[0], prices, runs, seed, catalogue)
+    rivals: list[Policy] = [CheapestSpot()]
+    if all(catalogue.on_demand_usd_per_hour(market, starts[0]) is not None for market in prices):
+        rivals.append(OnDemand())
+    result = backtest(
+        [policy, *rivals],
+        jobs,
+        prices,
+        billing=billing,
+        starts=starts,
+        seed=seed,
+        catalogue=catalogue,
+        curves=_stand_in_curves(jobs, maximise=policy.maximise),
+    )
+    outcomes = result.outcomes[policy.name]
+    done = [outcome for outcome in outcomes if outcome.finished]
+    if not done:
+        span_h = (prices.end_s - prices.start_s) / HOUR_S
+        raise InputError(f"none of {runs} backtests ended within {span_h:.0f} h of prices; give more days")
+    return Estimate(
+        runs,
+        runs - len(done),
+        Spread.of([outcome.cost_usd for outcome in done]),
+        Spread.of([outcome.makespan_s / HOUR_S for outcome in done]),
+        _share_over(outcomes, sweep.budget_usd, lambda outcome: outcome.cost_usd),
+        _share_over(outcomes, sweep.deadline_h, lambda outcome: outcome.makespan_s / HOUR_S),
+        {rival.name: _mean_usd(result.outcomes[rival.name]) for rival in rivals},
+    )
+
+
+def _share_over(outcomes: Sequence[Outcome], limit: float | None, of: Callable[[Outcome], float]) -> float | None:
+    """Share of runs above a limit; one that found no end is above any."""
+    if limit is None:
+        return None
+    return float(np.mean([not outcome.finished or of(outcome) > limit for outcome in outcomes]))
+
+
+def _mean_usd(outcomes: Sequence[Outcome]) -> float | None:
+    done = [outcome.cost_usd for outcome in outcomes if outcome.finished]
+    return float(np.mean(done)) if done else None
+
+
+def _stand_in_curves(jobs: Sequence[Job], *, maximise: bool) -> list[Curve]:
+    """Metrics that fall alike to ends of their own, so that trials are compared at theta as they will be.
+
+    Which of them go on does not matter for the cost: they are all as long.
+    """
+    curves = []
+    for number, job in enumerate(jobs):
+        at = np.linspace(0.01, 1.0, 100)
+        metric = 1.0 / (10.0 * at + 1.0) + 0.01 * number
+        curves.append(Curve("plan", job.name, at * job.steps, -metric if maximise else metric, float(job.steps)))
+    return curves

@@ -1,0 +1,113 @@
+"""Plans: ranges from backtests, prices alone where speed is unknown, and refusals with their arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tests.markets import C3, R3, history
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.experiments.planning import plan, policy_of
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.workloads.sweep import Sweep
+
+CALM = history({C3: [(0, 0.36)], R3: [(0, 0.10)]}, hours=14 * 24.0)
+
+
+def sweep(**changes: Any) -> Sweep:
+    content = {
+        "name": "s",
+        "command": "train --lr {lr}",
+        "grid": {"lr": [0.1, 0.03, 0.01, 0.003]},
+        "metric": "loss",
+        "max_trial_steps": 3600,
+        "mcnt": 1,
+        "steps_per_hour": {"c3.xlarge": 3600.0, "r3.large": 1800.0},
+        "billing": "gcp-spot",
+    }
+    return Sweep.model_validate(content | changes)
+
+
+def test_on_prices_that_stand_still_the_estimate_is_the_sum() -> None:
+    """r3 costs 0.10 for half the speed: 0.7 of four trials of two hours, and the rest of the best one."""
+    found = plan(sweep(), CALM, runs=5)
+    assert found.estimate is not None
+    hours = 4 * 0.7 * 2 + 0.3 * 2
+    assert found.estimate.cost_usd.mean == pytest.approx(0.10 * hours, rel=0.05)
+    assert found.estimate.cost_usd.low <= found.estimate.cost_usd.mean <= found.estimate.cost_usd.high
+    assert found.estimate.duration_h.mean == pytest.approx(2.0, rel=0.06)
+    assert found.estimate.rivals_usd["cheapest-spot"] == pytest.approx(0.80, rel=0.05)
+    assert found.offers[0].market == R3
+    assert found.offers[0].seconds_per_step == pytest.approx(2.0)
+    assert found.estimate.over_budget is None
+
+
+def test_the_chance_of_going_over_budget_and_past_the_deadline() -> None:
+    estimates = [plan(sweep(budget_usd=usd, deadline_h=5), CALM, runs=4).estimate for usd in (0.3, 3.0)]
+    assert [found.over_budget for found in estimates if found] == [1.0, 0.0]
+    assert [found.past_deadline for found in estimates if found] == [0.0, 0.0]
+    late = plan(sweep(deadline_h=0.5), CALM, runs=4).estimate
+    assert late is not None
+    assert late.past_deadline == 1.0
+
+
+def test_without_a_measured_speed_there_are_prices_and_no_duration() -> None:
+    found = plan(sweep(steps_per_hour={}), CALM)
+    assert found.estimate is None
+    assert not found.offers
+    assert "not measured" in found.notes[0]
+    assert [quote.usd_per_hour for quote in found.quotes] == [0.10, 0.36]
+
+
+def test_what_cannot_be_checkpointed_and_is_too_long_is_refused_with_the_arithmetic() -> None:
+    """Every three hours the price is above the list price for one: nothing lives for ten."""
+    points = [point for n in range(80) for point in ((n * 14_400.0, 0.1), (n * 14_400.0 + 10_800.0, 5.0))]
+    prices = history({C3: points}, hours=14 * 24.0)
+    long = sweep(checkpoint=None, max_trial_steps=36_000, billing="ec2-second")
+    with pytest.raises(InputError, match=r"36000 steps / 3600 an hour \+ 2 min to start = 10.0 h.*chance of 0%"):
+        plan(long, prices)
+    with pytest.raises(InputError, match="no machine lives longer than 24 h under gcp-preemptible"):
+        plan(sweep(checkpoint=None, max_trial_steps=108_000, billing="gcp-preemptible"), prices)
+    short = plan(sweep(checkpoint=None, max_trial_steps=1_800, billing="ec2-second"), prices, runs=3)
+    assert short.estimate is not None
+
+
+def test_a_checkpoint_too_large_for_the_notice_is_saved_periodically_and_said() -> None:
+    large = {"size_bytes": 20_000_000_000, "by_machine": True}
+    found = plan(sweep(checkpoint=large, billing="ec2-second"), CALM, runs=2)
+    assert "longer than the notice of 120 s leaves: trials are saved every" in found.notes[0]
+    assert not plan(sweep(billing="ec2-second"), CALM, runs=2).notes
+
+
+def test_the_policy_of_a_sweep_keeps_its_budget() -> None:
+    capped = sweep(budget_usd=0.2)
+    policy = policy_of(capped)
+    assert isinstance(policy, WithinBudget)
+    prices = eb.generate_prices(days=5, seed=1)
+    result = eb.backtest([policy], capped.jobs(), prices, starts=5, seed=1)
+    assert all(outcome.cost_usd <= 0.2 for outcome in result.outcomes[policy.name])
+    assert policy_of(sweep()).name == "spottune-bid"
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = sweep(budget_usd=5.0, other_steps_per_hour_per_vcpu=900.0).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    for name in ("one", "two"):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", str(tmp_path / "sweep.yaml"), "--generate", "6", "--runs", "3", "--days", "5", "--json",
+                  str(tmp_path / f"{name}.json")])  # fmt: skip
+        assert not ended.value.code
+    told = capsys.readouterr().out
+    assert "cost: " in told
+    assert "budget: 5 USD is passed in" in told
+    found = json.loads((tmp_path / "one.json").read_text())
+    assert found["estimate"]["runs"] == 3
+    assert np.isfinite(found["estimate"]["cost_usd"]["mean"])
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
