@@ -23,6 +23,7 @@ IDS = [
     "jct_ratio_theta07_vs_fastest", "pcr_full_vs_cheapest", "pcr_full_vs_fastest", "pcr_theta07_vs_cheapest",
     "pcr_theta07_vs_fastest", "refunded_step_share", "checkpoint_restore_share", "top1_accuracy_theta07",
     "top3_accuracy_theta07", "revpred_vs_tributary_cost", "no_refund_cost_vs_cheapest",
+    "cost_saving_bid_vs_cheapest", "bid_share_of_distance_to_foresight",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
 
 reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's evaluation on given prices.")
@@ -36,13 +37,15 @@ def spottune_command(
     seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 6 to 12 there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """SpotTune's Figures 7 to 12: cost, completion time, refunds, forecasts, selection.
+    """SpotTune's Figures 6 to 12: cost, completion time, refunds, forecasts, selection.
 
     ebbtide reproduce spottune --prices prices.parquet --json spottune.json
     """
     from ebbtide.experiments.reproduction import sha256_of
+    from ebbtide.experiments.spottune_figures import spottune_figure
     from ebbtide.experiments.spottune_reproduction import reproduce_spottune
     from ebbtide.experiments.spottune_study import study
     from ebbtide.learning_curves.calibration import default_calibration
@@ -62,11 +65,13 @@ def spottune_command(
             catalogue=catalogue,
             on_progress=status.update if status else None,
         )
-    scores = evaluate_methods(whole, default_calibration(), ["earlycurve"])["methods"]["earlycurve"]
+    scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
     files = [prices, *([curves] if curves else [])]
     result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
     if json_path:
         result.write(json_path)
+    if plot:
+        write_text(plot, spottune_figure(result.tables).to_html(include_plotlyjs=True, full_html=True))
     table = Table(title="SpotTune's claims", box=SIMPLE_HEAD)
     for heading in ("claim", "paper", "ours", "unit", "holds"):
         table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
@@ -75,5 +80,6 @@ def spottune_command(
         ours = "-" if row.ours is None else f"{row.ours:.3f}"
         table.add_row(row.id, paper, ours, row.unit, "yes" if row.holds else "no")
     terminal().print(table)
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")

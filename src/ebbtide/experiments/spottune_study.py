@@ -41,6 +41,9 @@ _TRAIN_DAYS = 40.0
 # Room after a start, in units of the longest trial's work: some waiting, and a second round for the best trials.
 _ROOM = 3.0
 
+# Fig. 8; at 1 it is `spottune-full`.
+_THETAS = tuple(step / 10 for step in range(1, 10))
+
 Told = Callable[[str], None]
 
 # By workload and policy, one for each start.
@@ -54,10 +57,14 @@ class Study:
     Attributes:
         outcomes: By workload and policy, one for each start.
         without_refund: The same under a billing rule without refunds, of two policies.
+        by_theta: SpotTune at each theta below 1, as policies called so.
+        step_seconds: Of the first trial of each workload, by instance type.
     """
 
     outcomes: Runs
     without_refund: Runs
+    by_theta: Runs
+    step_seconds: Mapping[str, Mapping[str, float]]
 
 
 def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, float]:
@@ -153,12 +160,16 @@ def study(
         ).outcomes  # fmt: skip
 
     full = SpotTune(theta=1.0, provisioner=StepCost(known["revpred"]), name="spottune-full")
-    outcomes, without = {}, {}
+    thetas = [_at_theta(StepCost(known["revpred"]), f"{theta:g}", theta) for theta in _THETAS]
+    outcomes, without, by_theta = {}, {}, {}
     for sweep in sweeps:
         tell(f"running {sweep.name}")
         outcomes[sweep.name] = run(sweep, policies_of(known, prices), "ec2-second")
         without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
-    return Study(outcomes, without)
+        by_theta[sweep.name] = run(sweep, thetas, "ec2-second")
+    rates = {sweep.name: sweep.jobs[0].steps_per_hour for sweep in sweeps}
+    seconds = {name: {kind: HOUR_S / rate for kind, rate in own.items()} for name, own in rates.items()}
+    return Study(outcomes, without, by_theta, seconds)
 
 
 def _starts(
@@ -194,8 +205,13 @@ def moving_share(outcome: Outcome) -> float:
     return sum(job.moving_s for job in outcome.jobs) / training if training else float("nan")
 
 
-def tables_of(found: Study) -> dict[str, Any]:
-    """Means by workload and policy, in plain values."""
+def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Means by workload and policy, and by theta, in plain values: what the paper's figures show.
+
+    Args:
+        found: The study.
+        curve_scores: By method, `by_theta` scores of predicted curve ends.
+    """
     measures: dict[str, Callable[[Outcome], float]] = {
         "cost_usd": lambda out: out.cost_usd,
         "makespan_h": lambda out: out.makespan_s / HOUR_S,
@@ -210,8 +226,15 @@ def tables_of(found: Study) -> dict[str, Any]:
         name: sum(not out.finished for runs in found.outcomes.values() for out in runs[name]) for name in names
     }
     predictor = default_calibration().everywhere.thresholds
+    thetas = {
+        theta: {key: means(found.by_theta, theta, measures[key]) for key in ("cost_usd", "makespan_h")}
+        for theta in next(iter(found.by_theta.values()))
+    }
     return {
+        "seconds_per_step": {name: dict(by_type) for name, by_type in found.step_seconds.items()},
         "by_policy": by_policy,
+        "by_theta": thetas,
+        "curve_ends": {name: scores["by_theta"] for name, scores in curve_scores.items()},
         "unfinished": unfinished,
         "stage_thresholds": {"xi": predictor.change, "epsilon": predictor.steady, "window": predictor.window},
     }
