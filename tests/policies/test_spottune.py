@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,3 +196,17 @@ def test_a_metric_to_be_maximised_and_trials_that_tell_none() -> None:
     assert {n for n, found in enumerate(outcome.jobs) if found.steps_saved == 3600} == {1, 5}
     silent = run(SpotTune(mcnt=2), jobs, history(CALM))
     assert all(found.steps_saved == 3600 for found in silent.jobs)
+
+
+@pytest.mark.real_traces
+@pytest.mark.parametrize("billing", ["ec2-second", "gcp-preemptible"])
+@pytest.mark.parametrize("name", ["spottune-full", "spottune-bid"])
+def test_where_revocations_are_rare_it_does_not_lose_to_cheapest_spot(
+    name: str, billing: str, traces: Path
+) -> None:
+    """Prices of 2020 move once a day at most; with `gcp-preemptible` nothing is refunded either."""
+    prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
+    work = eb.Job(name="w", steps=4_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 300.0})
+    found = eb.backtest([eb.policy(name), eb.CheapestSpot()], work, prices, billing=billing, starts=2, seed=1)
+    ours, cheapest = (np.mean([out.cost_usd for out in outcomes]) for outcomes in found.outcomes.values())
+    assert ours <= 1.03 * cheapest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -83,7 +84,7 @@ def _offers_table(found: Plan) -> Table:
             "-" if listed is None else f"{listed:.4f}",
             f"{offer.max_price_usd_per_hour:.4f}",
             f"{offer.seconds_per_step:.3g}",
-            f"{offer.revoked:.0%}",
+            "-" if math.isnan(offer.revoked) else f"{offer.revoked:.0%}",
             f"{1000 * offer.usd_per_step:.4f}",
         )
     return table

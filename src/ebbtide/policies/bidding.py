@@ -26,6 +26,11 @@ from ebbtide.workloads.progress import JobProgress
 # Max prices to choose from, as shares above the price; the last is one that hardly anything exceeds.
 RISES = np.array([1e-4, 0.002, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0])
 
+# A lease surely paid costs no more than this many times its work alone, started and moved to.
+_OVERHEAD = 1.25
+
+_NEVER = np.append(np.zeros(CELLS), 1.0)[None, :]
+
 # From asking for a machine to the start of its charges: that part of its start is free.
 _REQUEST_S = 20.0
 
@@ -56,9 +61,12 @@ class BestBid:
         saves = job.job.checkpoint is not None
         # What cannot be saved is lost with its machine: then only the highest max price will do.
         rises = RISES if saves else RISES[-1:]
+        # Who would be dearer than another's sure price with all but the doubt free need not be asked about.
+        least = (self.doubt * mean + hour_usd) * seconds
+        able = least <= ((mean + hour_usd) * seconds).min() * _OVERHEAD
         found = []
-        for market, price, step_s in zip(markets, mean.tolist(), seconds.tolist(), strict=True):
-            chances = self._chances(view, market, rises)
+        for market, price, step_s, asks in zip(markets, mean.tolist(), seconds.tolist(), able, strict=True):
+            chances = self._chances(view, market, rises) if asks else _NEVER
             vcpus = view.machine(market).vcpus
             cycle = _cycle(
                 view.billing,
@@ -71,8 +79,9 @@ class BestBid:
             usd = chances @ cycle.usd + hour_usd * (chances @ cycle.lasts_s) / HOUR_S
             per_step = np.divide(usd, useful, out=np.full(len(usd), math.inf), where=useful > 0.0)
             best = int(np.argmin(per_step))
-            max_price = view.price(market) * (1.0 + float(rises[best]))
-            found.append(Offer(market, max_price, float(per_step[best]), 1.0 - float(chances[best, -1]), step_s))
+            max_price = view.price(market) * (1.0 + float(rises[best] if asks else rises[-1]))
+            revoked = 1.0 - float(chances[best, -1]) if asks else math.nan
+            found.append(Offer(market, max_price, float(per_step[best]), revoked, step_s))
         return found
 
     def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
@@ -86,7 +95,7 @@ class BestBid:
     def _chances(self, view: View, market: Market, rises: Floats) -> Floats:
         """Of each max price, when it is exceeded; shape (rises, CELLS + 1)."""
         if not view.billing.price_revokes:
-            return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
+            return np.tile(_NEVER, (len(rises), 1))
         chances = self.passages.chances(view, market, rises)
         believed = chances * (1.0 - self.doubt)
         believed[:, -1] += self.doubt

@@ -29,7 +29,7 @@ class Offer:
         market: What to rent.
         max_price_usd_per_hour: What to ask for.
         usd_per_step: Expected.
-        revoked: Chance that it is taken within the hour.
+        revoked: Chance that it is taken within the hour; NaN: not asked, since whatever it is, others are better.
         seconds_per_step: Of the trial there.
     """
 
@@ -86,16 +86,22 @@ class StepCost:
         markets: Sequence[Market],
         seconds: Floats,
     ) -> list[Offer]:
+        mean = np.array([view.mean_price(market, HOUR_S) for market in markets])
+        sure = seconds * (1.0 + self.doubt) * mean / HOUR_S
+        p = np.zeros(len(markets))
         if view.billing.refund is Refund.WITHIN_FIRST_HOUR and job.job.checkpoint is not None:
             max_prices = self._max_prices(view, markets)
-            p = self.forecast.probabilities(view, markets, max_prices)
+            # Who would be dearer than another's sure price even if it were surely free need not be asked about.
+            able = np.flatnonzero(sure * self.doubt <= sure.min() * (1.0 + self.doubt))
+            p[:] = math.nan
+            asked = [markets[place] for place in able.tolist()]
+            p[able] = self.forecast.probabilities(view, asked, max_prices[able])
         else:
             # Nothing is gained by being revoked; without checkpoints, all is lost by it.
-            max_prices, p = np.full(len(markets), math.inf), np.zeros(len(markets))
-        mean = np.array([view.mean_price(market, HOUR_S) for market in markets])
+            max_prices = np.full(len(markets), math.inf)
         # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.
         p = p * np.minimum(steps_left * seconds / HOUR_S, 1.0)
-        usd = seconds * (1.0 - p + self.doubt) * mean / HOUR_S
+        usd = sure - np.nan_to_num(p) * seconds * mean / HOUR_S
         columns = (max_prices.tolist(), usd.tolist(), p.tolist(), seconds.tolist())
         return [Offer(*row) for row in zip(markets, *columns, strict=True)]
 

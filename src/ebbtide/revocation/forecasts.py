@@ -15,7 +15,7 @@ import numpy as np
 from ebbtide.market.markets import Market
 from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
 from ebbtide.revocation.network_model import NetworkModel
-from ebbtide.revocation.passage import CELL_S, PricesSoFar, highest_rises
+from ebbtide.revocation.passage import CELL_S, PricesSoFar, Recent, highest_rises
 from ebbtide.revocation.splits import Samples
 from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 
@@ -23,6 +23,7 @@ from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 _RISES = np.geomspace(1e-4, 30.0, 24)
 
 _HOUR_MIN = 60
+_QUARTER_S = 15 * MINUTE_S
 
 
 class Forecast(Protocol):
@@ -54,7 +55,7 @@ class Never:
         return np.zeros(len(markets))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecentFrequency:
     """How often, in the last days, the price rose within an hour by as much as the max price is above it.
 
@@ -68,18 +69,30 @@ class RecentFrequency:
 
     days: float = 7.0
     name: str = "recent-frequency"
+    _kept: Recent[Floats] = field(default_factory=Recent, repr=False)
 
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
         found = np.empty(len(markets))
         for place, market in enumerate(markets):
-            times_s, prices = view.past_prices(market, self.days * DAY_S)
-            first_s = times_s[0] if len(times_s) else view.now_s
-            rises = highest_rises(times_s, prices, np.arange(first_s, view.now_s - HOUR_S, CELL_S))[:, -1]
+            rises = self._sorted_rises(view, market)
             now = view.price(market)
-            above = np.count_nonzero(rises > max_prices[place] / now - 1.0)
+            above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now - 1.0, side="right"))
             # Laplace's rule: what was not seen is not impossible.
             found[place] = 1.0 if now > max_prices[place] else (above + 1.0) / (len(rises) + 2.0)
         return found
+
+    def _sorted_rises(self, view: PricesSoFar, market: Market) -> Floats:
+        """Rises of the past hours, least first, as of the quarter of an hour: within it they hardly change."""
+        now_s = view.now_s // _QUARTER_S * _QUARTER_S
+        times_s, prices = view.past_prices(market, self.days * DAY_S)
+        if not len(times_s) or times_s[0] >= now_s - HOUR_S:
+            return np.empty(0)
+
+        def work_out() -> Floats:
+            begins = np.arange(max(times_s[0], now_s - self.days * DAY_S), now_s - HOUR_S, CELL_S)
+            return np.sort(highest_rises(times_s, prices, begins)[:, -1])
+
+        return self._kept.get((market, now_s, times_s[0], prices[0]), work_out)
 
 
 @dataclass(frozen=True, eq=False)

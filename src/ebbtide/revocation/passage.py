@@ -7,11 +7,11 @@ shows: moments at which the price stood as high as now, and had stood as long, c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -23,7 +23,9 @@ CELL_S = 5 * MINUTE_S
 CELLS = int(HOUR_S / CELL_S)
 
 # Answers kept; older ones are dropped all together.
-_MOST_KEPT = 50_000
+_MOST_KEPT = 20_000
+
+_Answer = TypeVar("_Answer")
 
 
 class PricesSoFar(Protocol):
@@ -41,6 +43,21 @@ class PricesSoFar(Protocol):
     def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
         """Change points of the last `duration_s`, the price in force at their beginning carried in."""
         ...
+
+
+class Recent(Generic[_Answer]):
+    """Answers kept by what they depend on; when there are too many, all are dropped."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[object, ...], _Answer] = {}
+
+    def get(self, key: tuple[object, ...], work_out: Callable[[], _Answer]) -> _Answer:
+        """The answer of that key, worked out if it is not kept."""
+        if key not in self._answers:
+            if len(self._answers) >= _MOST_KEPT:
+                self._answers.clear()
+            self._answers[key] = work_out()
+        return self._answers[key]
 
 
 class Passages(Protocol):
@@ -85,8 +102,14 @@ def highest_rises(times_s: Floats, prices: Floats, begins: Floats) -> Floats:
     cell = np.searchsorted(edges, times_s, side="right") - 1
     inside = (cell >= 0) & (cell < len(highest))
     np.maximum.at(highest, cell[inside], prices[inside])
-    ahead = sliding_window_view(highest, CELLS)[: len(begins)]
-    return np.asarray(np.maximum.accumulate(ahead, axis=1) / held[: len(begins), None] - 1.0)
+    # Cells first: each is one pass over memory that lies together.
+    rose = np.empty((CELLS, len(begins)))
+    rose[0] = highest[: len(begins)]
+    for cell_ahead in range(1, CELLS):
+        np.maximum(rose[cell_ahead - 1], highest[cell_ahead : cell_ahead + len(begins)], out=rose[cell_ahead])
+    rose /= held[: len(begins)]
+    rose -= 1.0
+    return rose.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +129,7 @@ class SimilarMoments:
     stood: float = 0.5
     all_alike: float = 20.0
     name: str = "similar-moments"
-    _kept: dict[tuple[object, ...], Floats] = field(default_factory=dict, repr=False)
+    _kept: Recent[Floats] = field(default_factory=Recent, repr=False)
 
     def chances(self, view: PricesSoFar, market: Market, rises: Floats) -> Floats:
         times_s, prices = view.past_prices(market, self.days * DAY_S)
@@ -115,14 +138,13 @@ class SimilarMoments:
         now_s = view.now_s // CELL_S * CELL_S
         # What the answer depends on: asked by many trials at once, it is worked out once.
         key = (market, now_s, len(times_s), *times_s[[0, -1]], *prices[[0, -1]], rises.tobytes())
-        if key not in self._kept:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = self._answer(times_s, prices, now_s, rises)
-        return self._kept[key]
+        return self._kept.get(key, lambda: self._answer(times_s, prices, now_s, rises))
 
     def _answer(self, times_s: Floats, prices: Floats, now_s: float, rises: Floats) -> Floats:
         begins = np.arange(np.ceil(times_s[0] / CELL_S) * CELL_S, now_s - HOUR_S + 1.0, CELL_S)
+        if prices.max() <= prices.min() * (1.0 + float(rises.min())):
+            # Nothing ever rose so far, whatever the weights.
+            return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
         rose = highest_rises(times_s, prices, begins)
         place = np.searchsorted(times_s, begins, side="right") - 1
         changed_s = times_s[np.append(True, np.diff(prices) != 0.0)]
@@ -133,8 +155,8 @@ class SimilarMoments:
         # All of the past together counts for `all_alike` moments, Laplace's one more among them.
         share = self.all_alike / (len(begins) + 1.0)
         weights = alike + share
-        exceeded = rose[None, :, :] > rises[:, None, None]
-        by_cell = np.einsum("m,nmc->nc", weights, exceeded) / (weights.sum() + share)
+        exceeded = rose.T[None, :, :] > rises[:, None, None]
+        by_cell = exceeded.astype(np.float64) @ weights / (weights.sum() + share)
         return np.diff(by_cell, axis=1, prepend=0.0, append=1.0)
 
 
