@@ -8,6 +8,7 @@ from functools import partial
 from ebbtide.errors import unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.bidding import BestBid
+from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 
@@ -18,6 +19,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "reactive": Reactive,
     "spottune": SpotTune,
     "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
+    **{f"deepspotcloud-{when}": partial(DeepSpotCloud, when) for when in MoveWhen},
     "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
 }
 
