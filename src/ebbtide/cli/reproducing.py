@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.experiments.reproduction import Reproduction
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
 
@@ -19,6 +20,7 @@ reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's eval
 
 # With --quick.
 _FEW_STARTS = 3
+_FEW_MOVES = 20
 
 
 @reproduce_app.callback()
@@ -72,7 +74,58 @@ def spottune_command(
         result.write(json_path)
     if plot:
         write_text(plot, spottune_figure(result.tables).to_html(include_plotlyjs=True, full_html=True))
-    table = Table(title="SpotTune's claims", box=SIMPLE_HEAD)
+    _show(result, "SpotTune's claims")
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
+
+
+@reproduce_app.command("deepspotcloud")
+def deepspotcloud_command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file: two markets of a GPU type at least.")],
+    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    generated: Annotated[
+        bool, typer.Option("--generated-regions", help="A second table, with generated regions beside the real.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """DeepSpotCloud's Figure 6: when to move a job, by its length; and how available GPU machines are.
+
+    ebbtide reproduce deepspotcloud --prices prices.parquet --json deepspotcloud.json
+    """
+    from ebbtide.experiments.deepspotcloud_reproduction import reproduce_deepspotcloud
+    from ebbtide.experiments.deepspotcloud_study import gpu_markets, migration_study, with_generated_regions
+    from ebbtide.experiments.reproduction import sha256_of
+
+    catalogue = catalogue_with(instance_types)
+    history = gpu_markets(PriceHistory.read(prices, catalogue), catalogue)
+    number = _FEW_MOVES if quick else starts
+    errors = Console(stderr=True)
+    with errors.status("replaying") if errors.is_terminal else nullcontext() as status:
+        told = status.update if status else None
+        found = migration_study(
+            history, starts=number, seed=seed, workers=workers, catalogue=catalogue, on_progress=told
+        )
+        wider = None
+        if generated:
+            wide = with_generated_regions(history, catalogue, seed)
+            wider = migration_study(
+                wide, starts=number, seed=seed, workers=workers, catalogue=catalogue, on_progress=told
+            )
+    result = reproduce_deepspotcloud(found, wider, inputs=sha256_of([prices]), seed=seed)
+    if json_path:
+        result.write(json_path)
+    _show(result, "DeepSpotCloud's claims")
+    if json_path:
+        typer.echo(f"wrote {json_path}")
+
+
+def _show(result: Reproduction, title: str) -> None:
+    table = Table(title=title, box=SIMPLE_HEAD)
     for heading in ("claim", "paper", "ours", "unit", "holds"):
         table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
     for row in result.rows:
@@ -80,6 +133,3 @@ def spottune_command(
         ours = "-" if row.ours is None else f"{row.ours:.3f}"
         table.add_row(row.id, paper, ours, row.unit, "yes" if row.holds else "no")
     terminal().print(table)
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")

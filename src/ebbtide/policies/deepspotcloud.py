@@ -49,6 +49,8 @@ class DeepSpotCloud:
         when: To move without being forced to.
         start_s: From asking for a machine until it has booted (Table II: 121.6 s in the mean, 243 at most).
         stay_h: A move is reckoned over so many hours at most: a price tells little of those further ahead.
+        caution: Share of its cost that the saving of a move has to exceed; less than one, since a cheaper market
+            is also one that is taken later.
         egress_usd_per_gib: Of a checkpoint that leaves its region.
         wakes_on: Prices, for `CHEAPER`.
     """
@@ -56,6 +58,7 @@ class DeepSpotCloud:
     when: MoveWhen = MoveWhen.PERIOD_END
     start_s: float = 180.0
     stay_h: float = 4.0
+    caution: float = 0.3
     egress_usd_per_gib: float = 0.02
 
     @property
@@ -149,7 +152,7 @@ class DeepSpotCloud:
             return there < here
         # As many steps as the job would do here in its stay.
         steps = self._stay_h(view, job, lease.market) * HOUR_S * view.steps_per_s(job.job, lease.market)
-        return (here - there) * steps > self._move_usd(view, job, lease, market)
+        return (here - there) * steps > self.caution * self._move_usd(view, job, lease, market)
 
     def _move_usd(self, view: View, job: JobProgress, lease: Lease, market: Market) -> float:
         """Two machines while the new one boots and the old one saves, no steps while it saves and the new one
