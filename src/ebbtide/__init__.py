@@ -17,6 +17,7 @@ from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.run import run
 from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.planning import plan
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.learning_curves.fit import fit_curve
 from ebbtide.learning_curves.predictions import CurvePrediction
@@ -28,10 +29,13 @@ from ebbtide.market.ingestion import ingest_ec2, ingest_files
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.deepspotcloud import DeepSpotCloud
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import policies, policy
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.workloads.job import Job
+from ebbtide.workloads.sweep import Sweep
 
 __version__ = _version("ebbtide")
 
@@ -43,6 +47,7 @@ __all__ = [
     "Catalogue",
     "CheapestSpot",
     "CurvePrediction",
+    "DeepSpotCloud",
     "FastestSpot",
     "InputError",
     "Job",
@@ -54,6 +59,8 @@ __all__ = [
     "PriceHistory",
     "Reactive",
     "SpotTune",
+    "Sweep",
+    "WithinBudget",
     "backtest",
     "billing_preset",
     "default_catalogue",
@@ -61,6 +68,7 @@ __all__ = [
     "generate_prices",
     "ingest_ec2",
     "ingest_files",
+    "plan",
     "policies",
     "policy",
     "run",

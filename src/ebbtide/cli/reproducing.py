@@ -124,6 +124,36 @@ def deepspotcloud_command(
         typer.echo(f"wrote {json_path}")
 
 
+@reproduce_app.command("dynamic-pricing")
+def dynamic_pricing_command(
+    prices: Annotated[list[Path], typer.Option(help="A Parquet file of prices; again for another cloud.")],
+    throughputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help='Steps a second: {gpu: {model: {"null": rate}}}; else Table 1.'),
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Dynamic Pricing's Tables 1 to 3 and Figures 5 and 6: what each source of price variation is worth.
+
+    ebbtide reproduce dynamic-pricing --prices aws.parquet --prices azure.parquet --json dynamic-pricing.json
+    """
+    from ebbtide.experiments.dynamic_pricing_reproduction import reproduce_dynamic_pricing
+    from ebbtide.experiments.dynamic_pricing_study import TABLE_ONE, read_throughputs
+    from ebbtide.experiments.reproduction import sha256_of
+
+    catalogue = catalogue_with(instance_types)
+    histories = [PriceHistory.read(path, catalogue) for path in prices]
+    rates = read_throughputs(throughputs) if throughputs else TABLE_ONE
+    files = [*prices, *([throughputs] if throughputs else [])]
+    result = reproduce_dynamic_pricing(histories, rates, catalogue, inputs=sha256_of(files))
+    if json_path:
+        result.write(json_path)
+    _show(result, "Dynamic Pricing's claims")
+    if json_path:
+        typer.echo(f"wrote {json_path}")
+
+
 def _show(result: Reproduction, title: str) -> None:
     table = Table(title=title, box=SIMPLE_HEAD)
     for heading in ("claim", "paper", "ours", "unit", "holds"):
