@@ -31,6 +31,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deepspotcloud import DeepSpotCloud
+from ebbtide.policies.dynamic_pricing import DynamicPricing
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import policies, policy
 from ebbtide.policies.spottune import SpotTune
@@ -48,6 +49,7 @@ __all__ = [
     "CheapestSpot",
     "CurvePrediction",
     "DeepSpotCloud",
+    "DynamicPricing",
     "FastestSpot",
     "InputError",
     "Job",

@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Assign, Release, Request, WakeAt
+from ebbtide.policies.actions import Action, Request, WakeAt
 from ebbtide.policies.events import Wake
+from ebbtide.policies.moving import list_price, take_over
 from ebbtide.policies.view import View
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.progress import JobProgress
@@ -72,7 +73,7 @@ class DeepSpotCloud:
     def decide(self, view: View) -> Iterable[Action]:
         for event in view.events:
             if event.wake is Wake.RUNNING:
-                yield from self._take_over(view, view.lease(event.lease_id))
+                yield from self._arrived(view, view.lease(event.lease_id))
         for job in (job for job in view.jobs if not job.is_finished):
             machines = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
             if not machines:
@@ -80,14 +81,8 @@ class DeepSpotCloud:
             elif len(machines) == 1 and self._is_due(view, machines[0]):
                 yield from self._consider(view, job, machines[0])
 
-    def _take_over(self, view: View, new: Lease) -> Iterator[Action]:
-        """A machine has come: the job goes over to it, and the one that it was on is given back."""
-        for job in view.jobs:
-            if new in job.leases:
-                others = [old for old in job.leases if old is not new]
-                yield Assign(job.job_id, [new.lease_id])
-                for old in others:
-                    yield Release(old.lease_id)
+    def _arrived(self, view: View, new: Lease) -> Iterator[Action]:
+        yield from take_over(view, new)
         if self.when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
             yield WakeAt(self._next_look_s(view, new))
 
@@ -97,7 +92,7 @@ class DeepSpotCloud:
         if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             yield WakeAt(view.now_s + _RETRY_S)
         else:
-            yield Request(market, self._max_price(view, market), job=job.job_id)
+            yield Request(market, list_price(view, market), job=job.job_id)
 
     def _is_due(self, view: View, lease: Lease) -> bool:
         """Whether a move from a machine is to be considered now."""
@@ -112,7 +107,7 @@ class DeepSpotCloud:
         """A move of our own will (III-A)."""
         market = self._best(view, job)
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
-            yield Request(market, self._max_price(view, market), job=job.job_id)
+            yield Request(market, list_price(view, market), job=job.job_id)
         if self.when is not MoveWhen.CHEAPER:
             yield WakeAt(self._next_look_s(view, lease))
 
@@ -134,7 +129,7 @@ class DeepSpotCloud:
         usable = [
             market
             for market in view.markets
-            if view.steps_per_s(job.job, market) > 0 and view.price(market) <= self._max_price(view, market)
+            if view.steps_per_s(job.job, market) > 0 and view.price(market) <= list_price(view, market)
         ]
         return min(usable, key=lambda market: (self._usd_per_step(view, job, market), market), default=None)
 
@@ -169,8 +164,3 @@ class DeepSpotCloud:
         if checkpoint is not None and (lease.market.cloud, lease.market.region) != (market.cloud, market.region):
             usd += checkpoint.size_bytes / _GIB * self.egress_usd_per_gib
         return usd
-
-    def _max_price(self, view: View, market: Market) -> float:
-        """The list price: above it, spot machines are of no use (II-B); where it is not known, twice the price."""
-        listed = view.on_demand_price(market)
-        return 2.0 * view.price(market) if listed is None else listed

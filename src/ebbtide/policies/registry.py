@@ -9,6 +9,7 @@ from ebbtide.errors import unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.bidding import BestBid
 from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
+from ebbtide.policies.dynamic_pricing import DynamicPricing, Goal
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 
@@ -20,6 +21,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "spottune": SpotTune,
     "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
     **{f"deepspotcloud-{when}": partial(DeepSpotCloud, when) for when in MoveWhen},
+    **{f"dynamic-pricing-{goal}": partial(DynamicPricing, goal) for goal in Goal},
     "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
 }
 
