@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -117,19 +117,23 @@ class Layout:
         return Rows(matrix, np.array([budget_usd]), (f"budget of {budget_usd:g} USD",))
 
 
-def maximised(gain: Floats, rows: Rows, equal: Rows | None = None) -> Floats:
+def maximised(gain: Floats, rows: Rows, equal: Rows | None = None, *, interior: bool = False) -> Floats:
     """The variables, none negative, that gain most.
 
     Args:
         gain: Of each variable, shape (variables,).
         rows: Constraints.
         equal: More of them, with equality.
+        interior: By the interior point method, which is the quicker one where a row joins all variables.
 
     Raises:
         InputError: They cannot all be met; it names those in the way.
     """
     scale = float(np.abs(gain).max()) or 1.0
-    found = _solved(-gain / scale, rows, equal)
+    found = _solved(-gain / scale, rows, equal, "highs-ipm" if interior else "highs")
+    if interior and found.status != 0:
+        # The simplex method tells better why.
+        found = _solved(-gain / scale, rows, equal, "highs")
     if found.status == 2:
         raise InputError(f"no allocation meets all constraints; in the way: {'; '.join(in_the_way(rows))}")
     if found.status != 0:
@@ -137,12 +141,12 @@ def maximised(gain: Floats, rows: Rows, equal: Rows | None = None) -> Floats:
     return np.asarray(found.x)
 
 
-def _solved(cost: Floats, rows: Rows, equal: Rows | None) -> Any:
+def _solved(cost: Floats, rows: Rows, equal: Rows | None, method: Literal["highs", "highs-ipm"]) -> Any:
     # SciPy's type stubs know only dense constraints.
     matrix: Any = rows.matrix
     same: Any = None if equal is None else equal.matrix
     limits = None if equal is None else equal.limits
-    return linprog(cost, A_ub=matrix, b_ub=rows.limits, A_eq=same, b_eq=limits, method="highs")
+    return linprog(cost, A_ub=matrix, b_ub=rows.limits, A_eq=same, b_eq=limits, method=method)
 
 
 def in_the_way(rows: Rows, most: int = 5) -> list[str]:
@@ -157,7 +161,7 @@ def in_the_way(rows: Rows, most: int = 5) -> list[str]:
     slack = sparse.csr_array((-units, (named, np.arange(len(named)))), shape=(rows.matrix.shape[0], len(named)))
     loose = sparse.csr_array(sparse.hstack([rows.matrix, slack], format="csr"))
     cost = np.concatenate([np.zeros(size), np.ones(len(named))])
-    found = _solved(cost, Rows(loose, rows.limits, rows.names), None)
+    found = _solved(cost, Rows(loose, rows.limits, rows.names), None, "highs")
     if found.status != 0:
         return ["constraints that contradict each other"]
     broken = found.x[size:]

@@ -145,7 +145,7 @@ def _most_per_usd(layout: Layout, rows: Rows) -> Floats:
     homogeneous = Rows(matrix, np.zeros(len(rows.limits)), rows.names)
     equal = Rows(sparse.csr_array(np.append(layout.prices, 0.0)[None, :]), np.ones(1), ("",))
     try:
-        found = maximised(np.append(_relative(layout), 0.0), homogeneous, equal)
+        found = maximised(np.append(_relative(layout), 0.0), homogeneous, equal, interior=True)
     except InputError:
         # What y and t cannot meet, x cannot meet either, and there it can be named.
         maximised(np.zeros(layout.size), rows)
