@@ -63,7 +63,7 @@ def test_several_jobs_run_side_by_side(tmp_path: Path) -> None:
 
 def test_a_history_that_ends_leaves_no_process_behind(tmp_path: Path) -> None:
     outcome = run_locally(
-        eb.CheapestSpot(), job(10**6, per_hour=1200.0), history({C3: [(0, 0.05)]}, hours=1), tmp_path
+        eb.CheapestSpot(), job(10**6, per_hour=1200.0), history({C3: [(0, 0.05)]}, hours=2.5), tmp_path
     )
     assert not outcome.finished
     assert outcome.jobs[0].steps_done > 0
@@ -73,8 +73,9 @@ def test_a_history_that_ends_leaves_no_process_behind(tmp_path: Path) -> None:
 
 def test_periodic_checkpoints_survive_the_end_of_the_history(tmp_path: Path) -> None:
     policy = Scripted({Wake.START: lambda _view, _event: [Request(C3, job=0)]})
-    prices = history({C3: [(0, 0.05)]}, hours=1.2)
-    work = job(10**6, per_hour=60_000.0, interval_s=1200.0)
+    # Long enough for several of them, even where the process takes seconds to start on a busy machine.
+    prices = history({C3: [(0, 0.05)]}, hours=2.4)
+    work = job(10**6, per_hour=60_000.0, interval_s=900.0)
     outcome = run_locally(policy, work, prices, tmp_path)
     assert outcome.checkpoints >= 1
     assert 0 < outcome.jobs[0].steps_saved <= outcome.jobs[0].steps_done

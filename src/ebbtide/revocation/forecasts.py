@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ebbtide.market.markets import Market
 from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.passage import CELL_S, PricesSoFar, Recent, highest_rises
 from ebbtide.revocation.splits import Samples
 from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
+
+if TYPE_CHECKING:
+    # It brings PyTorch, which takes seconds to load and which most policies never need.
+    from ebbtide.revocation.network_model import NetworkModel
 
 # Rises that a learnt forecast is asked about ahead, as shares of the price; between them it is interpolated.
 _RISES = np.geomspace(1e-4, 30.0, 24)
