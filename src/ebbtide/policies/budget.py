@@ -65,9 +65,7 @@ class WithinBudget:
             return
         if view.memory.get("gave_up"):
             return
-        wanted = list(self.policy.decide(view))
-        kept = [capped for action in wanted if (capped := self._capped(view, action)) is not None]
-        yield from self._affordable(view, kept)
+        yield from self._affordable(view, [self._capped(view, action) for action in self.policy.decide(view)])
 
     def _affordable(self, view: View, actions: list[Action]) -> Iterator[Action]:
         """The actions, without the requests that cannot be paid; gives up where nothing is left to run on."""
@@ -101,7 +99,7 @@ class WithinBudget:
             yield Release(lease.lease_id, save=False)
         yield GiveUp(f"budget of {self.budget_usd:.2f} USD reached: {view.spent_usd:.2f} USD spent")
 
-    def _capped(self, view: View, action: Action) -> Action | None:
+    def _capped(self, view: View, action: Action) -> Action:
         """A request with a max price, so that what it can cost is known."""
         if not isinstance(action, Request) or action.on_demand or math.isfinite(action.max_price_usd_per_hour):
             return action
