@@ -10,7 +10,8 @@ from tests.markets import START_S
 from ebbtide.execution.engine import Engine
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
-from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.execution.replayed_market import ReplayedMarket
+from ebbtide.execution.start_delay import StartDelay
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.prices import PriceHistory

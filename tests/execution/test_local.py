@@ -11,7 +11,7 @@ from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.execution.replayed_market import StartDelay
+from ebbtide.execution.start_delay import StartDelay
 from ebbtide.policies.actions import Request
 from ebbtide.policies.events import Wake
 from ebbtide.workloads.reference_training import load, main

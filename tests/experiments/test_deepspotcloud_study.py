@@ -11,8 +11,16 @@ from tests.markets import history
 import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
+from ebbtide.execution.start_delay import MeasuredStartDelay
 from ebbtide.experiments.deepspotcloud_reproduction import reproduce_deepspotcloud
-from ebbtide.experiments.deepspotcloud_study import gpu_markets, migration_study, with_generated_regions
+from ebbtide.experiments.deepspotcloud_study import (
+    gpu_markets,
+    migration_study,
+    one_type_job,
+    with_generated_regions,
+)
+from ebbtide.experiments.price_analysis import by_type, hourly_ratio, standings
+from ebbtide.experiments.region_study import region_study
 from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 
 HERE, THERE = (eb.Market("aws", "us-east-1", f"us-east-1{zone}", "g2.2xlarge") for zone in "ab")
@@ -23,14 +31,16 @@ PRICES = {
 }
 
 
-def test_the_study_by_hand() -> None:
+def one_type(hours: float) -> eb.Job:
+    return one_type_job("g2.2xlarge", hours)
+
+
+def test_rows_follow_from_the_replays() -> None:
     prices = history(PRICES, hours=240.0)
-    found = migration_study(prices, starts=3, workers=1)
+    found = migration_study(prices, one_type, starts=3)
     assert list(found.replays) == ["4h", "1d", "3d"]
-    assert found.available[str(HERE)] == pytest.approx(0.9)
-    assert found.paid[str(HERE)] == pytest.approx((0.9 * 0.10 + 0.1 * 0.65) / 0.65)
-    assert found.paid[str(THERE)] == pytest.approx(0.2)
-    rows = {row.id: row for row in reproduce_deepspotcloud(found, None, inputs={}, seed=1).rows}
+    analysis = standings(prices, eb.default_catalogue())
+    rows = {row.id: row for row in reproduce_deepspotcloud(found, None, analysis, {}, inputs={}, seed=1).rows}
     assert len(rows) == 25
     week = rows["hourly_cost_vs_interrupt_1w"]
     assert week.ours is None
@@ -40,18 +50,50 @@ def test_the_study_by_hand() -> None:
     ratio = day["hourly"].cost_usd / day["interrupt"].cost_usd
     assert rows["hourly_cost_vs_interrupt_1d"].ours == pytest.approx(ratio)
     assert rows["hourly_cost_vs_interrupt_1d"].holds == (ratio <= 1.0)
+    assert rows["gpu_availability_below_on_demand"].ours == pytest.approx(0.95)
+
+
+def test_prices_beside_the_list_price_by_hand() -> None:
+    prices = history(PRICES, hours=240.0)
+    here, there = standings(prices, eb.default_catalogue())
+    assert here.available == pytest.approx(0.9)
+    assert here.paid == pytest.approx((0.9 * 0.10 + 0.1 * 0.65) / 0.65)
+    assert here.interrupts_per_day == pytest.approx(2.4)
+    assert (there.available, there.paid, there.interrupts_per_day) == pytest.approx((1.0, 0.2, 0.0))
+    table = by_type([here, there])["g2.2xlarge"]
+    assert table["available"] == pytest.approx(0.95)
+    assert table["interrupts_per_day"] == pytest.approx([0.0, 0.6, 1.2, 1.8, 2.4])
+    days, ratio = hourly_ratio(prices, HERE, 0.65)
+    assert days[-1] == pytest.approx(239 / 24)
+    assert ratio[:10] == pytest.approx([0.10 / 0.65] * 9 + [1.0])
 
 
 def test_its_replays_are_those_of_a_backtest() -> None:
     prices = history(PRICES, hours=240.0)
-    found = migration_study(prices, starts=4, workers=2).replays["4h"]["hourly"]
-    work = eb.Job(
-        name="g", steps=14_400, steps_per_hour={"g2.2xlarge": 3_600.0},
-        checkpoint={"save_s": 25.0, "restore_s": 15.0, "size_bytes": 10**9},  # type: ignore[arg-type]
-    )  # fmt: skip
+    found = migration_study(prices, one_type, starts=4).replays["4h"]["hourly"]
     policy = DeepSpotCloud(MoveWhen.PERIOD_END)
-    outcomes = eb.backtest([policy], work, prices, billing="ec2-hourly", starts=4, seed=1).outcomes[policy.name]
+    outcomes = eb.backtest(
+        [policy], one_type(4.0), prices, billing="ec2-hourly", starts=4, seed=1, delay=MeasuredStartDelay(1)
+    ).outcomes[policy.name]
     assert found.cost_usd == pytest.approx(sum(outcome.cost_usd for outcome in outcomes) / 4)
+    assert found.makespan_h == pytest.approx(sum(outcome.makespan_s for outcome in outcomes) / 4 / 3600)
+
+
+def test_a_region_has_jobs_for_gpus_and_for_cores() -> None:
+    zones = ("us-east-1a", "us-east-1b")
+    types = ("p2.xlarge", "p3.2xlarge", "m4.xlarge", "m4.4xlarge", "t1.micro")
+    markets = [eb.Market("aws", "us-east-1", zone, name) for zone in zones for name in types]
+    prices = history({market: [(0, 0.1 * (1 + n))] for n, market in enumerate(markets)}, hours=120.0)
+    found = region_study(prices, eb.default_catalogue(), starts=2, seed=1)
+    assert {kind: one.study.markets for kind, one in found.items()} == {"gpu": 4, "cpu": 4}
+    # A V100 does 9.6 times the steps of a K80: 0.2 / 9.6 against 0.1, 0.6 and 0.7 / 9.6; the median of four.
+    usd = sorted([0.1, 0.6, 0.2 / 9.6, 0.7 / 9.6])
+    assert found["gpu"].choice.median_market == pytest.approx((usd[1] + usd[2]) / 2 / usd[0])
+    assert found["gpu"].choice.median_zone == pytest.approx((0.2 + 0.7) / 2 / 0.2)
+    # Nothing moves where no price does.
+    assert found["cpu"].study.replays["4h"]["migrate"].moves == 0
+    with pytest.raises(InputError, match="no two markets that suit"):
+        region_study(history({markets[-1]: [(0, 0.1)]}), eb.default_catalogue(), starts=2, seed=1)
 
 
 def test_only_gpu_types_with_two_markets_can_move() -> None:

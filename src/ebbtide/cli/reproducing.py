@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,45 +84,75 @@ def spottune_command(
 @reproduce_app.command("deepspotcloud")
 def deepspotcloud_command(
     prices: Annotated[Path, typer.Option(help="A Parquet file: two markets of a GPU type at least.")],
+    region: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
+    ] = None,
     starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Threads.")] = 2,
     generated: Annotated[
-        bool, typer.Option("--generated-regions", help="A second table, with generated regions beside the real.")
-    ] = False,
+        bool,
+        typer.Option("--generated-regions/--real-only", help="A second table, generated regions beside the real."),
+    ] = True,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1, 2 and 6 there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """DeepSpotCloud's Figure 6: when to move a job, by its length; and how available GPU machines are.
+    """DeepSpotCloud's Figures 1, 2 and 6: GPU prices; when to move a job, by its length.
 
     ebbtide reproduce deepspotcloud --prices prices.parquet --json deepspotcloud.json
     """
+    from ebbtide.experiments.deepspotcloud_figures import deepspotcloud_figure
     from ebbtide.experiments.deepspotcloud_reproduction import reproduce_deepspotcloud
-    from ebbtide.experiments.deepspotcloud_study import gpu_markets, migration_study, with_generated_regions
+    from ebbtide.experiments.deepspotcloud_study import (
+        gpu_markets,
+        migration_study,
+        one_type_job,
+        with_generated_regions,
+    )
+    from ebbtide.experiments.price_analysis import standings
+    from ebbtide.experiments.region_study import region_study
     from ebbtide.experiments.reproduction import sha256_of
 
     catalogue = catalogue_with(instance_types)
-    history = gpu_markets(PriceHistory.read(prices, catalogue), catalogue)
+    whole = PriceHistory.read(prices, catalogue)
+    history = gpu_markets(whole, catalogue)
+    job_of = partial(one_type_job, history.markets[0].instance_type)
     number = _FEW_MOVES if quick else starts
     errors = Console(stderr=True)
-    with errors.status("replaying") if errors.is_terminal else nullcontext() as status:
-        told = status.update if status else None
-        found = migration_study(
-            history, starts=number, seed=seed, workers=workers, catalogue=catalogue, on_progress=told
+    with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
+        study = partial(
+            migration_study,
+            job_of=job_of,
+            starts=number,
+            seed=seed,
+            workers=workers,
+            catalogue=catalogue,
+            on_progress=status.update if status else None,
         )
-        wider = None
-        if generated:
-            wide = with_generated_regions(history, catalogue, seed)
-            wider = migration_study(
-                wide, starts=number, seed=seed, workers=workers, catalogue=catalogue, on_progress=told
+        found = study(history)
+        wider = study(with_generated_regions(history, catalogue, seed)) if generated else None
+        regions = {
+            path.stem: region_study(
+                PriceHistory.read(path, catalogue), catalogue, starts=number, seed=seed, workers=workers
             )
-    result = reproduce_deepspotcloud(found, wider, inputs=sha256_of([prices]), seed=seed)
+            for path in region or []
+        }
+    files = sha256_of([prices, *(region or [])])
+    result = reproduce_deepspotcloud(
+        found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed
+    )
     if json_path:
         result.write(json_path)
+    if plot:
+        figure = deepspotcloud_figure(history, result.tables, catalogue)
+        write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
     _show(result, "DeepSpotCloud's claims")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
 
 
 @reproduce_app.command("dynamic-pricing")

@@ -17,8 +17,9 @@ from ebbtide.execution.provider import Provider
 from ebbtide.execution.timeline import Moment, Timeline
 from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
+from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Event, Wake
@@ -48,6 +49,7 @@ class Engine:
         provider: Rents and trains.
         billing: Charges spot leases; on-demand leases are charged by the on-demand preset.
         catalogue: List prices.
+        egress: What data cost that leave a region.
         seed: Of the policy's random numbers.
         record: Keep a timeline.
     """
@@ -60,6 +62,7 @@ class Engine:
         billing: Billing,
         *,
         catalogue: Catalogue | None = None,
+        egress: EgressPrices | None = None,
         seed: int = 0,
         record: bool = False,
     ) -> None:
@@ -72,12 +75,15 @@ class Engine:
         self.timeline = Timeline()
         self._provider = provider
         self._catalogue = catalogue or default_catalogue()
+        self._egress = egress or EgressPrices()
+        self._transfers_charged = [0] * len(self.jobs)
         self._seed = seed
         self._record = record
         self._leases: list[Lease] = []
         self._open: dict[int, Lease] = {}
         self._for_job: dict[int, int] = {}
         self._kept: set[int] = set()
+        self._grown: set[int] = set()
         self._draining: list[Lease] = []
         self._timers: list[tuple[float, int, Wake, int]] = []
         self._decisions = 0
@@ -164,6 +170,9 @@ class Engine:
     def machine(self, market: Market) -> InstanceType:
         return self._catalogue.instance_type(market.cloud, market.instance_type)
 
+    def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
+        return self._egress.usd(size_bytes, source, destination)
+
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         return self._provider.measured(job_id)
 
@@ -226,7 +235,8 @@ class Engine:
     def _booted(self, lease: Lease) -> None:
         job_id = self._for_job.get(lease.lease_id)
         if job_id is not None and not self.jobs[job_id].is_finished:
-            self._assign(job_id, [*self.jobs[job_id].leases, lease])
+            self.jobs[job_id].leases = [*self.jobs[job_id].leases, lease]
+            self._grown.add(job_id)
         if Wake.PERIOD_END in self._wakes:
             self._set_period_timer(lease)
 
@@ -234,8 +244,12 @@ class Engine:
         self._decisions += 1
         self.events = events
         self._provider.refresh()
+        self._charge_transfers()
         for action in self.policy.decide(self) or ():
             self._do(action)
+        # Only now: the policy may have put the job on the new machine alone.
+        for job_id in sorted(self._grown):
+            self._assign(job_id, self.jobs[job_id].leases)
         self._end_drained()
 
     def _do(self, action: Action) -> None:
@@ -300,13 +314,16 @@ class Engine:
             if beside + job.job.share > 1 + 1e-9:
                 raise PolicyError(f"lease {lease.lease_id} is full: job {job.job.name} does not fit beside others")
         job.leases = leases
+        self._grown.discard(job_id)
         self._provider.assign(job_id, leases)
 
     def _release(self, lease: Lease, save: bool) -> None:
-        if not lease.is_open or lease in self._draining:
+        if not lease.is_open:
             return
         if not save or not self._provider.in_use(lease):
             self._end(lease)
+            return
+        if lease in self._draining:
             return
         self._draining.append(lease)
         for job in self.jobs:
@@ -352,6 +369,14 @@ class Engine:
             if lease in job.leases:
                 job.leases = [other for other in job.leases if other is not lease]
 
+    def _charge_transfers(self) -> None:
+        """Enter what has moved since the last time."""
+        for job in self.jobs:
+            for transfer in job.transfers[self._transfers_charged[job.job_id] :]:
+                usd = self._egress.usd(transfer.size_bytes, transfer.source, transfer.destination)
+                self.ledger.add_transfer(transfer, self._leases[transfer.lease_id], usd)
+            self._transfers_charged[job.job_id] = len(job.transfers)
+
     def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
         if not lease.on_demand:
             return self.billing.bill(self._provider.prices(lease.market), lease.started_s, end_s, ending)
@@ -383,6 +408,7 @@ class Engine:
         end_s = max(job.finished_s for job in self.jobs) if finished else self.now_s
         for lease in list(self._open.values()):
             self._end(lease)
+        self._charge_transfers()
         return Outcome(
             self.policy.name,
             start_s,
@@ -409,9 +435,12 @@ def run_policy(
     billing: Billing,
     *,
     catalogue: Catalogue | None = None,
+    egress: EgressPrices | None = None,
     seed: int = 0,
     record: bool = False,
 ) -> Outcome:
     """Run one policy once: see `Engine`."""
-    engine = Engine(policy, list(jobs), provider, billing, catalogue=catalogue, seed=seed, record=record)
+    engine = Engine(
+        policy, list(jobs), provider, billing, catalogue=catalogue, egress=egress, seed=seed, record=record
+    )
     return engine.run()

@@ -11,6 +11,7 @@ import pandas as pd
 from ebbtide.market.billing import Bill
 from ebbtide.market.leases import Lease
 from ebbtide.utc import from_epoch_s
+from ebbtide.workloads.transfers import Transfer
 
 
 class Entry(StrEnum):
@@ -18,14 +19,15 @@ class Entry(StrEnum):
 
     CHARGE = "charge"
     REFUND = "refund"
+    EGRESS = "egress"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
     """One entry. `usd` is what it adds to the cost: refunds are negative.
 
-    `start_s` to `end_s` is the time paid for, or for a refund the lease's,
-    which has no one price.
+    `start_s` to `end_s` is the time paid for, or for a refund the lease's, which has no one price. Egress has the
+    machine that fetched the data, and the moment.
     """
 
     entry: Entry
@@ -39,14 +41,19 @@ class LedgerLine:
 
 
 class Ledger:
-    """Lines in the order in which leases ended."""
+    """Charges and refunds in the order in which leases ended, then egress."""
 
     def __init__(self) -> None:
         self._bills: list[tuple[Lease, Bill]] = []
+        self._transfers: list[tuple[Transfer, Lease, float]] = []
 
     def add(self, lease: Lease, bill: Bill) -> None:
         """Enter the bill of an ended lease."""
         self._bills.append((lease, bill))
+
+    def add_transfer(self, transfer: Transfer, lease: Lease, usd: float) -> None:
+        """Enter what moving data to a machine cost."""
+        self._transfers.append((transfer, lease, usd))
 
     @property
     def lines(self) -> tuple[LedgerLine, ...]:
@@ -64,10 +71,16 @@ class Ledger:
                     LedgerLine(Entry.REFUND, lease.lease_id, market, lease.on_demand, lease.started_s,
                                lease.ended_s, None, -bill.refund_usd)
                 )  # fmt: skip
+        lines += [
+            LedgerLine(Entry.EGRESS, lease.lease_id, str(lease.market), lease.on_demand, transfer.time_s,
+                       transfer.time_s, None, usd)
+            for transfer, lease, usd in self._transfers
+            if usd
+        ]  # fmt: skip
         return tuple(lines)
 
     def usd_of(self, lease_id: int) -> float:
-        """What one lease cost, its refund taken off."""
+        """What renting one lease cost, its refund taken off."""
         return math.fsum(bill.usd for lease, bill in self._bills if lease.lease_id == lease_id)
 
     def refund_of(self, lease_id: int) -> float:
@@ -76,8 +89,13 @@ class Ledger:
 
     @property
     def total_usd(self) -> float:
-        """What was paid, refunds taken off."""
-        return math.fsum(bill.usd for _, bill in self._bills)
+        """What was paid, refunds taken off, egress included."""
+        return math.fsum([*(bill.usd for _, bill in self._bills), *(usd for _, _, usd in self._transfers)])
+
+    @property
+    def egress_usd(self) -> float:
+        """What moving data between regions and clouds cost."""
+        return math.fsum(usd for _, _, usd in self._transfers)
 
     @property
     def refund_usd(self) -> float:

@@ -244,7 +244,7 @@ class LocalProvider:
             command += ["--save-every-s", repr(job.checkpoint.interval_s / self._speed)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         trial.process, trial.lease, trial.asked_to_stop = process, lease, False
-        trial.progress.restores += 1
+        trial.progress.begin_on([lease], self.now_s)
         trial.reader = threading.Thread(target=self._read, args=(trial, process), daemon=True)
         trial.reader.start()
 
@@ -276,6 +276,8 @@ class LocalProvider:
         if "saved" in message:
             progress.steps_saved = message["saved"]
             progress.checkpoints += 1
+            if trial.lease is not None:
+                progress.saved_at = trial.lease.market.place
             self._out.append(Event(Wake.SAVED, now_s, job_id=progress.job_id))
         progress.steps_done = max(progress.steps_saved, message.get("step", progress.steps_done))
         if "finished" in message:

@@ -20,7 +20,7 @@ class Outcome:
         start_s: When it began, seconds since 1970.
         end_s: When its last job was done, or when the provider's time ran out.
         finished: Whether all jobs were done.
-        cost_usd: Net of refunds.
+        cost_usd: Net of refunds, egress included.
         refund_usd: Charged and given back.
         revocations: Leases that the provider took, once charging had begun.
         checkpoints: Complete ones.
@@ -53,6 +53,11 @@ class Outcome:
     def makespan_s(self) -> float:
         """From the start until the last job was done."""
         return self.end_s - self.start_s
+
+    @property
+    def egress_usd(self) -> float:
+        """Of the cost, what moving data between regions and clouds was."""
+        return self.ledger.egress_usd
 
     def __str__(self) -> str:
         end = "finished" if self.finished else f"gave up ({self.gave_up})" if self.gave_up else "not finished"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import heappop, heappush
 
 from ebbtide.errors import InputError
+from ebbtide.execution.start_delay import MeasuredStartDelay, StartDelay
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing
 from ebbtide.market.leases import Lease, LeaseState
@@ -21,19 +21,6 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.events import Event, Wake
 from ebbtide.utc import iso
-
-
-@dataclass(frozen=True)
-class StartDelay:
-    """How long a machine takes to come; together about two minutes, as DeepSpotCloud's Table II has it.
-
-    Attributes:
-        request_s: From asking for it to the start of its charges.
-        boot_s: From there until training can be put on it (charged).
-    """
-
-    request_s: float = 20.0
-    boot_s: float = 100.0
 
 
 class _Due(Enum):
@@ -72,7 +59,7 @@ class ReplayedMarket:
         billing: Billing,
         *,
         availability: Availability | None = None,
-        delay: StartDelay | None = None,
+        delay: StartDelay | MeasuredStartDelay | None = None,
     ) -> None:
         if not prices.start_s <= start_s < prices.end_s:
             raise InputError(
@@ -85,7 +72,7 @@ class ReplayedMarket:
         self._history = prices
         self._billing = billing
         self._availability = availability or Availability({})
-        self._delay = delay or StartDelay()
+        self._delay: StartDelay | MeasuredStartDelay = delay or StartDelay()
         self._calendar: list[tuple[float, int, _Due, Lease | Market | None]] = []
         self._entered = 0
         self._places: dict[Market, dict[int, int]] = {}
@@ -111,7 +98,7 @@ class ReplayedMarket:
 
     def launch(self, lease: Lease) -> None:
         """Ask for a machine."""
-        self._enter(self.now_s + self._delay.request_s, _Due.LAUNCH, lease)
+        self._enter(self.now_s + self._delay.of(lease)[0], _Due.LAUNCH, lease)
 
     def terminate(self, lease: Lease) -> None:
         """Give a machine back now."""
@@ -164,7 +151,7 @@ class ReplayedMarket:
             return self._event(Wake.LAUNCH_FAILED, lease, problem)
         lease.state = LeaseState.STARTING
         lease.started_s = self.now_s
-        self._enter(self.now_s + self._delay.boot_s, _Due.BOOT, lease)
+        self._enter(self.now_s + self._delay.of(lease)[1], _Due.BOOT, lease)
         if not lease.on_demand:
             self._enter(self._notice_s(lease, self._take_place(lease)), _Due.NOTICE, lease)
         return None

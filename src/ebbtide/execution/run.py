@@ -13,7 +13,8 @@ from ebbtide.execution.local import MIN_NOTICE_S, LocalProvider
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.replay import ReplayProvider
-from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.execution.replayed_market import ReplayedMarket
+from ebbtide.execution.start_delay import StartDelay
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices

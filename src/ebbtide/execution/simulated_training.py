@@ -19,8 +19,8 @@ from ebbtide.workloads.progress import JobProgress
 
 # Steps are whole; times are floating. A step within this of complete is complete: this share of a step, or what is
 # trained in so many seconds, since the clock tells no shorter times apart.
-_STEP_TOLERANCE = 1e-6
-_CLOCK_S = 1e-6
+STEP_TOLERANCE = 1e-6
+CLOCK_S = 1e-6
 
 
 class _Phase(Enum):
@@ -84,7 +84,7 @@ class SimulatedTraining:
         self._stopping = False
         self._events: list[Event] = []
         self._now_s = -math.inf
-        self._tolerance = _STEP_TOLERANCE
+        self._tolerance = STEP_TOLERANCE
 
     def assign(self, leases: Sequence[Lease], now_s: float) -> list[Event]:
         """Run on exactly these, as soon as they have booted."""
@@ -283,10 +283,11 @@ class SimulatedTraining:
                 self._begin_save(group, now_s)
                 return True
             self._lose(group)
-        group.members = target
+        before, group.members = group.members, target
         if target:
-            self.progress.restores += 1
-            restore_s = self.job.restore_s(self._slowest(target))
+            place, saved_at = target[0].market.place, self.progress.saved_at
+            restore_s = self.job.restore_s(self._slowest(target), saved_at, place)
+            restore_s += self.progress.begin_on([lease for lease in target if lease not in before], now_s)
             self.progress.moving_s += restore_s
             self._enter(group, _Phase.RESTORING, now_s, now_s + restore_s)
         else:
@@ -314,6 +315,7 @@ class SimulatedTraining:
         self.progress.steps_lost += self.progress.steps_saved + whole - saved
         self.progress.steps_saved = saved
         self.progress.checkpoints += 1
+        self.progress.saved_at = group.members[0].market.place
         self._tell(Wake.SAVED, now_s, f"step {self.progress.steps_saved:.0f}")
 
     def _lose(self, group: _Group) -> None:
@@ -332,7 +334,7 @@ class SimulatedTraining:
             machines = len(other.members) if self.job.coupling is Coupling.GANG else len(training)
             other.steps_per_s = base * self.job.speedup_of(machines) / machines
             # It never shrinks: what was complete stays complete.
-            self._tolerance = max(self._tolerance, _CLOCK_S * other.steps_per_s)
+            self._tolerance = max(self._tolerance, CLOCK_S * other.steps_per_s)
 
     def _settle(self, now_s: float) -> None:
         """Count the steps of training groups up to now."""

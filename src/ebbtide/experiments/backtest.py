@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
-from ebbtide.execution.replayed_market import StartDelay
+from ebbtide.execution.start_delay import MeasuredStartDelay, StartDelay
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.starts import check_can_finish, draw_starts, given_starts
@@ -14,6 +14,7 @@ from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.protocol import Policy
 from ebbtide.utc import Time
@@ -29,9 +30,10 @@ def backtest(
     starts: int | Sequence[Time] = 100,
     seed: int = 0,
     availability: Availability | None = None,
-    delay: StartDelay | None = None,
+    delay: StartDelay | MeasuredStartDelay | None = None,
     catalogue: Catalogue | None = None,
     curves: Sequence[Curve | None] = (),
+    egress: EgressPrices | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> BacktestResult:
     """Replay every policy from the same starts.
@@ -47,6 +49,7 @@ def backtest(
         delay: How long machines take to start.
         catalogue: Instance types and list prices.
         curves: Of each job, what its metric will be as it trains, for policies that look at it.
+        egress: What data cost that leave a region.
         on_progress: Called with the number of replays done so far.
 
     Returns:
@@ -73,6 +76,7 @@ def backtest(
         catalogue or default_catalogue(),
         seed,
         tuple(curves),
+        egress or EgressPrices(),
     )
     for each in jobs:
         check_can_finish(each, prices, scenario.billing.max_lifetime_s, scenario.catalogue)

@@ -1,17 +1,19 @@
-"""DeepSpotCloud's evaluation (II-B, V-B) on other prices: how available GPU machines are, and when to move."""
+"""DeepSpotCloud's evaluation (V-B, Fig. 6) on other prices: when to move a job between markets of one GPU type."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.backtest import backtest
+from ebbtide.execution.start_delay import MeasuredStartDelay
+from ebbtide.experiments.migration_replays import MigrationReplays, Replays
+from ebbtide.experiments.scenario import Scenario
+from ebbtide.experiments.starts import draw_starts
+from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices, profile_of
 from ebbtide.market.markets import Market
@@ -23,8 +25,9 @@ from ebbtide.workloads.job import Checkpointing, Job
 # Fig. 6: total running times, by the names that the rows have.
 LENGTHS_H = {"4h": 4.0, "1d": 24.0, "3d": 72.0, "1w": 168.0}
 
-# Checkpoints of up to 1 GB take some five seconds to write and ten to fifty to upload (V-A, Table I).
-_CHECKPOINT = Checkpointing(save_s=25.0, restore_s=15.0, size_bytes=10**9)
+# A checkpoint of 1 GB: five seconds to write (V-A), up to twenty to upload within its region, ten to load; to
+# fetch it takes as long as Table I has it.
+CHECKPOINT = Checkpointing(save_s=25.0, restore_s=10.0, size_bytes=10**9, by_region=True)
 
 # In the table with generated regions, so many zones in each of them are made in the image of a real one.
 _GENERATED = ("us-west-2a", "us-west-2b", "eu-west-1a", "eu-west-1b", "ap-northeast-1a")
@@ -36,18 +39,22 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Replayed:
-    """One rule on jobs of one length, over the runs that ended.
+    """One rule on jobs of one length, over the runs that ended under every rule.
 
     Attributes:
         cost_usd: Mean; NaN: none ended.
-        makespan_h: The same.
+        egress_usd: Of it.
+        makespan_h: Mean.
         moves: Mean number of machines after the first.
+        revocations: Mean.
         unfinished: How many runs found no end.
     """
 
     cost_usd: float
+    egress_usd: float
     makespan_h: float
     moves: float
+    revocations: float
     unfinished: int
 
 
@@ -56,16 +63,12 @@ class MigrationStudy:
     """What came out.
 
     Attributes:
-        instance_type: Of the markets.
+        markets: How many there were to choose from.
         replays: By length and rule; lengths that do not fit into the record are left out.
-        available: Share of time below the list price, by market.
-        paid: Mean price, at most the list price, over the list price (Eq. 1), by market.
     """
 
-    instance_type: str
+    markets: int
     replays: Mapping[str, Mapping[str, Replayed]]
-    available: Mapping[str, float]
-    paid: Mapping[str, float]
 
 
 def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
@@ -92,7 +95,11 @@ def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int
     assert listed is not None
     profile = profile_of(prices[first], listed, prices.end_s)
     made = [Market(first.cloud, zone[:-1], zone, first.instance_type, first.product) for zone in _GENERATED]
-    known = [market for market in made if catalogue.on_demand_usd_per_hour(market, prices.start_s) is not None]
+    known = [
+        market
+        for market in made
+        if market not in prices and catalogue.on_demand_usd_per_hour(market, prices.start_s) is not None
+    ]
     if not known:
         return prices
     days = (prices.end_s - prices.start_s) / DAY_S
@@ -100,9 +107,21 @@ def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int
     return PriceHistory({**prices, **extra}, start_s=prices.start_s, end_s=prices.end_s)
 
 
+def one_type_job(instance_type: str, hours: float) -> Job:
+    """So many hours of work on a type of machine."""
+    return Job(
+        name=instance_type,
+        steps=round(hours * _STEPS_PER_HOUR),
+        steps_per_hour={instance_type: _STEPS_PER_HOUR},
+        checkpoint=CHECKPOINT,
+    )
+
+
 def migration_study(
     prices: PriceHistory,
+    job_of: Callable[[float], Job],
     *,
+    billing: str = "ec2-hourly",
     starts: int = 1000,
     seed: int = 1,
     workers: int = 2,
@@ -112,68 +131,48 @@ def migration_study(
     """Replay every rule for moving on every length of job, from the same starts (Fig. 6).
 
     Args:
-        prices: Markets of one GPU type.
+        prices: Markets that the job can run in.
+        job_of: A job of so many hours, on the fastest machine.
+        billing: A preset's name.
         starts: How many.
-        seed: Of the starts.
-        workers: Processes.
+        seed: Of the starts, and of the times that machines take to start (Table II).
+        workers: Threads.
         catalogue: Instance types and list prices.
         on_progress: Told what is being done.
     """
     known = catalogue or default_catalogue()
-    (instance_type,) = {market.instance_type for market in prices}
     span_h = (prices.end_s - prices.start_s) / HOUR_S
-    lengths = {name: hours for name, hours in LENGTHS_H.items() if 2.0 * hours < span_h}
-    tasks = [(name, hours, when) for name, hours in lengths.items() for when in MoveWhen]
-    # Long jobs with many moves first, so that no process waits for another at the end.
-    tasks.sort(key=lambda task: -task[1])
-    replays: dict[str, dict[str, Replayed]] = {name: {} for name in lengths}
-    # Forked children would inherit threads half way through something.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = [
-            (name, when, pool.submit(_replayed, _job(instance_type, hours), when, prices, starts, seed, known))
-            for name, hours, when in tasks
-        ]
-        for name, when, future in futures:
-            if on_progress:
-                on_progress(f"jobs of {name}, {when}")
-            replays[name][str(when)] = future.result()
-    return MigrationStudy(instance_type, replays, *_availability(prices, known))
+    delay = MeasuredStartDelay(seed)
+    replays = {}
+    for name, hours in LENGTHS_H.items():
+        if 2.0 * hours >= span_h:
+            continue
+        if on_progress:
+            on_progress(f"jobs of {name}")
+        job = job_of(hours)
+        drawn = draw_starts(job, prices, starts, seed, known)
+        scenario = Scenario((job,), prices, billing_preset(billing), delay=delay, catalogue=known)
+        compiled = MigrationReplays(scenario)
+        replays[name] = _means(
+            {rule: compiled.run(DeepSpotCloud(rule), drawn, workers=workers) for rule in MoveWhen}
+        )
+    return MigrationStudy(len(prices), replays)
 
 
-def _job(instance_type: str, hours: float) -> Job:
-    return Job(
-        name=instance_type,
-        steps=round(hours * _STEPS_PER_HOUR),
-        steps_per_hour={instance_type: _STEPS_PER_HOUR},
-        checkpoint=_CHECKPOINT,
-    )
+def _means(found: Mapping[MoveWhen, Replays]) -> dict[str, Replayed]:
+    ended = np.all([~np.isnan(runs.makespan_s) for runs in found.values()], axis=0)
+    return {
+        str(rule): Replayed(
+            _mean(runs.cost_usd[ended]),
+            _mean(runs.egress_usd[ended]),
+            _mean(runs.makespan_s[ended]) / HOUR_S,
+            _mean(runs.machines[ended]) - 1.0,
+            _mean(runs.revocations[ended]),
+            int(np.isnan(runs.makespan_s).sum()),
+        )
+        for rule, runs in found.items()
+    }
 
 
-def _replayed(
-    job: Job, when: MoveWhen, prices: PriceHistory, starts: int, seed: int, catalogue: Catalogue
-) -> Replayed:
-    policy = DeepSpotCloud(when)
-    result = backtest([policy], job, prices, billing="ec2-hourly", starts=starts, seed=seed, catalogue=catalogue)
-    outcomes = result.outcomes[policy.name]
-    done = [outcome for outcome in outcomes if outcome.finished]
-    if not done:
-        return Replayed(math.nan, math.nan, math.nan, len(outcomes))
-    return Replayed(
-        float(np.mean([outcome.cost_usd for outcome in done])),
-        float(np.mean([outcome.makespan_s for outcome in done])) / HOUR_S,
-        float(np.mean([sum(lease.is_charged for lease in outcome.leases) - 1 for outcome in done])),
-        len(outcomes) - len(done),
-    )
-
-
-def _availability(prices: PriceHistory, catalogue: Catalogue) -> tuple[dict[str, float], dict[str, float]]:
-    """Of each market, the share of time below the list price, and what is paid of it (Fig. 1 and 2, Eq. 1)."""
-    available, paid = {}, {}
-    for market, series in prices.items():
-        listed = catalogue.on_demand_usd_per_hour(market, prices.start_s)
-        assert listed is not None
-        first_s = max(prices.start_s, float(series.times_s[0]))
-        held_s = np.diff(np.append(series.times_s, prices.end_s))
-        available[str(market)] = float(held_s[series.prices < listed].sum() / (prices.end_s - first_s))
-        paid[str(market)] = float((np.minimum(series.prices, listed) * held_s).sum() / held_s.sum() / listed)
-    return available, paid
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from ebbtide.execution.engine import run_policy
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
-from ebbtide.execution.replayed_market import ReplayedMarket, StartDelay
+from ebbtide.execution.replayed_market import ReplayedMarket
+from ebbtide.execution.start_delay import MeasuredStartDelay, StartDelay
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.protocol import Policy
 from ebbtide.workloads.job import Job
@@ -30,16 +32,18 @@ class Scenario:
         catalogue: Instance types and list prices.
         seed: Of the policies' random numbers.
         curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
+        egress: What data cost that leave a region.
     """
 
     jobs: tuple[Job, ...]
     prices: PriceHistory
     billing: Billing
     availability: Availability | None = None
-    delay: StartDelay = field(default_factory=StartDelay)
+    delay: StartDelay | MeasuredStartDelay = field(default_factory=StartDelay)
     catalogue: Catalogue = field(default_factory=default_catalogue)
     seed: int = 0
     curves: tuple[Curve | None, ...] = ()
+    egress: EgressPrices = field(default_factory=EgressPrices)
 
     def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
         """One policy from one start: the same outcome every time."""
@@ -53,6 +57,7 @@ class Scenario:
             provider,
             self.billing,
             catalogue=self.catalogue,
+            egress=self.egress,
             seed=self.seed,
             record=record,
         )

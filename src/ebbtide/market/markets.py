@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LINUX = "Linux/UNIX"
+
+
+class Place(NamedTuple):
+    """Where data lie: within a place they move freely, out of it they cost egress."""
+
+    cloud: str
+    region: str
+
+    def __str__(self) -> str:
+        return f"{self.cloud} {self.region}"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -16,6 +27,11 @@ class Market:
     zone: str
     instance_type: str
     product: str = LINUX
+
+    @property
+    def place(self) -> Place:
+        """Its cloud and region."""
+        return Place(self.cloud, self.region)
 
     def __str__(self) -> str:
         product = "" if self.product in (LINUX, "Linux") else f" {self.product}"

@@ -55,15 +55,16 @@ class WithinBudget:
         return self.policy.wakes_on | {Wake.PRICE}
 
     def decide(self, view: View) -> Iterable[Action]:
+        above = _above(view)
+        if view.memory.get("gave_up"):
+            # What is still being saved may have become too dear to wait for.
+            if above and self._most_usd(view, view.leases, view.now_s) > self.budget_usd:
+                yield from (Release(lease.lease_id, save=False) for lease in above)
+            return
         inner = [e for e in view.events if e.wake is not Wake.PRICE or Wake.PRICE in self.policy.wakes_on]
         if not inner:
-            moved = {event.market for event in view.events}
-            leases = [lease for lease in view.leases if lease.market in moved]
-            above = [lease for lease in leases if _price(view, lease) > _bound(lease)]
             if above:
                 yield from self._watch(view, [], above)
-            return
-        if view.memory.get("gave_up"):
             return
         yield from self._affordable(view, [self._capped(view, action) for action in self.policy.decide(view)])
 
@@ -81,7 +82,7 @@ class WithinBudget:
         if refused and not coming and not view.leases:
             yield from self._give_up(view, [])
             return
-        yield from self._watch(view, coming, [])
+        yield from self._watch(view, coming, _above(view))
 
     def _watch(self, view: View, coming: list[Request], above: list[Lease]) -> Iterator[Action]:
         """Give up if it is time to; else see to being asked when it is."""
@@ -110,18 +111,22 @@ class WithinBudget:
     def _limit_s(self, view: View, coming: list[Request]) -> float:
         """Until when all that is rented can surely be paid; infinity: for ten days at least."""
         low_s, high_s = view.now_s, view.now_s + 10 * 86_400.0
-        if self._request_usd(view, coming, high_s) <= self.budget_usd:
+        fixed_usd = _fixed_usd(view, view.leases, coming)
+        if self._request_usd(view, coming, high_s, fixed_usd) <= self.budget_usd:
             return math.inf
         while high_s - low_s > 1.0:
             middle_s = (low_s + high_s) / 2.0
-            fits = self._request_usd(view, coming, middle_s) <= self.budget_usd
+            fits = self._request_usd(view, coming, middle_s, fixed_usd) <= self.budget_usd
             low_s, high_s = (middle_s, high_s) if fits else (low_s, middle_s)
         return math.floor(low_s)
 
-    def _request_usd(self, view: View, coming: list[Request], until_s: float | None = None) -> float:
+    def _request_usd(
+        self, view: View, coming: list[Request], until_s: float | None = None, fixed_usd: float | None = None
+    ) -> float:
         """The most that will be spent with these requests; each is used for a least time at least."""
         now_s = view.now_s
-        usd = self._most_usd(view, view.leases, until_s or now_s)
+        usd = _fixed_usd(view, view.leases, coming) if fixed_usd is None else fixed_usd
+        usd += self._renting_usd(view, view.leases, until_s or now_s)
         for request in coming:
             rate = _rate(view, request.market, request.on_demand, request.max_price_usd_per_hour)
             billing = ON_DEMAND if request.on_demand else view.billing
@@ -131,7 +136,11 @@ class WithinBudget:
 
     def _most_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
         """What is spent by a time, at most, if all is given back then."""
-        usd = view.spent_usd
+        return _fixed_usd(view, leases, []) + self._renting_usd(view, leases, until_s)
+
+    def _renting_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
+        """What the machines will cost from now to a time, at most."""
+        usd = 0.0
         for lease in leases:
             billing = ON_DEMAND if lease.on_demand else view.billing
             rate = max(_rate(view, lease.market, lease.on_demand, _bound(lease)), _price(view, lease))
@@ -145,6 +154,25 @@ class WithinBudget:
         """The longest that it takes to save and give back a machine there."""
         vcpus = view.machine(market).vcpus
         return 2.0 * max(job.job.save_s(vcpus) for job in view.jobs) + _ENDING_S
+
+
+def _fixed_usd(view: View, leases: Iterable[Lease], coming: Iterable[Request]) -> float:
+    """What does not grow with time: what is spent, and egress that may be to come."""
+    usd = view.spent_usd + math.fsum(_move_usd(view, lease.market) for lease in leases)
+    return usd + math.fsum(request.count * _move_usd(view, request.market) for request in coming)
+
+
+def _move_usd(view: View, market: Market) -> float:
+    """The most that it costs to move what the jobs need to a market, from wherever they are."""
+    usd = 0.0
+    for job in view.jobs:
+        checkpoint, dataset = job.job.checkpoint, job.job.dataset
+        if checkpoint is not None:
+            sources = {job.saved_at or market.place, *(lease.market.place for lease in job.leases)}
+            usd += max(view.egress_usd(checkpoint.size_bytes, source, market.place) for source in sources)
+        if dataset is not None and not job.has_dataset(market.cloud):
+            usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
+    return usd
 
 
 def _paid_s(billing: Billing, used_s: float) -> float:
@@ -163,3 +191,8 @@ def _rate(view: View, market: Market, on_demand: bool, max_price: float) -> floa
     if on_demand:
         return view.on_demand_price(market) or 0.0
     return max_price if math.isfinite(max_price) else view.price(market)
+
+
+def _above(view: View) -> list[Lease]:
+    """The machines that cost more now than their max price: they are being taken."""
+    return [lease for lease in view.leases if _price(view, lease) > _bound(lease)]

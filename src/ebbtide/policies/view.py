@@ -10,7 +10,7 @@ import numpy as np
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.leases import Lease
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event
 from ebbtide.workloads.job import Job
@@ -75,6 +75,10 @@ class View(Protocol):
 
     def machine(self, market: Market) -> InstanceType:
         """What a machine of the market is: its cores, memory and accelerators."""
+        ...
+
+    def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
+        """What so many bytes cost that go from one place to another."""
         ...
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:

@@ -12,8 +12,10 @@ from pydantic import Field, model_validator
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.markets import Place
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.parsing import Frozen, read_mapping, validated
+from ebbtide.workloads.transfers import seconds_per_gb
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -44,9 +46,11 @@ class Checkpointing(Frozen):
     Attributes:
         save_s: Time to save and upload, during which training stands still.
         restore_s: Time to fetch and load, and to set the machine up for the job.
-        size_bytes: What is moved; egress is charged by it.
+        size_bytes: What is moved; to another region or cloud it is charged as egress.
         by_machine: Saving and restoring each take, beside the times above, as long as a machine of so many cores
             needs to move `size_bytes` (`checkpoint_bytes_per_s`).
+        by_region: Restoring takes, beside `restore_s`, as long as `size_bytes` take from the region where they
+            were saved (`transfers.seconds_per_gb`).
         interval_s: Save this often while training; None: only when a machine goes.
     """
 
@@ -55,6 +59,7 @@ class Checkpointing(Frozen):
     size_bytes: Annotated[int, Field(ge=0)] = 0
     interval_s: PositiveFloat | None = None
     by_machine: bool = False
+    by_region: bool = False
 
     def moving_s(self, vcpus: int) -> float:
         """Seconds that a machine needs to move the checkpoint; 0 unless it is reckoned `by_machine`."""
@@ -68,6 +73,26 @@ class Checkpointing(Frozen):
                 "the job would only save and never finish"
             )
         return self
+
+
+class Dataset(Frozen):
+    """What a job trains on. It is copied once to each other cloud that the job comes to (Dynamic Pricing, 3.2.1).
+
+    Attributes:
+        size_bytes: Charged as egress when it is copied.
+        cloud: Where it is from the start.
+        region: There.
+        copy_s: How long a copy takes; the job waits for it.
+    """
+
+    size_bytes: Annotated[int, Field(ge=0)]
+    cloud: str
+    region: str
+    copy_s: NonNegativeFloat = 0.0
+
+    @property
+    def home(self) -> Place:
+        return Place(self.cloud, self.region)
 
 
 class Amdahl(Frozen):
@@ -105,6 +130,7 @@ class Job(Frozen):
         coupling: Whether its machines work as one or alone.
         speedup: Of n machines over one; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
+        dataset: What it trains on, if moving that is to be counted.
     """
 
     name: str = Field(min_length=1)
@@ -116,6 +142,7 @@ class Job(Frozen):
     coupling: Coupling = Coupling.GANG
     speedup: Amdahl | SpeedupTable | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    dataset: Dataset | None = None
 
     @model_validator(mode="after")
     def _has_rates(self) -> Job:
@@ -168,6 +195,11 @@ class Job(Frozen):
         """Seconds to save on a machine of so many cores."""
         return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
 
-    def restore_s(self, vcpus: int = 1) -> float:
-        """Seconds to fetch and load on a machine of so many cores."""
-        return self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
+    def restore_s(self, vcpus: int = 1, source: Place | None = None, destination: Place | None = None) -> float:
+        """Seconds to fetch and load on a machine of so many cores, in one place what was saved in another."""
+        if self.checkpoint is None:
+            return 0.0
+        seconds = self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus)
+        if self.checkpoint.by_region and source and destination:
+            seconds += self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
+        return seconds
