@@ -13,7 +13,9 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.execution.start_delay import StartDelay
 from ebbtide.policies.actions import Request
+from ebbtide.policies.deepspotcloud import MoveWhen
 from ebbtide.policies.events import Wake
+from ebbtide.workloads.job import Checkpointing
 from ebbtide.workloads.reference_training import load, main
 
 # A market hour in three real seconds.
@@ -49,6 +51,24 @@ def test_the_same_policy_runs_for_real_through_revocations(tmp_path: Path) -> No
     step, weights = load(tmp_path / "job-0.json")
     main(["--steps", "4000", "--checkpoint", str(tmp_path / "uninterrupted.json")])
     assert (step, weights) == load(tmp_path / "uninterrupted.json")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_job_moves_of_its_own_will_between_regions(tmp_path: Path, overlap: bool) -> None:
+    """DeepSpotCloud for real: after an hour another region is cheaper; what the job had saved goes with it."""
+    far = eb.Market("aws", "eu-west-1", "eu-west-1a", "c3.xlarge")
+    prices = history({C3: [(0, 0.05), (3000, 0.15)], far: [(0, 0.10)]}, hours=40)
+    heavy = Checkpointing(save_s=10.0, restore_s=20.0, size_bytes=2**30)
+    policy = eb.DeepSpotCloud(MoveWhen.PERIOD_END, overlap=overlap)
+    outcome = run_locally(policy, job(3000, per_hour=1200.0, checkpoint=heavy), prices, tmp_path, "ec2-hourly")
+    assert outcome.finished
+    assert [lease.market for lease in outcome.leases] == [C3, far]
+    assert outcome.revocations == 0
+    assert outcome.checkpoints >= 2
+    assert outcome.egress_usd == pytest.approx(0.02)
+    assert outcome.cost_usd == pytest.approx(sum(line.usd for line in outcome.ledger.lines))
+    main(["--steps", "3000", "--checkpoint", str(tmp_path / "uninterrupted.json")])
+    assert load(tmp_path / "job-0.json") == load(tmp_path / "uninterrupted.json")
 
 
 def test_several_jobs_run_side_by_side(tmp_path: Path) -> None:

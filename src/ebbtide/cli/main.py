@@ -14,6 +14,7 @@ from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.reproducing import reproduce_app
 from ebbtide.cli.revocation import revocation_app
+from ebbtide.cli.watching import recommend_command, watch_command
 from ebbtide.errors import InputError
 
 # Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
@@ -29,6 +30,8 @@ app = typer.Typer(
 )
 app.command("ingest")(ingest_command)
 app.command("describe")(describe_command)
+app.command("watch")(watch_command)
+app.command("recommend")(recommend_command)
 app.command("plan")(plan_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)

@@ -11,6 +11,7 @@ import pandas as pd
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX
+from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_api import fetch_prices
@@ -19,7 +20,7 @@ from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import Cleaning, cleaned, require_known_types, sum_of, unknown_types
 
-FORMATS = ("parquet", "ec2-json", "kaggle-csv", "azure-csv", "azure-json")
+FORMATS = ("parquet", "price-store", "ec2-json", "kaggle-csv", "azure-csv", "azure-json")
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ def read_source(
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
         return load_parquet(path)
+    if chosen == "price-store":
+        return PriceStore(path).history().to_frame()
     if chosen == "ec2-json":
         return read_ec2_json(path, timezone=timezone)
     if chosen == "kaggle-csv":
@@ -165,6 +168,8 @@ def _recognised(path: Path) -> str:
         raise InputError("holds nothing", file=path)
     if head.startswith("PAR1"):
         return "parquet"
+    if is_price_store(path):
+        return "price-store"
     if head[0] in "{[":
         return "azure-json" if '"Items"' in head and '"SpotPriceHistory"' not in head else "ec2-json"
     if suffix == ".csv":

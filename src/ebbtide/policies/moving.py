@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.actions import Action, Assign, Release
+from ebbtide.policies.quotes import Quotes
 from ebbtide.policies.view import View
 
 
@@ -20,7 +21,7 @@ def take_over(view: View, new: Lease) -> Iterator[Action]:
                 yield Release(old.lease_id)
 
 
-def list_price(view: View, market: Market) -> float:
+def list_price(quotes: Quotes, market: Market) -> float:
     """The on-demand price, above which spot is of no use; where it is not known, twice the spot price."""
-    listed = view.on_demand_price(market)
-    return 2.0 * view.price(market) if listed is None else listed
+    listed = quotes.on_demand_price(market)
+    return 2.0 * quotes.price(market) if listed is None else listed

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from ebbtide.market.markets import Market
 from ebbtide.policies.moving import list_price
-from ebbtide.policies.view import View
+from ebbtide.policies.quotes import Quotes
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 
 
-def recommend(view: View, job: Job) -> Market | None:
-    """The market of the least price for a step, of those where spot is not above the list price; None: there is
-    none."""
-    usable = [
+def recommend(quotes: Quotes, job: Job) -> Market | None:
+    """The market of the least price for a step, of those not above the list price; None: there is none."""
+    return min(usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market), market), default=None)
+
+
+def ranked(quotes: Quotes, job: Job) -> list[Market]:
+    """All markets that `recommend` may name, the best first."""
+    return sorted(usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market), market))
+
+
+def usable(quotes: Quotes, job: Job) -> list[Market]:
+    """The markets where the job can run, and where spot is not above the list price."""
+    return [
         market
-        for market in view.markets
-        if view.steps_per_s(job, market) > 0 and view.price(market) <= list_price(view, market)
+        for market in quotes.markets
+        if quotes.steps_per_s(job, market) > 0 and quotes.price(market) <= list_price(quotes, market)
     ]
-    return min(usable, key=lambda market: (usd_per_step(view, job, market), market), default=None)
 
 
-def usd_per_step(view: View, job: Job, market: Market) -> float:
+def usd_per_step(quotes: Quotes, job: Job, market: Market) -> float:
     """What a step of the job costs in a market at its price now."""
-    return view.price(market) / HOUR_S / view.steps_per_s(job, market)
+    return quotes.price(market) / HOUR_S / quotes.steps_per_s(job, market)

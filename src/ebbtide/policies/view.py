@@ -13,11 +13,11 @@ from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event
-from ebbtide.workloads.job import Job
+from ebbtide.policies.quotes import Quotes
 from ebbtide.workloads.progress import JobProgress
 
 
-class View(Protocol):
+class View(Quotes, Protocol):
     """The world at one moment."""
 
     @property
@@ -28,19 +28,6 @@ class View(Protocol):
     @property
     def events(self) -> Sequence[Event]:
         """Why the policy was woken."""
-        ...
-
-    @property
-    def markets(self) -> Sequence[Market]:
-        """All markets with a price now."""
-        ...
-
-    def price(self, market: Market) -> float:
-        """Its spot price now, USD per hour; NaN where there is none."""
-        ...
-
-    def on_demand_price(self, market: Market) -> float | None:
-        """The list price, USD per hour, or None where it is not known."""
         ...
 
     def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
@@ -67,10 +54,6 @@ class View(Protocol):
 
     def leases_of(self, job_id: int) -> Sequence[Lease]:
         """The open leases assigned to a job or on their way to it."""
-        ...
-
-    def steps_per_s(self, job: Job, market: Market) -> float:
-        """The job's rate on one machine of the market's type; 0 where it cannot run."""
         ...
 
     def machine(self, market: Market) -> InstanceType:

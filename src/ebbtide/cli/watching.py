@@ -1,0 +1,100 @@
+"""`ebbtide watch` and `ebbtide recommend`: prices as they change, and where a job is best put now."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.price_monitor import PriceMonitor
+from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.quotes import KnownQuotes
+from ebbtide.policies.recommender import ranked, usd_per_step
+from ebbtide.utc import HOUR_S, iso, to_epoch_s
+from ebbtide.workloads.job import Job
+
+
+def watch_command(
+    ec2: Annotated[list[str], typer.Option("--ec2", metavar="REGION", help="Of EC2; once for each region.")],
+    into: Annotated[
+        Path, typer.Option("--into", "-o", help="The price store to add to.")
+    ] = Path("data/prices.db"),
+    instance_type: Annotated[
+        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Only these; once for each.")
+    ] = None,
+    every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time from look to look.")] = 60.0,
+    looks: Annotated[int | None, typer.Option(min=1, help="End after so many; else when interrupted.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="Another EC2 endpoint, for tests.")] = None,
+) -> None:
+    """Look at spot prices again and again, and keep those that changed.
+
+    A look that fails is told, and made up for by the next. Read what is kept with `ebbtide recommend`, or add it
+    to a price file with `ebbtide ingest`.
+
+        ebbtide watch --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge --into prices.db
+    """
+    from ebbtide.market.sources.ec2_api import fetch_prices
+
+    fetch = partial(fetch_prices, ec2, instance_types=instance_type or (), endpoint_url=endpoint_url)
+    store = PriceStore(into)
+    monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(ec2, "aws"), every_s=every)
+    failed = 0
+    for number, look in enumerate(itertools.islice(monitor.watch(), looks), start=1):
+        failed += bool(look.problem)
+        typer.echo(f"{iso(look.time_s)}: {look.problem or f'{look.changes} changes'}", err=bool(look.problem))
+        if number == looks:
+            break
+    if failed == looks:
+        raise InputError("no look found prices")
+
+
+def recommend_command(
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="What is to run.")],
+    prices: Annotated[Path, typer.Option(help="A price store (`ebbtide watch`) or a Parquet file of prices.")],
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Of a Parquet file: when; else its end.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Tell where a job is best put now: the markets by what a step costs, those above the list price left out.
+
+    ebbtide recommend examples/one-day.yaml --prices prices.db
+    """
+    catalogue = catalogue_with(instance_types)
+    work = Job.read(job, catalogue)
+    quotes = _quotes(prices, at, catalogue)
+    best = ranked(quotes, work)
+    if not best:
+        raise InputError(f"job {work.name} can run in no market of these prices below the list price", file=prices)
+    table = Table(title=f"{work.name}, {iso(quotes.now_s)}", box=SIMPLE_HEAD)
+    for heading in ("market", "USD/h", "list price", "h", "USD"):
+        table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
+    for market in best[:top]:
+        listed = quotes.on_demand_price(market)
+        hours = work.steps / quotes.steps_per_s(work, market) / HOUR_S
+        usd = work.steps * usd_per_step(quotes, work, market)
+        known = "?" if listed is None else f"{listed:.4g}"
+        table.add_row(str(market), f"{quotes.price(market):.4f}", known, f"{hours:.1f}", f"{usd:.2f}")
+    terminal().print(table)
+
+
+def _quotes(path: Path, at: str | None, catalogue: Catalogue) -> KnownQuotes:
+    if is_price_store(path):
+        if at is not None:
+            raise InputError("--at goes with a Parquet file; a price store is read as it is now", file=path)
+        store = PriceStore(path)
+        return KnownQuotes(store.quotes(), catalogue, max(store.newest_s().values(), default=0.0))
+    history = PriceHistory.read(path, catalogue)
+    time_s = history.end_s if at is None else to_epoch_s(at)
+    history.check_inside(time_s)
+    found = {market: series.at(time_s) for market, series in history.items()}
+    return KnownQuotes({m: price for m, price in found.items() if not math.isnan(price)}, catalogue, time_s)

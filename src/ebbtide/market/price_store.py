@@ -1,0 +1,177 @@
+"""A growing record of prices: one file that a monitor adds to while others read (DeepSpotCloud IV-B).
+
+SQLite, in write-ahead mode: what is added is added whole or not at all, and readers see the record as it was
+before or after. A price is stored only when it differs from the one before it; when a region was last looked at is
+kept beside, for the last price holds until then.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.validation import cleaned
+from ebbtide.utc import Time, to_epoch_s
+
+# How SQLite's files begin.
+_MAGIC = b"SQLite format 3\x00"
+
+_VERSION = 1
+_KEY = ", ".join(MARKET_FIELDS)
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS prices (
+    {", ".join(f"{name} TEXT NOT NULL" for name in MARKET_FIELDS)},
+    time_us INTEGER NOT NULL, price_usd_per_hour REAL NOT NULL, PRIMARY KEY ({_KEY}, time_us)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS looked (
+    cloud TEXT NOT NULL, region TEXT NOT NULL, time_us INTEGER NOT NULL, PRIMARY KEY (cloud, region)
+) WITHOUT ROWID;
+"""
+
+
+class PriceStore:
+    """Prices in a file.
+
+    Args:
+        path: The file; made at the first addition.
+
+    Raises:
+        InputError: The file is there and is no price store.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.exists():
+            with self._connected() as connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != _VERSION:
+                raise InputError(f"is no price store of version {_VERSION}", file=self.path)
+
+    def add(
+        self, frame: pd.DataFrame, *, looked_at: Time | None = None, places: Mapping[str, str] | None = None
+    ) -> int:
+        """Add the changes among some prices.
+
+        Args:
+            frame: Of the price schema, in any order; rows held already change nothing.
+            looked_at: Up to when there were no others.
+            places: Region to cloud, of those looked at; by default those of the rows.
+
+        Returns:
+            How many were stored: those that differ from the price before them.
+
+        Raises:
+            InputError: A cell is not what it should be.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        added = 0
+        with self._connected() as connection, connection:
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+            if len(frame):
+                frame, _ = cleaned(frame, self.path)
+                for market, series in PriceHistory.from_frame(frame).items():
+                    added += _add(connection, market, series)
+            if looked_at is not None:
+                where = dict(places or {})
+                if len(frame) and places is None:
+                    where = dict(zip(frame["region"].astype(str), frame["cloud"].astype(str), strict=True))
+                connection.executemany(
+                    "INSERT INTO looked VALUES (?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET time_us = max(time_us, excluded.time_us)",
+                    [(cloud, region, _us(to_epoch_s(looked_at))) for region, cloud in where.items()],
+                )
+        return added
+
+    def newest_s(self) -> dict[str, float]:
+        """By region, up to when it was looked at."""
+        if not self.path.exists():
+            return {}
+        with self._connected() as connection:
+            rows = connection.execute("SELECT region, max(time_us) FROM looked GROUP BY region").fetchall()
+        return {region: time_us / 1e6 for region, time_us in rows}
+
+    def quotes(self) -> dict[Market, float]:
+        """The price of every market now, USD per hour."""
+        if not self.path.exists():
+            return {}
+        query = f"SELECT {_KEY}, max(time_us), price_usd_per_hour FROM prices GROUP BY {_KEY}"
+        with self._connected() as connection:
+            return {Market(*row[:-2]): row[-1] for row in connection.execute(query)}
+
+    def history(self) -> PriceHistory:
+        """All of it.
+
+        Raises:
+            InputError: Nothing is stored.
+        """
+        if not self.path.exists():
+            raise InputError("nothing is stored there", file=self.path)
+        query = f"SELECT {_KEY}, time_us, price_usd_per_hour FROM prices ORDER BY {_KEY}, time_us"
+        with self._connected() as connection:
+            frame = pd.read_sql_query(query, connection)
+        if frame.empty:
+            raise InputError("nothing is stored there", file=self.path)
+        frame.insert(0, "timestamp", pd.to_datetime(frame.pop("time_us"), unit="us", utc=True))
+        found = PriceHistory.from_frame(frame)
+        return PriceHistory(found, end_s=max(found.end_s, *self.newest_s().values(), found.end_s))
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.path, timeout=30.0)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"cannot be used as a price store: {error}", file=self.path) from None
+        finally:
+            connection.close()
+
+
+def is_price_store(path: str | Path) -> bool:
+    """Whether a file is SQLite's, as price stores are.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise InputError(error.strerror or "cannot be read", file=path) from None
+
+
+def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) -> int:
+    """Store what changes the record of one market; rows may come before ones that are held."""
+    key = tuple(getattr(market, name) for name in MARKET_FIELDS)
+    where = " AND ".join(f"{name} = ?" for name in MARKET_FIELDS)
+    first_us = _us(float(series.times_s[0]))
+    held = connection.execute(
+        f"SELECT time_us, price_usd_per_hour FROM prices WHERE {where} AND time_us >= "
+        f"coalesce((SELECT max(time_us) FROM prices WHERE {where} AND time_us <= ?), 0) ORDER BY time_us",
+        (*key, *key, first_us),
+    ).fetchall()
+    merged = dict(held) | {_us(time_s): price for time_s, price in zip(series.times_s, series.prices, strict=True)}
+    times = np.array(sorted(merged))
+    prices = np.array([merged[time_us] for time_us in times.tolist()])
+    changed = np.append(True, prices[1:] != prices[:-1])
+    kept = {int(time_us): float(price) for time_us, price in zip(times[changed], prices[changed], strict=True)}
+    gone = [(*key, time_us) for time_us, _ in held if time_us not in kept]
+    connection.executemany(f"DELETE FROM prices WHERE {where} AND time_us = ?", gone)
+    new = [(*key, time_us, price) for time_us, price in kept.items() if dict(held).get(time_us) != price]
+    marks = ", ".join("?" * (len(MARKET_FIELDS) + 2))
+    connection.executemany(f"INSERT OR REPLACE INTO prices VALUES ({marks})", new)
+    return len(new)
+
+
+def _us(time_s: float) -> int:
+    return round(time_s * 1e6)

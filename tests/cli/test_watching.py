@@ -1,0 +1,75 @@
+"""`ebbtide watch` on a real API, and `ebbtide recommend` on what it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+from tests.markets import START_S, history
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+
+JOB = "name: test\nsteps: 1000\nsteps_per_hour: {c3.xlarge: 100, m3.medium: 50}\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"http://{host}:{port}"
+    moto.stop()
+
+
+def ebbtide(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_what_is_watched_can_be_asked_for(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    store, job = tmp_path / "prices.db", tmp_path / "job.yaml"
+    job.write_text(JOB)
+    assert ebbtide("watch", "--ec2", "us-east-1", "--instance-type", "c3.xlarge", "--into", store, "--looks", "2",
+                   "--every", "1", "--endpoint-url", server) == 0  # fmt: skip
+    assert capsys.readouterr().out.splitlines()[1].endswith(": 0 changes")
+    assert ebbtide("recommend", job, "--prices", store, "--top", "2") == 0
+    assert "us-east-1a c3.xlarge" in capsys.readouterr().out
+
+
+def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    markets = {name: eb.Market("aws", "us-east-1", "us-east-1a", name) for name in ("c3.xlarge", "m3.medium")}
+    prices = history({markets["c3.xlarge"]: [(0, 0.05), (3600, 0.15)], markets["m3.medium"]: [(0, 0.04)]}, hours=10)
+    prices.write(tmp_path / "prices.parquet")
+    (tmp_path / "job.yaml").write_text(JOB)
+    ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet")
+    # Ten hours of 0.15, or twenty of 0.04.
+    late = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
+    assert late == [["us-east-1a", "m3.medium", "0.0400", "0.067", "20.0", "0.80"],
+                    ["us-east-1a", "c3.xlarge", "0.1500", "0.21", "10.0", "1.50"]]  # fmt: skip
+    ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet", "--at", eb_time(1800))
+    early = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
+    assert early[0][1] == "c3.xlarge"
+
+
+def eb_time(after_s: float) -> str:
+    from ebbtide.utc import iso
+
+    return iso(START_S + after_s)
+
+
+def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    market = eb.Market("aws", "us-east-1", "us-east-1a", "r3.large")
+    history({market: [(0, 0.04)]}).write(tmp_path / "prices.parquet")
+    assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet") == 2
+    assert "can run in no market of these prices" in capsys.readouterr().err
+    assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "none.db") == 2
+    assert "No such file" in capsys.readouterr().err
