@@ -94,3 +94,20 @@ def test_on_prices_of_2020_it_is_not_dearer_than_the_cheapest_by_the_step(traces
     found = eb.backtest(policies, work, prices, starts=3, seed=1).outcomes
     ours, reactive = (sum(outcome.cost_usd for outcome in found[policy.name]) for policy in policies)
     assert ours <= 1.02 * reactive
+
+
+def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_its_dataset() -> None:
+    aws, azure = eb.Market("aws", "us-east-1", "us-east-1a", "p2.xlarge"), eb.Market("azure", "us-east", "us-east", "NC6")
+    swing = [(n * 86_400.0, 0.3 if n % 2 else 0.1) for n in range(6)]
+    prices = history({aws: swing, azure: [(0, 0.2)]}, hours=150)
+    work = eb.Job(
+        name="g", steps=80, steps_per_hour={"p2.xlarge": 1.0, "NC6": 1.0}, checkpoint={"size_bytes": 2**30},
+        dataset={"size_bytes": 10 * 2**30, "cloud": "aws", "region": "us-east-1"},
+    )  # type: ignore[arg-type]  # fmt: skip
+    policy = eb.DynamicPricing()
+    (outcome,) = eb.backtest([policy], work, prices, starts=[prices.start_s]).outcomes[policy.name]
+    assert outcome.finished
+    clouds = [lease.market.cloud for lease in outcome.leases]
+    assert clouds[:4] == ["aws", "azure", "aws", "azure"]
+    # The dataset and a checkpoint to Azure, a checkpoint back, another there.
+    assert outcome.egress_usd == pytest.approx(10 * 0.09 + 0.09 + 0.087 + 0.09)

@@ -162,27 +162,44 @@ def dynamic_pricing_command(
         Path | None,
         typer.Option(metavar="FILE.json", help='Steps a second: {gpu: {model: {"null": rate}}}; else Table 1.'),
     ] = None,
+    probes: Annotated[
+        Path | None, typer.Option(help="A Parquet log of machines that were kept running: Fig. 2.")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1 to 6 there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Dynamic Pricing's Tables 1 to 3 and Figures 5 and 6: what each source of price variation is worth.
+    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: what each source of price variation is worth.
 
     ebbtide reproduce dynamic-pricing --prices aws.parquet --prices azure.parquet --json dynamic-pricing.json
     """
+    from ebbtide.experiments.dynamic_pricing_figures import dynamic_pricing_figure
     from ebbtide.experiments.dynamic_pricing_reproduction import reproduce_dynamic_pricing
-    from ebbtide.experiments.dynamic_pricing_study import TABLE_ONE, read_throughputs
+    from ebbtide.experiments.dynamic_pricing_study import TABLE_ONE, gpu_markets, read_throughputs
     from ebbtide.experiments.reproduction import sha256_of
+    from ebbtide.market.probe_log import read_probe_log
 
     catalogue = catalogue_with(instance_types)
     histories = [PriceHistory.read(path, catalogue) for path in prices]
     rates = read_throughputs(throughputs) if throughputs else TABLE_ONE
-    files = [*prices, *([throughputs] if throughputs else [])]
-    result = reproduce_dynamic_pricing(histories, rates, catalogue, inputs=sha256_of(files))
+    lives = read_probe_log(probes) if probes else ()
+    files = [*prices, *(path for path in (throughputs, probes) if path)]
+    result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
     if json_path:
         result.write(json_path)
+    if plot:
+        figure = dynamic_pricing_figure(gpu_markets(histories, catalogue), lives, result.tables)
+        write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
     _show(result, "Dynamic Pricing's claims")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"
 
 
 def _show(result: Reproduction, title: str) -> None:
@@ -190,7 +207,5 @@ def _show(result: Reproduction, title: str) -> None:
     for heading in ("claim", "paper", "ours", "unit", "holds"):
         table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
     for row in result.rows:
-        paper = "-" if row.paper is None else f"{row.paper:.3f}"
-        ours = "-" if row.ours is None else f"{row.ours:.3f}"
-        table.add_row(row.id, paper, ours, row.unit, "yes" if row.holds else "no")
+        table.add_row(row.id, _number(row.paper), _number(row.ours), row.unit, "yes" if row.holds else "no")
     terminal().print(table)

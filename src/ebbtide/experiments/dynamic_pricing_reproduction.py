@@ -13,6 +13,7 @@ from ebbtide.experiments.dynamic_pricing_study import (
     DURATIONS_DAYS,
     MODEL_GB,
     STRATEGIES,
+    GpuMarkets,
     Rates,
     StrategyCosts,
     egress_share,
@@ -20,9 +21,18 @@ from ebbtide.experiments.dynamic_pricing_study import (
     gpu_markets,
     spot_reductions,
 )
+from ebbtide.experiments.gpu_price_variation import (
+    DATASET_GB,
+    dollar_normalised,
+    extremes,
+    list_price_per_gpu,
+    transfer_costs,
+    variation,
+)
 from ebbtide.experiments.reproduction import Reproduction, Row
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.probe_log import Life, by_machine
 
 # Table 3.
 _REDUCTIONS = {
@@ -35,7 +45,12 @@ _EGRESS = {"resnet50": 0.00006, "bert_base": 0.00025}
 
 
 def reproduce_dynamic_pricing(
-    histories: Sequence[PriceHistory], rates: Rates, catalogue: Catalogue, *, inputs: dict[str, str]
+    histories: Sequence[PriceHistory],
+    rates: Rates,
+    catalogue: Catalogue,
+    lives: Sequence[Life] = (),
+    *,
+    inputs: dict[str, str],
 ) -> Reproduction:
     """The claims of section 3; nothing in them is drawn at random.
 
@@ -43,6 +58,7 @@ def reproduce_dynamic_pricing(
         histories: Prices, of AWS and of Azure.
         rates: Steps a second by model and GPU.
         catalogue: Instance types and list prices.
+        lives: Of machines that were kept running, if a log of them is given.
         inputs: Digests of the files that went in.
 
     Raises:
@@ -72,7 +88,36 @@ def reproduce_dynamic_pricing(
             Row(f"spot_reduction_{cloud}_{gpu}", f"list price / least spot price, one {gpu} on {cloud}, US East",
                 paper_reduction, ours, "factor", holds, note)
         )  # fmt: skip
-    return Reproduction("dynamic-pricing", inputs, 0, tuple(rows), _tables(found, rates, hours))
+    listed = list_price_per_gpu(histories, catalogue)
+    tables = _tables(found, rates, hours) | {
+        "with_dataset_moved": _with_datasets(known, rates),
+        "dollar_normalised_throughput_over_k80": dollar_normalised(rates, listed),
+        "list_price_per_gpu_hour": listed,
+        "transfer_over_training_cost": transfer_costs(known),
+        "variation": _variation(histories, catalogue),
+        "extremes": extremes(known),
+        "lives": by_machine(lives),
+    }
+    return Reproduction("dynamic-pricing", inputs, 0, tuple(rows), tables)
+
+
+def _variation(histories: Sequence[PriceHistory], catalogue: Catalogue) -> dict[str, dict[str, float]]:
+    """Over all the time that each cloud's prices cover."""
+    table: dict[str, dict[str, float]] = {}
+    for history in histories:
+        table |= variation(gpu_markets([history], catalogue))
+    return table
+
+
+def _with_datasets(known: GpuMarkets, rates: Rates) -> dict[str, dict[str, float]]:
+    """What dynamic still gains where each job has to bring its dataset, by the dataset's size."""
+    return {
+        dataset: {
+            model: follow(known, own, DURATION_DAYS, size_gb).reduction("dynamic", "1xV100")
+            for model, own in rates.items()
+        }
+        for dataset, size_gb in DATASET_GB.items()
+    }
 
 
 def _total(table: dict[str, StrategyCosts]) -> Row:

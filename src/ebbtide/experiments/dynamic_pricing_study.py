@@ -139,13 +139,17 @@ def gpu_markets(histories: Sequence[PriceHistory], catalogue: Catalogue) -> GpuM
     )
 
 
-def follow(known: GpuMarkets, rates: Mapping[str, float], days: float) -> StrategyCosts:
+def follow(
+    known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_gb: float = 0.0
+) -> StrategyCosts:
     """Every strategy for a model, for so many days from each start (Fig. 5).
 
     Args:
         known: The markets.
         rates: Steps a second by GPU.
         days: How long.
+        dataset_gb: Copied, and charged, once to each other cloud that a job comes to; the paper has the dataset
+            on every cloud beforehand.
 
     Raises:
         InputError: The prices cover less, or there is no single V100 in AWS's us-east-1.
@@ -169,32 +173,47 @@ def follow(known: GpuMarkets, rates: Mapping[str, float], days: float) -> Strate
     if not pools["1xV100"].any():
         raise InputError("the baseline is a single V100 in AWS's us-east-1, and there is none in these prices")
     starts = np.arange(0, hours - length, _STARTS_EVERY_H)
-    usd = {name: np.array([_held(cost, rate, pool, s, length) for s in starts]) for name, pool in pools.items()}
-    moved = [_dynamic(known, cost, rate, int(start), length) for start in starts]
+    at_home = [market.cloud == _HOME[0] for market in known.markets]
+    copy_usd = np.where(at_home, 0.0, dataset_gb * EGRESS_USD_PER_GB)
+    usd = {
+        name: np.array([_held(cost, rate, pool, copy_usd, s, length) for s in starts])
+        for name, pool in pools.items()
+    }
+    moved = [_dynamic(known, cost, rate, copy_usd, int(start), length) for start in starts]
     usd["dynamic"] = np.array([found for found, _ in moved])
     return StrategyCosts(usd, np.array([switches for _, switches in moved]))
 
 
-def _held(cost: Floats, rate: Floats, pool: np.ndarray, start: int, length: int) -> float:
+def _held(
+    cost: Floats, rate: Floats, pool: np.ndarray, copy_usd: Floats, start: int, length: int
+) -> float:
     """USD per step of the market that is cheapest at the start, held."""
     able = np.flatnonzero(pool & (rate > 0))
-    best = able[np.argmin(cost[able, start])]
-    return float(cost[best, start : start + length].mean())
+    copy = copy_usd[able] / rate[able] / length
+    best = np.argmin(cost[able, start] + copy)
+    return float(cost[able[best], start : start + length].mean() + copy[best])
 
 
-def _dynamic(known: GpuMarkets, cost: Floats, rate: Floats, start: int, length: int) -> tuple[float, int]:
+def _dynamic(
+    known: GpuMarkets, cost: Floats, rate: Floats, copy_usd: Floats, start: int, length: int
+) -> tuple[float, int]:
     """USD per step and switches of always being in the market that is cheapest, where the move pays for itself."""
-    here = int(np.argmin(cost[:, start]))
-    spent, steps, switches = 0.0, 0.0, 0
+    with np.errstate(divide="ignore"):
+        whole = cost + (copy_usd / rate / length)[:, None]
+    here = int(np.argmin(whole[:, start]))
+    there_already = {known.markets[here].cloud}
+    spent, steps, switches = float(copy_usd[here]), 0.0, 0
     for hour in range(start, start + length):
         there = int(np.argmin(cost[:, hour]))
         left_h = start + length - hour
         if there != here:
             saving = (cost[here, hour] - cost[there, hour]) * rate[there] * left_h
             egress = MODEL_GB["bert_base"] * EGRESS_USD_PER_GB if _leaves(known, here, there) else 0.0
+            egress += 0.0 if known.markets[there].cloud in there_already else float(copy_usd[there])
             lost_h = _MOVE_S / HOUR_S
             if saving > egress + lost_h * known.usd_per_gpu_hour[there, hour]:
                 here, switches = there, switches + 1
+                there_already.add(known.markets[there].cloud)
                 spent += egress
                 steps -= lost_h * rate[here]
         spent += known.usd_per_gpu_hour[here, hour]

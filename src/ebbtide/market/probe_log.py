@@ -1,0 +1,109 @@
+"""Logs of probes that keep machines running: how long each lived (Dynamic Pricing, Fig. 2).
+
+Each line is an event of one machine: `created`, `running` (seen so), `not_running` (seen gone), `creation_failed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.lifetimes import Lifetimes
+from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.utc import HOUR_S
+
+_COLUMNS = ("timestamp", "cloud", "collection", "event", "instance", "gpus", "gpu_type", "zone")
+_EVENTS = ("created", "running", "not_running", "creation_failed")
+
+
+@dataclass(frozen=True)
+class Life:
+    """One machine from its creation to its end.
+
+    Attributes:
+        cloud: Where.
+        zone: There.
+        gpu: Type, `k80`, `v100`...
+        gpus: How many.
+        start_s: Created, seconds since 1970.
+        end_s: First seen gone; if it never was, last seen running.
+        preempted: Whether it was seen gone.
+    """
+
+    cloud: str
+    zone: str
+    gpu: str
+    gpus: int
+    start_s: float
+    end_s: float
+    preempted: bool
+
+
+def read_probe_log(path: str | Path) -> tuple[Life, ...]:
+    """The lives that a log tells of, by cloud and start.
+
+    Raises:
+        InputError: The file is missing, lacks a column, or has an event that is not known.
+    """
+    frame = load_parquet(path)
+    for name in _COLUMNS:
+        if name not in frame:
+            raise InputError(f"has no column {name!r}; needs {', '.join(_COLUMNS)}", file=path)
+    for row, event in enumerate(frame["event"], start=1):
+        if event not in _EVENTS:
+            raise InputError(f"{event!r} is none of {', '.join(_EVENTS)}", file=path, row=row, field="event")
+    frame = frame[frame["instance"].notna()].sort_values("timestamp", kind="stable")
+    lives = [
+        life
+        for _, events in frame.groupby(["cloud", "collection", "instance"], observed=True)
+        for life in _lives(events)
+    ]
+    return tuple(sorted(lives, key=lambda life: (life.cloud, life.start_s, life.zone)))
+
+
+def _lives(events: pd.DataFrame) -> list[Life]:
+    """Of one machine's name, which may be given again to the next."""
+    lives: list[Life] = []
+    begun: Life | None = None
+    row: Any
+    for row in events.itertuples(index=False):
+        time_s = row.timestamp.timestamp()
+        if row.event == "created":
+            lives += [begun] if begun else []
+            gpu = str(row.gpu_type).removeprefix("nvidia-tesla-")
+            begun = Life(row.cloud, row.zone, gpu, int(row.gpus), time_s, time_s, False)
+        elif begun and row.event == "running":
+            begun = replace(begun, end_s=time_s)
+        elif begun:
+            lives.append(replace(begun, end_s=time_s, preempted=True))
+            begun = None
+    return lives + ([begun] if begun else [])
+
+
+def by_machine(lives: Sequence[Life]) -> dict[str, dict[str, float | int | None]]:
+    """How machines of each cloud, zone and size lived.
+
+    Returns:
+        By `cloud zone gpus x gpu`: how many, how many of them preempted, mean hours (time lived over preemptions
+        seen; None: none was), median and longest hours as seen.
+    """
+    table: dict[str, dict[str, float | int | None]] = {}
+    keys = sorted({(life.cloud, life.zone, life.gpu, life.gpus) for life in lives})
+    for cloud, zone, gpu, gpus in keys:
+        own = [life for life in lives if (life.cloud, life.zone, life.gpu, life.gpus) == (cloud, zone, gpu, gpus)]
+        lived_h = np.array([life.end_s - life.start_s for life in own]) / HOUR_S
+        found = Lifetimes(lived_h * HOUR_S, np.array([life.preempted for life in own]))
+        table[f"{cloud} {zone} {gpus} x {gpu}"] = {
+            "machines": len(own),
+            "preempted": int(found.ended.sum()),
+            "mean_h": found.mean_s / HOUR_S if found.ended.any() else None,
+            "median_seen_h": float(np.median(lived_h)),
+            "longest_seen_h": float(lived_h.max()),
+        }
+    return table
