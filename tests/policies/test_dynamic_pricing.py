@@ -66,11 +66,20 @@ def test_under_a_quota_jobs_take_turns_and_the_makespan_is_near_the_best() -> No
     assert outcome.steps_lost == 0
 
 
-def test_when_prices_change_jobs_follow_at_the_next_round() -> None:
-    prices = history({C3: [(0, 0.20)], R3: [(0, 0.12), (DAY + 1800, 0.05)]})
-    outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600, r3=1800)], prices)
+@pytest.mark.parametrize(
+    ("changes_s", "prices", "moves_s"),
+    [
+        (1800, (0.12, 0.05), 1800),  # by more than a tenth: at once
+        (200, (0.12, 0.05), 600),  # but not before the round is ten minutes old
+        (1800, (0.101, 0.099), 3600),  # by less: at the next round
+    ],
+)
+def test_when_prices_change_jobs_follow(changes_s: float, prices: tuple[float, float], moves_s: float) -> None:
+    before, after = prices
+    record = history({C3: [(0, 0.20)], R3: [(0, before), (DAY + changes_s, after)]})
+    outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600, r3=1800)], record)
     assert [lease.market for lease in outcome.leases] == [C3, R3]
-    assert outcome.leases[1].requested_s == pytest.approx(START_S + DAY + 3600, abs=1.0)
+    assert outcome.leases[1].requested_s == pytest.approx(START_S + DAY + moves_s, abs=1.0)
 
 
 @pytest.mark.parametrize("goal", list(Goal))

@@ -1,4 +1,4 @@
-"""Dynamic Pricing's policies (4) on machines: an allocation solved again each round, and made real in that round.
+"""Dynamic Pricing's policies (4) on machines: an allocation made real in rounds, solved again when prices change.
 
 Instance types are what jobs are allocated to; of a type, the market that is cheapest at the moment is rented.
 """
@@ -29,6 +29,9 @@ from ebbtide.workloads.progress import JobProgress
 # While every market of a type is above its max price.
 _RETRY_S = 5 * 60.0
 
+# Prices that change all the time are looked at no more often.
+_LEAST_ROUND_S = 10 * 60.0
+
 # Of one type, a market is left for another that is cheaper by more than this share.
 _CHEAPER = 0.05
 
@@ -47,20 +50,22 @@ class DynamicPricing:
 
     Attributes:
         goal: The objective.
-        round_s: How often it is solved again and jobs may move; more than once a day is hardly of use (1).
+        round_s: How often at least it is solved again and jobs may move; oftener than daily is hardly of use (1).
+        price_change: It is solved again before that if a type's price has gone up or down by this share.
         quotas: Machines of an instance type that jobs may run on at once; of types not named, any number. While a
             job goes over to a new machine, both are held.
         slo_h: Hours from the start within which a job has to be done, by its name.
         budget_usd: For `MAKESPAN`: what is spent in all.
-        wakes_on: Nothing but what is always delivered.
+        wakes_on: Prices.
     """
 
     goal: Goal = Goal.COST
     round_s: float = 6 * HOUR_S
+    price_change: float = 0.1
     quotas: Mapping[str, int] = field(default_factory=dict)
     slo_h: Mapping[str, float] = field(default_factory=dict)
     budget_usd: float = math.inf
-    wakes_on: frozenset[Wake] = frozenset()
+    wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
 
     @property
     def name(self) -> str:
@@ -73,8 +78,9 @@ class DynamicPricing:
             if event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
         finished = any(event.wake is Wake.FINISHED for event in view.events)
-        if finished or view.now_s >= memory.get("round_ends_s", -math.inf) - 1e-6:
-            # A machine that is free is given to another job at once.
+        ends_s = memory.get("round_ends_s", -math.inf)
+        # A machine that is free is given to another job at once.
+        if finished or view.now_s >= ends_s - 1e-6 or self._prices_have_changed(view):
             self._plan(view)
             yield WakeAt(memory["round_ends_s"])
             for job in self._unfinished(view):
@@ -83,6 +89,32 @@ class DynamicPricing:
         for job in self._unfinished(view):
             if not _steady(view, job):
                 yield from self._follow(view, job)
+        if memory["round_ends_s"] < ends_s:
+            yield WakeAt(memory["round_ends_s"])
+
+    def _prices_have_changed(self, view: View) -> bool:
+        """Whether the allocation was solved with prices that are no longer near the true ones."""
+        memory = view.memory
+        changed = (event.market for event in view.events if event.market is not None)
+        of_use = {
+            market.instance_type
+            for market in changed
+            if any(view.steps_per_s(job.job, market) > 0 for job in self._unfinished(view))
+        }
+        far = any(self._is_far(view, kind) for kind in of_use)
+        if far and view.now_s < memory["round_began_s"] + _LEAST_ROUND_S:
+            # The round ends when the time has come.
+            memory["round_ends_s"] = min(memory["round_ends_s"], memory["round_began_s"] + _LEAST_ROUND_S)
+            return False
+        return far
+
+    def _is_far(self, view: View, kind: str) -> bool:
+        solved_with = view.memory["prices"].get(kind, math.inf)
+        market = _cheapest(view, kind).get(kind)
+        price = math.inf if market is None else view.price(market)
+        if math.isinf(price) or math.isinf(solved_with):
+            return price != solved_with
+        return abs(price - solved_with) > self.price_change * solved_with
 
     def _plan(self, view: View) -> None:
         """Solve, and note the type of each job for the round that begins."""
@@ -91,6 +123,7 @@ class DynamicPricing:
         memory["round_began_s"], memory["round_ends_s"] = view.now_s, view.now_s + self.round_s
         memory["types"] = {}
         cheapest = _cheapest(view)
+        memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
         kinds = sorted(cheapest)
         # Who can run on nothing that is to be had now waits.
         jobs = [
@@ -186,12 +219,14 @@ def _steady(view: View, job: JobProgress) -> list[Lease]:
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
 
 
-def _cheapest(view: View) -> dict[str, Market]:
-    """Of each instance type, the cheapest market that is not above its max price."""
+def _cheapest(view: View, only: str | None = None) -> dict[str, Market]:
+    """Of each instance type, or of one, the cheapest market that is not above its max price."""
     found: dict[str, Market] = {}
     for market in view.markets:
-        price = view.price(market)
         kind = market.instance_type
+        if only is not None and kind != only:
+            continue
+        price = view.price(market)
         if price <= list_price(view, market) and (kind not in found or price < view.price(found[kind])):
             found[kind] = market
     return found
