@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,22 @@ def auction_2015(traces: Path) -> eb.PriceHistory:
 def one_day() -> eb.Job:
     """The example job."""
     return eb.Job.read(ROOT / "examples" / "one-day.yaml")
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the standard AWS chain finds, good for a server of our own alone."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+
+
+@pytest.fixture(scope="session")
+def aws_server() -> Iterator[str]:
+    """The address of a server on this machine that speaks AWS's API."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"http://{host}:{port}"
+    moto.stop()

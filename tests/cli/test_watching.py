@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 from tests.markets import START_S, history
 
 import ebbtide as eb
@@ -15,30 +13,20 @@ from ebbtide.cli.main import main
 JOB = "name: test\nsteps: 1000\nsteps_per_hour: {c3.xlarge: 100, m3.medium: 50}\n"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
-
-
 def ebbtide(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return int(ended.value.code or 0)
 
 
+@pytest.mark.usefixtures("aws_credentials")
 def test_what_is_watched_can_be_asked_for(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    aws_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store, job = tmp_path / "prices.db", tmp_path / "job.yaml"
     job.write_text(JOB)
     assert ebbtide("watch", "--ec2", "us-east-1", "--instance-type", "c3.xlarge", "--into", store, "--looks", "2",
-                   "--every", "1", "--endpoint-url", server) == 0  # fmt: skip
+                   "--every", "1", "--endpoint-url", aws_server) == 0  # fmt: skip
     assert capsys.readouterr().out.splitlines()[1].endswith(": 0 changes")
     assert ebbtide("recommend", job, "--prices", store, "--top", "2") == 0
     assert "us-east-1a c3.xlarge" in capsys.readouterr().out

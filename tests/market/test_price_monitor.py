@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from moto.server import ThreadedMotoServer
 from tests.markets import START_S, history
 
 import ebbtide as eb
@@ -83,19 +82,9 @@ def test_it_watches_until_it_is_stopped(tmp_path: Path) -> None:
     assert len(looks) == 3
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
-
-
-def test_it_watches_a_real_api(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    fetch = partial(fetch_prices, ["us-east-1"], instance_types=["c3.xlarge"], endpoint_url=server)
+@pytest.mark.usefixtures("aws_credentials")
+def test_it_watches_a_real_api(aws_server: str, tmp_path: Path) -> None:
+    fetch = partial(fetch_prices, ["us-east-1"], instance_types=["c3.xlarge"], endpoint_url=aws_server)
     watching = PriceMonitor(lambda since: fetch(since=since), PriceStore(tmp_path / "p.db"), {"us-east-1": "aws"})
     first, second = watching.look(), watching.look()
     assert first.changes > 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from moto.server import ThreadedMotoServer
 
 import ebbtide as eb
 from ebbtide.errors import InputError
@@ -17,36 +15,21 @@ from ebbtide.market.sources import ec2_api
 from ebbtide.market.sources.ec2_api import fetch_prices
 
 
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
-
-
-@pytest.mark.usefixtures("credentials")
-def test_prices_of_several_regions_come_from_a_real_api(server: str) -> None:
+@pytest.mark.usefixtures("aws_credentials")
+def test_prices_of_several_regions_come_from_a_real_api(aws_server: str) -> None:
     types = ["c3.xlarge", "m3.medium"]
     frame = fetch_prices(
-        ["us-east-1", "eu-west-1"], instance_types=types, products=["Linux/UNIX"], endpoint_url=server
+        ["us-east-1", "eu-west-1"], instance_types=types, products=["Linux/UNIX"], endpoint_url=aws_server
     )
     assert set(frame["region"]) == {"us-east-1", "eu-west-1"}
     assert set(frame["instance_type"]) == set(types)
     assert (frame["price_usd_per_hour"] > 0).all()
 
 
-@pytest.mark.usefixtures("credentials")
-def test_ingesting_from_a_real_api_makes_a_price_file(server: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("aws_credentials")
+def test_ingesting_from_a_real_api_makes_a_price_file(aws_server: str, tmp_path: Path) -> None:
     into = tmp_path / "prices.parquet"
-    done = eb.ingest_ec2(["us-east-1"], into, instance_types=["c3.xlarge"], endpoint_url=server)
+    done = eb.ingest_ec2(["us-east-1"], into, instance_types=["c3.xlarge"], endpoint_url=aws_server)
     assert done.rows_added == eb.PriceHistory.read(into).change_points > 0
 
 

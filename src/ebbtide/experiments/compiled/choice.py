@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ebbtide.experiments.compiled.compiling import inner
-from ebbtide.experiments.compiled.market import NO_MARKET, price_at
+from ebbtide.experiments.compiled.market import NO_MARKET, first_after, price_at
 from ebbtide.experiments.compiled.training import MAX_TIMERS, NONE, TRAINING
 
 _HOUR_S = 3600.0
@@ -26,14 +26,8 @@ def wake_at(timers: Any, run: Any, time_s: float) -> None:
 
 @inner
 def recommended(cheapest: Any, time_s: float) -> int:
-    low, high = 0, len(cheapest)
-    while low < high:
-        middle = (low + high) // 2
-        if cheapest[middle].time_s <= time_s:
-            low = middle + 1
-        else:
-            high = middle
-    return cheapest[low - 1].market if low else NO_MARKET
+    after = first_after(cheapest["time_s"], 0, len(cheapest), time_s)
+    return cheapest[after - 1].market if after else NO_MARKET
 
 
 @inner

@@ -96,16 +96,21 @@ def _mark_above(points: Any, markets: Any) -> None:
 
 
 @inner
-def place_at(points: Any, market: Any, time_s: float) -> int:
-    """The change point in force, or the one before the market's first where there is none."""
-    low, high = market.first, market.last
+def first_after(times_s: Any, low: int, high: int, time_s: float) -> int:
+    """The first of `times_s[low:high]` after a time; `high`: there is none."""
     while low < high:
         middle = (low + high) // 2
-        if points[middle].time_s <= time_s:
+        if times_s[middle] <= time_s:
             low = middle + 1
         else:
             high = middle
-    return low - 1
+    return low
+
+
+@inner
+def place_at(points: Any, market: Any, time_s: float) -> int:
+    """The change point in force, or the one before the market's first where there is none."""
+    return first_after(points["time_s"], market.first, market.last, time_s) - 1
 
 
 @inner

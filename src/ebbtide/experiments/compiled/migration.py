@@ -24,7 +24,7 @@ from ebbtide.experiments.compiled.choice import (
     wake_at,
 )
 from ebbtide.experiments.compiled.compiling import compiled, inner
-from ebbtide.experiments.compiled.market import NO_MARKET, bill_usd, first_above, price_at
+from ebbtide.experiments.compiled.market import NO_MARKET, bill_usd, first_above, first_after, price_at
 from ebbtide.experiments.compiled.training import (
     BOOT,
     ENDED,
@@ -244,18 +244,6 @@ def _happen(world: Any, run: Any, number: int) -> None:
 
 
 @inner
-def _change_after(points: Any, time_s: float) -> int:
-    low, high = 0, len(points)
-    while low < high:
-        middle = (low + high) // 2
-        if points[middle].by_time_s <= time_s:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inner
 def _ring(timers: Any, run: Any) -> None:
     """All timers that are due ring together."""
     kept = 0
@@ -274,7 +262,9 @@ def _begin(world: Any, run: Any, start_s: float) -> None:
     run.leases, run.open, run.timers, run.cost_usd, run.egress_usd = 0, 0, 0, 0.0, 0.0
     run.charged, run.revoked, run.retry_s, run.overflow = 0, 0, -math.inf, False
     run.clouds = 0 if world.rule.dataset_cloud == NONE else 1 << world.rule.dataset_cloud
-    run.change = _change_after(world.points, start_s) if world.rule.when == CHEAPER else len(world.points)
+    run.change = len(world.points)
+    if world.rule.when == CHEAPER:
+        run.change = first_after(world.points["by_time_s"], 0, len(world.points), start_s)
     run.ask, run.failed = True, False
 
 
