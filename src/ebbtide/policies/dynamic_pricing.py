@@ -109,7 +109,7 @@ class DynamicPricing:
         return far
 
     def _is_far(self, view: View, kind: str) -> bool:
-        solved_with = view.memory["prices"].get(kind, math.inf)
+        solved_with: float = view.memory["prices"].get(kind, math.inf)
         market = _cheapest(view, kind).get(kind)
         price = math.inf if market is None else view.price(market)
         if math.isinf(price) or math.isinf(solved_with):
