@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ebbtide.experiments.compiled.compiling import inner
+from ebbtide.compiling import inner
 from ebbtide.experiments.compiled.market import NO_MARKET, first_after, price_at
 from ebbtide.experiments.compiled.training import MAX_TIMERS, NONE, TRAINING
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ebbtide.experiments.compiled.compiling import compiled, inner
+from ebbtide.compiling import compiled, inner
 from ebbtide.market.billing import Billing, Charged, Refund
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.compiling import compiled, inner
 from ebbtide.experiments.compiled.choice import (
     CHEAPER,
     NEVER,
@@ -23,7 +24,6 @@ from ebbtide.experiments.compiled.choice import (
     set_look,
     wake_at,
 )
-from ebbtide.experiments.compiled.compiling import compiled, inner
 from ebbtide.experiments.compiled.market import NO_MARKET, bill_usd, first_above, first_after, price_at
 from ebbtide.experiments.compiled.training import (
     BOOT,

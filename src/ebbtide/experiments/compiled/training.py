@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ebbtide.experiments.compiled.compiling import inner
+from ebbtide.compiling import inner
 
 REQUESTED, STARTING, RUNNING, NOTICED, ENDED, REVOKED = range(6)
 IDLE, RESTORING, TRAINING, SAVING = range(4)

@@ -1,4 +1,4 @@
-"""How functions here are compiled, and where the result is kept from run to run."""
+"""Functions in compiled code, and where the result of compiling is kept from run to run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import platformdirs
 from numba import config, njit
@@ -16,16 +16,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def compiled(function: _Function) -> _Function:
     """Compile a function that Python calls."""
-    return _compile(function)
+    return cast(_Function, _compile(function))
 
 
 def inner(function: _Function) -> _Function:
     """Compile a function that only compiled code calls: what Python would need to call it costs as much again."""
-    return _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return cast(_Function, _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True))
 
 
 def _compile(function: Any, **options: bool) -> Any:
-    folder = _folder()
+    folder = _folder(Path(function.__code__.co_filename).parent)
     if folder is None:
         return njit(nogil=True, error_model="numpy", **options)(function)
     before = config.CACHE_DIR
@@ -37,12 +37,13 @@ def _compile(function: Any, **options: bool) -> Any:
 
 
 @cache
-def _folder() -> Path | None:
-    """A folder for these very sources; None: nothing can be kept.
+def _folder(package: Path) -> Path | None:
+    """A folder for the very sources of a package; None: nothing can be kept.
 
-    Numba looks only whether a function's own file has changed, not those of the functions compiled into it.
+    Numba looks only whether a function's own file has changed, not those of the functions compiled into it; these
+    are to be in the same package.
     """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    sources = sorted(package.glob("*.py"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = platformdirs.user_cache_path("ebbtide") / "compiled" / digest
     try:

@@ -1,0 +1,150 @@
+"""Cookbooks by backward induction (Cümülön-D 5.1, 5.2), with expectation and variance.
+
+Lemma 1 takes a step's charge as known from the price at its beginning. Charges by the second are not: they vary,
+and go together with the next price. Here both are in the variance.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ebbtide.compiling import compiled
+from ebbtide.errors import InputError
+from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
+
+# The cost from where no action ends the work in time; and what no cost is, nor that much less than all of it.
+_NEVER = 1e30
+_FEASIBLE = 1e15
+
+
+def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
+    """The best action for every state (5.2).
+
+    Args:
+        problem: What is to be solved.
+        workers: Threads.
+
+    Raises:
+        InputError: The deadline cannot be met from the start, whatever is done.
+    """
+    market, levels_h = problem.market, problem.levels_h
+    holdings = Holdings.of(problem.most, problem.charge_steps)
+    low, share = _progress(problem, levels_h)
+    steps, states = market.steps, (len(levels_h), len(holdings.held), len(market.prices))
+    actions = np.zeros((steps, *states), dtype=np.uint8 if problem.most < 256 else np.uint16)
+    means = np.empty((steps, *states), dtype=np.float32)
+    deviations = np.empty((steps, *states), dtype=np.float32)
+    mean = np.full(states, _NEVER)
+    mean[0] = 0.0
+    variance = np.zeros(states)
+    for step in reversed(range(steps)):
+        transition = market.transition[step]
+        charge = market.mean_charge[step]
+        after = _expected(mean, transition)
+        square = _expected(variance + mean**2, transition)
+        # How the charge and what is still to come go together: E[charge x cost to come].
+        joint = _expected(mean, transition * market.charge[step])
+        best_mean, best_variance = np.empty(states), np.empty(states)
+        given = (low, share, holdings.held, holdings.sizes, holdings.leads_to, after, square, joint, charge,
+                 market.charge_variance[step], float(problem.risk_aversion))  # fmt: skip
+        found = actions[step], best_mean, best_variance
+        with ThreadPoolExecutor(workers) as pool:
+            parts = _parts(len(levels_h), 4 * workers)
+            done = [pool.submit(_induce, part.start, part.stop, *given, *found) for part in parts]
+        for part_done in done:
+            part_done.result()
+        mean, variance = best_mean, best_variance
+        means[step] = np.where(mean < _FEASIBLE, mean, np.inf)
+        deviations[step] = np.sqrt(variance)
+    if not np.isfinite(means[0, -1, 0]).any():
+        raise InputError(
+            f"{problem.workflow.name}: {problem.workflow.work_h:g} machine-hours cannot be done in "
+            f"{steps * problem.step_h:g} h with {problem.most} machines; give it more time or more machines"
+        )
+    return Cookbook(problem, actions, means, deviations)
+
+
+def _progress(problem: CookbookProblem, levels_h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where a step leads from each level: the level below what is then left, and how far that is above it."""
+    sizes = np.arange(problem.most + 1)
+    left = problem.workflow.progress(
+        levels_h[:, None, None], sizes[None, :, None], sizes[None, None, :], problem.step_h
+    )
+    left = np.minimum(left, levels_h[-1])
+    low = np.clip(np.searchsorted(levels_h, left + 1e-9, side="right") - 1, 0, max(len(levels_h) - 2, 0))
+    width = np.diff(levels_h)[low]
+    share = np.clip((left - levels_h[low]) / width, 0.0, 1.0)
+    share[share < 1e-9] = 0.0
+    return low.astype(np.int32), share.astype(np.float32)
+
+
+def _expected(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Sums over the next price: values (levels, holdings, P), weights (P, P); infeasible stays so."""
+    shape = values.shape
+    return np.asarray((values.reshape(-1, shape[2]) @ weights.T).reshape(shape))
+
+
+def _parts(levels: int, count: int) -> list[range]:
+    edges = np.linspace(0, levels, count + 1).astype(int)
+    return [range(low, high) for low, high in pairwise(edges.tolist()) if high > low]
+
+
+@compiled
+def _induce(
+    first: int, last: int, low: Any, share: Any, held: Any, sizes: Any, leads_to: Any, after: Any, square: Any,
+    joint: Any, charge: Any, charge_variance: Any, risk_aversion: float, actions: Any, means: Any, variances: Any,
+) -> None:  # fmt: skip
+    """One step, for the levels from `first` to before `last`; prices are innermost."""
+    prices = len(charge)
+    best = np.empty(prices)
+    for level in range(first, last):
+        for holding in range(len(held)):
+            best[:] = 1e300
+            for charged in range(sizes.shape[1]):
+                size = sizes[holding, charged]
+                if size < 0:
+                    continue
+                below = low[level, held[holding], size]
+                part = share[level, held[holding], size]
+                then = leads_to[holding, charged]
+                for price in range(prices):
+                    mean = after[below, then, price]
+                    if part > 0.0:
+                        mean += part * (after[below + 1, then, price] - mean)
+                    total = mean + charged * charge[price]
+                    if risk_aversion == 0.0:
+                        if total < best[price]:
+                            best[price] = total
+                            actions[level, holding, price] = charged
+                    elif total < best[price]:
+                        second, cross = square[below, then, price], joint[below, then, price]
+                        if part > 0.0:
+                            second += part * (square[below + 1, then, price] - second)
+                            cross += part * (joint[below + 1, then, price] - cross)
+                        variance = second - mean * mean + 2.0 * charged * (cross - charge[price] * mean)
+                        variance += charged * charged * charge_variance[price]
+                        worth = total + risk_aversion * np.sqrt(max(variance, 0.0))
+                        if worth < best[price]:
+                            best[price] = worth
+                            actions[level, holding, price] = charged
+            for price in range(prices):
+                charged = actions[level, holding, price]
+                size = sizes[holding, charged]
+                below = low[level, held[holding], size]
+                part = share[level, held[holding], size]
+                then = leads_to[holding, charged]
+                mean, second = after[below, then, price], square[below, then, price]
+                cross = joint[below, then, price]
+                if part > 0.0:
+                    mean += part * (after[below + 1, then, price] - mean)
+                    second += part * (square[below + 1, then, price] - second)
+                    cross += part * (joint[below + 1, then, price] - cross)
+                variance = second - mean * mean + 2.0 * charged * (cross - charge[price] * mean)
+                variance += charged * charged * charge_variance[price]
+                means[level, holding, price] = mean + charged * charge[price]
+                variances[level, holding, price] = max(variance, 0.0) if mean < _FEASIBLE else 0.0
