@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ebbtide.market.leases import Lease
@@ -12,7 +13,12 @@ from ebbtide.policies.view import View
 
 
 def take_over(view: View, new: Lease) -> Iterator[Action]:
-    """A machine has come: the job that it was asked for goes over to it, and gives back the one that it was on."""
+    """A machine has come: the job that it was asked for goes over to it, and gives back the one that it was on.
+
+    Not to one that is already being taken.
+    """
+    if math.isfinite(new.revoke_at_s):
+        return
     for job in view.jobs:
         if new in job.leases:
             others = [old for old in job.leases if old is not new]

@@ -1,0 +1,64 @@
+"""What a plan would cost that knows the prices to come (Cümülön-D 4): the least that any policy can pay.
+
+With one speedup for all the work and no overhead, the simple greedy is optimal: one machine more in one tick,
+always where it does most for its money. Overheads only add to that, so it is a bound for every policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ebbtide.compiling import compiled
+from ebbtide.errors import InputError
+from ebbtide.market.price_series import Floats
+from ebbtide.workloads.workflow import Workflow
+
+
+def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: float, most: int) -> Floats:
+    """The least cost of each trace, USD, charged tick by tick; infinity: it cannot be done in the trace.
+
+    Args:
+        workflow: Whose jobs have one speedup.
+        prices: USD per hour, rising, shape (P,).
+        traces: Places in `prices`, shape (runs, ticks).
+        tick_s: How long a tick is.
+        most: Machines at once.
+
+    Raises:
+        InputError: The jobs have several speedups, or a speedup that is not concave.
+    """
+    speeds = workflow.speeds(most)
+    if not np.allclose(speeds, speeds[0]):
+        raise InputError(f"{workflow.name} has jobs of several speedups; the bound is for one")
+    gains = np.diff(speeds[0]) * tick_s / 3600.0
+    if (np.diff(gains) > 1e-9).any():
+        raise InputError(f"{workflow.name}: a speedup that is not concave has no greedy plan")
+    # The best first: (price, which machine) by work for the money. Of equals, the first machine before the second.
+    gained = np.broadcast_to(gains, (len(prices), most))
+    worth = (gained / prices[:, None]).ravel()
+    order = np.argsort(-worth, kind="stable")
+    usd = np.repeat(prices, most) * tick_s / 3600.0
+    ticks = np.stack([(traces == place).sum(axis=1) for place in range(len(prices))], axis=1).astype(np.float64)
+    found = np.empty(len(traces))
+    _spend(ticks, order // most, gained.ravel()[order], usd[order], workflow.work_h, found)
+    return found
+
+
+@compiled
+def _spend(ticks: Any, place: Any, gained: Any, usd: Any, work_h: float, found: Any) -> None:
+    for run in range(len(ticks)):
+        left, spent = work_h, 0.0
+        for n in range(len(place)):
+            count = ticks[run, place[n]]
+            if count == 0.0 or gained[n] <= 0.0:
+                continue
+            done = count * gained[n]
+            if done >= left:
+                spent += usd[n] * left / gained[n]
+                left = 0.0
+                break
+            left -= done
+            spent += usd[n] * count
+        found[run] = spent if left <= 0.0 else np.inf
