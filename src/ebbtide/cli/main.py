@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from ebbtide.cli.backtesting import backtest_command
+from ebbtide.cli.cookbook import cookbook_app
 from ebbtide.cli.curves import curves_app
 from ebbtide.cli.planning import plan_command
 from ebbtide.cli.prices import describe_command, ingest_command
@@ -37,6 +38,7 @@ app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")
 app.add_typer(curves_app, name="curves")
+app.add_typer(cookbook_app, name="cookbook")
 app.add_typer(reproduce_app, name="reproduce")
 
 

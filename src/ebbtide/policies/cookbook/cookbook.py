@@ -27,6 +27,13 @@ class Cookbook:
     mean_usd: NDArray[np.float32]
     deviation_usd: NDArray[np.float32]
 
+    def told(self, price: float) -> str:
+        """What is done first at a price, and what is expected of it all, in words."""
+        place = int(np.abs(self.problem.market.prices - price).argmin())
+        begin = int(self.actions[0, -1, 0, place])
+        mean, deviation = self.mean_usd[0, -1, 0, place], self.deviation_usd[0, -1, 0, place]
+        return f"begin with {begin} machines; {mean:.2f} USD expected, standard deviation {deviation:.2f}"
+
     def ceilings(self) -> Floats:
         """The least price at which no machine is charged, none being held (5.3); infinity: there is none.
 

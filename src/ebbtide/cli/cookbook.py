@@ -1,0 +1,112 @@
+"""`ebbtide cookbook`: solve and show cookbooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.files import write_text
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import HOUR_S, iso, to_epoch_s
+
+cookbook_app = typer.Typer(
+    no_args_is_help=True, help="Cümülön-D: which machines to hold when, so that a workflow ends by its deadline."
+)
+
+_SHOWN_PRICES = 8
+
+
+@cookbook_app.command("solve")
+def solve_command(
+    workflow: Annotated[Path, typer.Argument(metavar="WORKFLOW.yaml", help="Jobs in order, with their speedups.")],
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices: the market's past.")],
+    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
+    deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="From the start.")],
+    into: Annotated[Path, typer.Option("--into", "-o", help="Where to write it.")] = Path("cookbook.safetensors"),
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="Its beginning; else the last price's.")] = None,
+    most: Annotated[int, typer.Option(min=1, max=65_000, help="Machines at once.")] = 100,
+    gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1,
+    unit: Annotated[float, typer.Option(metavar="HOURS", help="How finely work is told apart.")] = 1.0,
+    on_demand: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of an hour on demand, to use that, too.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Solve a cookbook for a workflow, a deadline and a market.
+
+    ebbtide cookbook solve rsvd.yaml --prices prices.parquet --market 'us-east-1a c3.xlarge' --deadline 15
+    """
+    from ebbtide.market.price_chain import PriceChain
+    from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
+    from ebbtide.policies.cookbook.solving import solve
+    from ebbtide.policies.cookbook.storage import save_cookbook
+    from ebbtide.workloads.workflow import Workflow
+
+    work = Workflow.read(workflow)
+    history = PriceHistory.read(prices, catalogue_with(instance_types))
+    chosen = _market(history, market)
+    start_s = to_epoch_s(start) if start is not None else history.end_s
+    known_until_s = min(start_s, history.end_s)
+    chain = PriceChain.fit(history[chosen], history.start_s, known_until_s)
+    charges = ChargeModel(chain.prices, *chain.steps(start_s, deadline, HOUR_S))
+    if on_demand is not None:
+        charges = charges.with_on_demand(on_demand)
+    book = solve(CookbookProblem(work, charges, most=most, work_unit_h=unit, risk_aversion=gamma))
+    save_cookbook(book, into)
+    now = history[chosen].at(known_until_s)
+    typer.echo(f"{chosen} from {iso(start_s)}, {work.work_h:g} machine-hours in {deadline} h")
+    typer.echo(f"at {now:.4g} USD/h: {book.told(now)}")
+    typer.echo(f"wrote {into}")
+
+
+@cookbook_app.command("show")
+def show_command(
+    path: Annotated[Path, typer.Argument(metavar="COOKBOOK", help="A file that `solve` wrote.")],
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw slices of it there.")] = None,
+    at_hour: Annotated[int, typer.Option(min=0, help="Of the slice over price and work.")] = 0,
+    price: Annotated[float | None, typer.Option(help="Of the slice over time and work; else the middle.")] = None,
+) -> None:
+    """Tell what a cookbook does and expects, by price, at the start."""
+    from ebbtide.experiments.cookbook_figures import cookbook_figure
+    from ebbtide.policies.cookbook.storage import load_cookbook
+
+    book = load_cookbook(path)
+    problem = book.problem
+    levels = problem.market.prices
+    if at_hour >= problem.market.steps:
+        raise InputError(f"--at-hour is {at_hour}; the cookbook has {problem.market.steps} steps", file=path)
+    every = max(len(levels) // _SHOWN_PRICES, 1)
+    title = f"{problem.workflow.name}: {problem.market.steps} steps of {problem.step_h:g} h"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in ("USD/h", "machines", "expected USD", "deviation", "bid"):
+        table.add_column(heading, justify="right")
+    bids = book.skyline()
+    for place in range(0, len(levels), every):
+        bid = bids[0, -1]
+        table.add_row(
+            f"{levels[place]:.4g}",
+            str(int(book.actions[0, -1, 0, place])),
+            f"{book.mean_usd[0, -1, 0, place]:.2f}",
+            f"{book.deviation_usd[0, -1, 0, place]:.2f}",
+            f"{bid:.4g}" if bid < float("inf") else "any",
+        )
+    terminal().print(table)
+    if plot:
+        middle = float(levels[len(levels) // 2]) if price is None else price
+        figure = cookbook_figure(book, step=at_hour, price=middle, left_h=problem.workflow.work_h)
+        write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
+        typer.echo(f"wrote {plot}")
+
+
+def _market(history: PriceHistory, name: str) -> Market:
+    for market in history:
+        if str(market) == name:
+            return market
+    raise unknown_name("market", name, [str(market) for market in history])
