@@ -30,7 +30,9 @@ def solve_command(
     market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
     deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="From the start.")],
     into: Annotated[Path, typer.Option("--into", "-o", help="Where to write it.")] = Path("cookbook.safetensors"),
-    start: Annotated[str | None, typer.Option(metavar="TIME", help="Its beginning; else the last price's.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When it begins; else at the record's end.")
+    ] = None,
     most: Annotated[int, typer.Option(min=1, max=65_000, help="Machines at once.")] = 100,
     gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1,
     unit: Annotated[float, typer.Option(metavar="HOURS", help="How finely work is told apart.")] = 1.0,
