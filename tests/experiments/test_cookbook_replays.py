@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.cookbook_replays import play_strictly
+from ebbtide.experiments.cookbook_replays import play_dynamically, play_strictly
 from ebbtide.market.price_chain import PriceChain
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.oracle import least_costs
@@ -71,6 +71,28 @@ def test_no_deadline_is_missed_and_no_trace_is_cheaper_than_the_oracle(overhead_
     least = least_costs(book.problem.workflow, chain().prices, traces, TICK_S, 20)
     assert (least <= found.cost_usd + 1e-9).all()
     assert least.mean() < found.cost_usd.mean()
+
+
+@pytest.mark.parametrize(("overhead_h", "jobs"), [(0.0, 1), (0.05, 1), (0.02, 3)])
+def test_asked_at_every_tick_no_deadline_is_missed_and_less_is_paid(overhead_h: float, jobs: int) -> None:
+    """5.4, 6.2: dynamic mode gives up machines as soon as their price leaps, and takes them as soon as it falls."""
+    book = cookbook(overhead_h=overhead_h, jobs=jobs)
+    traces = chain().simulate(MONDAY_S, 0.15, HOURS * 6, 20_000, seed=6)
+    strict, dynamic = play_strictly(book, traces, TICK_S), play_dynamically(book, traces, TICK_S)
+    assert dynamic.missed == 0
+    assert (dynamic.hours <= HOURS + 1e-9).all()
+    assert dynamic.cost_usd.mean() < strict.cost_usd.mean()
+    if jobs == 1:
+        least = least_costs(book.problem.workflow, chain().prices, traces, TICK_S, 20)
+        assert (least <= dynamic.cost_usd + 1e-9).all()
+
+
+def test_where_the_price_stands_still_both_modes_are_one() -> None:
+    """But for what is between two steps, where a constant price gives no reason to change."""
+    book = cookbook()
+    still = np.zeros((1, HOURS * 6), dtype=np.uint16)
+    strict, dynamic = play_strictly(book, still, TICK_S), play_dynamically(book, still, TICK_S)
+    assert dynamic.cost_usd[0] == pytest.approx(strict.cost_usd[0], rel=0.1)
 
 
 def test_it_costs_what_the_cookbook_promises() -> None:

@@ -1,0 +1,94 @@
+"""A cookbook as a policy on the engine (Cümülön-D 5.4): one elastic job, as many machines as it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ebbtide.errors import InputError
+from ebbtide.market.markets import Market
+from ebbtide.policies.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.events import Wake
+from ebbtide.policies.view import View
+from ebbtide.utc import HOUR_S
+from ebbtide.workloads.job import Coupling, Job
+from ebbtide.workloads.workflow import Workflow
+
+
+@dataclass(frozen=True, eq=False)
+class FollowCookbook:
+    """Holds as many machines of one market as a cookbook says; bids at infinity, as it was solved for.
+
+    Attributes:
+        book: What to do when; its first hour begins when the policy is first asked.
+        market: Where.
+        dynamic: Ask it whenever the price changes or half a step has passed, not only when a step begins.
+    """
+
+    book: Cookbook
+    market: Market
+    dynamic: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.book.problem.workflow.jobs) > 1 or self.book.problem.charge_steps != 1:
+            raise InputError("a cookbook is followed for workflows of one job, with charges within a step")
+
+    @property
+    def name(self) -> str:
+        return "cumulon" if self.dynamic else "cumulon-strict"
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return frozenset({Wake.PRICE}) if self.dynamic else frozenset()
+
+    def decide(self, view: View) -> Iterable[Action]:
+        started_s: float = view.memory.setdefault("started_s", view.now_s)
+        (job,) = view.jobs
+        problem = self.book.problem
+        step_s = problem.step_h * HOUR_S
+        asked_s = view.memory.get("asked_s", -math.inf)
+        step = math.floor((view.now_s - started_s) / step_s + 1e-9)
+        changed = any(event.market == self.market for event in view.events)
+        due = asked_s < started_s + step * step_s - 1e-6 or (
+            self.dynamic and (changed or view.now_s - asked_s >= step_s / 2 - 1e-6)
+        )
+        if job.is_finished or not due:
+            return
+        view.memory["asked_s"] = view.now_s
+        yield WakeAt(started_s + (step + 1) * step_s)
+        if self.dynamic:
+            yield WakeAt(view.now_s + step_s / 2)
+        left_h = job.steps_left / job.job.steps * problem.workflow.work_h
+        yield from self._resize(view, (view.now_s - started_s) / HOUR_S, left_h)
+
+    def _resize(self, view: View, hours: float, left_h: float) -> Iterator[Action]:
+        leases = view.leases_of(0)
+        size = self.book.choose(hours, view.price(self.market), left_h, len(leases))
+        if size > len(leases):
+            yield Request(self.market, job=0, count=size - len(leases))
+        for lease in leases[size:]:
+            yield Release(lease.lease_id)
+
+
+def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float = 36_000.0) -> Job:
+    """A workflow of one job as the engine runs it: small steps on any number of machines that come and go alone.
+
+    What a machine that is added costs is time to restore; what one that is given back has begun is saved at once.
+
+    Raises:
+        InputError: It has several jobs.
+    """
+    if len(workflow.jobs) > 1:
+        raise InputError(f"{workflow.name} has {len(workflow.jobs)} jobs; the engine runs workflows of one")
+    return Job.parse(
+        {
+            "name": workflow.name,
+            "steps": round(workflow.work_h * steps_per_hour),
+            "steps_per_hour": {instance_type: steps_per_hour},
+            "checkpoint": {"save_s": 0.0, "restore_s": workflow.start_work_h * HOUR_S},
+            "coupling": Coupling.INDEPENDENT,
+            "speedup": workflow.jobs[0].speedup.model_dump(),
+        }
+    )
