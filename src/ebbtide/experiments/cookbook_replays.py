@@ -100,7 +100,7 @@ def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: in
 
 
 @inner
-def _work(
+def work(
     left: float, extra: float, size: int, time: float, speeds: Any, ends_h: Any
 ) -> tuple[float, float, float]:
     """What is left of the work, of overhead and of the time (`Workflow.progress`)."""
@@ -124,7 +124,7 @@ def _level(levels_h: Any, left: float) -> Any:
 
 
 @inner
-def _choice(
+def choice(
     actions: Any, can: Any, levels_h: Any, speeds: Any, ends_h: Any, start_work_h: float, stop_work_h: float,
     step: int, share: float, step_h: float, price: int, left: float, extra: float, held: int,
 ) -> Any:  # fmt: skip
@@ -140,7 +140,7 @@ def _choice(
         then = left + extra
         if size > 0:
             spent = extra + start_work_h * max(size - held, 0) + stop_work_h * max(held - size, 0)
-            then, spent, _ = _work(left, spent, size, (1.0 - share) * step_h, speeds, ends_h)
+            then, spent, _ = work(left, spent, size, (1.0 - share) * step_h, speeds, ends_h)
             then += spent
         if can[step + 1, _level(levels_h, then), size] and then <= levels_h[-1] + 1e-9:
             break
@@ -164,7 +164,7 @@ def _play(
                 if tick % ticks == 0 and every == ticks:
                     # What of the overhead is not worked off in a step is work that is left (Definition 1).
                     left, extra = left + extra, 0.0
-                size = _choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, tick // ticks,
+                size = choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, tick // ticks,
                                (tick % ticks) / ticks, ticks * tick_h, price, left, extra, held)  # fmt: skip
                 if size > 0:
                     # With none there is nothing to work it off (Definition 1).
@@ -172,7 +172,7 @@ def _play(
                 held, asked = size, tick
             if held == 0:
                 continue
-            left, extra, unused = _work(left, extra, held, tick_h, speeds, ends_h)
+            left, extra, unused = work(left, extra, held, tick_h, speeds, ends_h)
             usd += held * prices[price] * (tick_h - unused)
             if left <= 1e-9:
                 finished = (tick + 1) * tick_h - unused

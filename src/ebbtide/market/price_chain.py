@@ -161,8 +161,15 @@ class PriceChain:
     def _cumulated(self) -> Floats:
         return np.ascontiguousarray(np.cumsum(self.transition, axis=2))
 
-    def steps(self, start_s: float, steps: int, step_s: float) -> Steps:
+    def steps(self, start_s: float, steps: int, step_s: float, *, charged_at: int | None = None) -> Steps:
         """The chain in steps, each charged tick by tick at the price of the tick.
+
+        Args:
+            start_s: When the first begins.
+            steps: How many.
+            step_s: How long each is.
+            charged_at: Instead, each is charged as a whole at the price of this tick of it: with decisions so many
+                ticks before a charge, steps from decision to decision.
 
         Raises:
             InputError: A step is not a whole number of ticks.
@@ -170,22 +177,26 @@ class PriceChain:
         ticks = round(step_s / self.tick_s)
         if abs(ticks * self.tick_s - step_s) > 1e-6 or ticks < 1:
             raise InputError(f"a step of {step_s:g} s is not a whole number of ticks of {self.tick_s:g} s")
-        found = [self._step(start_s + step * step_s, ticks) for step in range(steps)]
+        usd = np.tile(self.prices * self.tick_s / HOUR_S, (ticks, 1))
+        if charged_at is not None:
+            usd[:] = 0.0
+            usd[charged_at] = self.prices * step_s / HOUR_S
+        found = [self._step(start_s + step * step_s, usd) for step in range(steps)]
         return Steps(*(np.array(column) for column in zip(*found, strict=True)))
 
-    def _step(self, start_s: float, ticks: int) -> tuple[Floats, Floats, Floats]:
-        """One step: chances, and moments of the charge, carried from tick to tick."""
-        usd = self.prices * self.tick_s / HOUR_S
-        chance = np.eye(len(usd))
+    def _step(self, start_s: float, usd: Floats) -> tuple[Floats, Floats, Floats]:
+        """One step: chances, and moments of the charge, carried from tick to tick; `usd` by tick and price."""
+        chance = np.eye(usd.shape[1])
         first, second = np.zeros_like(chance), np.zeros_like(chance)
-        for slot in hour_of_week(start_s + np.arange(ticks, dtype=np.float64) * self.tick_s):
+        slots = hour_of_week(start_s + np.arange(len(usd), dtype=np.float64) * self.tick_s)
+        for slot, charge in zip(slots, usd, strict=True):
             rows = self.transition[slot]
-            second = (second + 2.0 * first * usd + chance * usd**2) @ rows
-            first = (first + chance * usd) @ rows
+            second = (second + 2.0 * first * charge + chance * charge**2) @ rows
+            first = (first + chance * charge) @ rows
             chance = chance @ rows
         mean = first.sum(axis=1)
-        charge = np.divide(first, chance, out=np.broadcast_to(mean[:, None], first.shape).copy(), where=chance > 0)
-        return chance, charge, np.maximum(second.sum(axis=1) - mean**2, 0.0)
+        given = np.divide(first, chance, out=np.broadcast_to(mean[:, None], first.shape).copy(), where=chance > 0)
+        return chance, given, np.maximum(second.sum(axis=1) - mean**2, 0.0)
 
 
 # Random numbers are drawn for so many traces at a time.

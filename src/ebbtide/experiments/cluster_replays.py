@@ -1,0 +1,230 @@
+"""Clusters on simulated prices as Amazon charged for them: whole periods, delays, bids (Cümülön-D, 6.5 to 6.8).
+
+A machine asked for comes after the delay, if its bid is then not below the price, and is charged by whole periods
+from there on; it goes at once when the price exceeds its bid, its last partial period free of charge. One that is
+given back goes at the end of a period that is paid (delayed release, 5.4). Decisions are made the delay ahead.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebbtide.compiling import compiled, inner
+from ebbtide.errors import InputError
+from ebbtide.experiments.cookbook_replays import Played, choice, work
+from ebbtide.market.price_chain import Levels
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.cookbook.cookbook import Cookbook
+
+_CHUNK = 2_000
+_MOST_BATCHES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Bids:
+    """What is bid for machines, USD per hour; infinity where another try would come too late for the deadline.
+
+    Attributes:
+        table: By step and work left, shape (steps, levels).
+    """
+
+    table: Floats
+
+    @classmethod
+    def infinite(cls, book: Cookbook) -> Bids:
+        """No price is too high."""
+        return cls.fixed(book, np.inf)
+
+    @classmethod
+    def fixed(cls, book: Cookbook, usd_per_hour: float) -> Bids:
+        """The same always."""
+        return cls(np.full(book.actions.shape[:2], usd_per_hour))
+
+    @classmethod
+    def skyline(cls, book: Cookbook, ahead: int = 4) -> Bids:
+        """As the cookbook finds a price too high, looking some steps ahead (5.3)."""
+        return cls(book.skyline(ahead))
+
+    @classmethod
+    def by_step(cls, book: Cookbook, usd_per_hour: Floats) -> Bids:
+        """By time alone."""
+        return cls(np.repeat(np.asarray(usd_per_hour)[:, None], book.actions.shape[1], axis=1))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a cluster is run and charged.
+
+    Attributes:
+        tick_s: How long a tick is.
+        period_ticks: A charge period.
+        delay_ticks: From asking for a change to its effect.
+        fixed_size: So many machines always, instead of what the cookbook says.
+        on_demand_usd: Of an hour on demand; infinity: there is none.
+    """
+
+    tick_s: float = 300.0
+    period_ticks: int = 12
+    delay_ticks: int = 2
+    fixed_size: int = 0
+    on_demand_usd: float = np.inf
+
+
+def play_cluster(
+    book: Cookbook, traces: Levels, bids: Bids, rules: Rules | None = None, *, workers: int = 2
+) -> Played:
+    """Run a cluster on every trace, by a cookbook in dynamic mode or at a fixed size.
+
+    On demand, where there is that, is taken while spot costs more, and where another try for spot would come too
+    late for the deadline.
+
+    Args:
+        book: What to do; of a fixed size only its workflow and deadline count.
+        traces: Places in its prices, shape (runs, ticks).
+        bids: For spot machines.
+        rules: Of running and charging.
+        workers: Threads.
+
+    Raises:
+        InputError: The traces are shorter than the cookbook.
+    """
+    given = rules or Rules()
+    problem, workflow = book.problem, book.problem.workflow
+    ticks = round(problem.step_h * 3600.0 / given.tick_s)
+    if traces.shape[1] < problem.market.steps * ticks:
+        steps = problem.market.steps
+        raise InputError(f"traces of {traces.shape[1]} ticks are too short for {steps} steps of {ticks}")
+    ends_h = np.array([workflow.work_h - done for done in np.cumsum([job.work_h for job in workflow.jobs])])
+    can = np.isfinite(book.mean_usd[..., 0])
+    done = np.zeros((1, *can.shape[1:]), dtype=bool)
+    done[0, 0] = True
+    cost, hours = np.empty(len(traces)), np.empty(len(traces))
+    arguments = (book.actions, np.concatenate([can, done]), problem.levels_h, problem.market.prices,
+                 workflow.speeds(max(problem.most, given.fixed_size)), ends_h, workflow.start_work_h,
+                 workflow.stop_work_h, bids.table, ticks, given.tick_s / 3600.0, given.period_ticks,
+                 given.delay_ticks, given.fixed_size, given.on_demand_usd)  # fmt: skip
+    parts = [slice(first, first + _CHUNK) for first in range(0, len(traces), _CHUNK)]
+    with ThreadPoolExecutor(workers) as pool:
+        playing = [pool.submit(_play, *arguments, traces[part], cost[part], hours[part]) for part in parts]
+    for part_done in playing:
+        part_done.result()
+    return Played(cost, hours)
+
+
+@inner
+def _has_gone(comes: int, tick: int, ahead: int, period: int) -> bool:
+    """Whether a batch's charge comes between a tick and one ahead: what was to go at it has gone."""
+    return comes < ahead and (ahead - comes) // period > (tick - 1 - comes) // period
+
+
+@compiled
+def _play(
+    actions: Any, can: Any, levels_h: Any, prices: Any, speeds: Any, ends_h: Any, start_work_h: float,
+    stop_work_h: float, bids: Any, ticks: int, tick_h: float, period: int, delay: int, fixed_size: int,
+    on_demand_usd: float, traces: Any, cost: Any, hours: Any,
+) -> None:  # fmt: skip
+    steps, most = actions.shape[0], speeds.shape[1] - 1
+    last = steps * ticks
+    # Batches of machines: how many, when they come, up to what price, how many of them go at their next charge,
+    # whether they are on demand, what their period cost.
+    count, comes = np.zeros(_MOST_BATCHES, np.int64), np.zeros(_MOST_BATCHES, np.int64)
+    bid, going = np.zeros(_MOST_BATCHES), np.zeros(_MOST_BATCHES, np.int64)
+    listed, paid = np.zeros(_MOST_BATCHES, np.bool_), np.zeros(_MOST_BATCHES)
+    for run in range(traces.shape[0]):
+        batches, left, extra, usd, finished, asked = 0, levels_h[-1], 0.0, 0.0, np.inf, -ticks
+        for tick in range(last):
+            place = traces[run, tick]
+            price = prices[place]
+            changed = tick == 0 or place != traces[run, tick - 1]
+            # What the price takes.
+            kept = 0
+            for n in range(batches):
+                if comes[n] < tick and not listed[n] and bid[n] < price:
+                    extra += stop_work_h * count[n]
+                    if (tick - comes[n]) % period:
+                        usd -= count[n] * paid[n]
+                    changed = True
+                else:
+                    if kept != n:
+                        count[kept], comes[kept], bid[kept] = count[n], comes[n], bid[n]
+                        going[kept], listed[kept], paid[kept] = going[n], listed[n], paid[n]
+                    kept += 1
+            batches = kept
+            # What will be there when a change takes effect, and what of it is about to be charged.
+            effect = tick + delay
+            held, due = 0, 0
+            for n in range(batches):
+                held += count[n] - going[n]
+                if comes[n] < effect and (effect - comes[n]) % period == 0:
+                    due += count[n] - going[n]
+            if effect < last and (changed or due > 0 or 2 * (tick - asked) >= ticks):
+                asked = tick
+                step, share = effect // ticks, (effect % ticks) / ticks
+                then, spent = left, extra
+                for ahead in range(tick, effect):
+                    running = 0
+                    for n in range(batches):
+                        if comes[n] <= ahead:
+                            running += count[n] - (going[n] if _has_gone(comes[n], tick, ahead, period) else 0)
+                            if comes[n] == ahead:
+                                spent += start_work_h * count[n]
+                    if running > 0:
+                        then, spent, _ = work(then, spent, min(running, most), tick_h, speeds, ends_h)
+                size = fixed_size
+                if fixed_size == 0:
+                    size = choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, step, share,
+                                  ticks * tick_h, place, then, spent, min(held, most))  # fmt: skip
+                level = min(np.searchsorted(levels_h, then - 1e-9), len(levels_h) - 1)
+                # When the next step could still be begun if this try failed, and the one after it.
+                retry = -(-(effect + 2 * delay) // ticks)
+                urgent = retry >= steps or not can[retry, level, 0]
+                wants_listed = on_demand_usd < np.inf and (price > on_demand_usd or urgent)
+                offer = np.inf if urgent else bids[step, level]
+                # At the end of their period go those that are too many, and those of the kind that is dearer now.
+                free = max(held - size, 0)
+                swapped = 0
+                for n in range(batches):
+                    if comes[n] < effect and (effect - comes[n]) % period == 0:
+                        goes = min(free, count[n] - going[n])
+                        free -= goes
+                        if listed[n] != wants_listed and on_demand_usd < np.inf:
+                            swapped += count[n] - going[n] - goes
+                            goes = count[n] - going[n]
+                        going[n] += goes
+                more = max(size - held, 0) + swapped
+                if more > 0 and batches < _MOST_BATCHES and (wants_listed or offer >= price):
+                    count[batches], comes[batches], bid[batches] = more, effect, offer
+                    going[batches], listed[batches], paid[batches] = 0, wants_listed, 0.0
+                    batches += 1
+            # What comes, what is charged, what goes.
+            kept, running = 0, 0
+            for n in range(batches):
+                if comes[n] <= tick and (tick - comes[n]) % period == 0:
+                    if comes[n] == tick:
+                        if not listed[n] and bid[n] < price:
+                            count[n] = 0
+                        extra += start_work_h * count[n]
+                    else:
+                        extra += stop_work_h * going[n]
+                        count[n] -= going[n]
+                    going[n] = 0
+                    paid[n] = (on_demand_usd if listed[n] else price) * period * tick_h
+                    usd += count[n] * paid[n]
+                if count[n] > 0:
+                    if comes[n] <= tick:
+                        running += count[n]
+                    if kept != n:
+                        count[kept], comes[kept], bid[kept] = count[n], comes[n], bid[n]
+                        going[kept], listed[kept], paid[kept] = going[n], listed[n], paid[n]
+                    kept += 1
+            batches = kept
+            if running > 0:
+                left, extra, unused = work(left, extra, min(running, most), tick_h, speeds, ends_h)
+                if left <= 1e-9:
+                    finished = (tick + 1) * tick_h - unused
+                    break
+        cost[run], hours[run] = usd, finished
