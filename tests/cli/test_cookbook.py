@@ -8,6 +8,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.cli.main import main
+from ebbtide.utc import iso
 
 WORKFLOW = Path(__file__).parents[2] / "examples" / "rsvd.yaml"
 
@@ -36,6 +37,12 @@ def test_it_is_solved_and_shown(prices: Path, tmp_path: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "rsvd-1: 15 steps of 1 h" in shown
     assert (tmp_path / "book.html").stat().st_size > 10_000
+    start = eb.PriceHistory.read(prices).start_s + 3 * 86_400
+    for more in ([], ["--strict"]):
+        assert ebbtide("cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), *more) == 0
+        applied = capsys.readouterr().out
+        assert "finished after" in applied
+        assert "deadline of 15 h met" in applied
     assert ebbtide("cookbook", "show", book, "--at-hour", "15") == 2
     assert "the cookbook has 15 steps" in capsys.readouterr().err
 

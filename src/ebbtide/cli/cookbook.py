@@ -1,4 +1,4 @@
-"""`ebbtide cookbook`: solve and show cookbooks."""
+"""`ebbtide cookbook`: solve, show and apply cookbooks."""
 
 from __future__ import annotations
 
@@ -105,6 +105,46 @@ def show_command(
         figure = cookbook_figure(book, step=at_hour, price=middle, left_h=problem.workflow.work_h)
         write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
         typer.echo(f"wrote {plot}")
+
+
+@cookbook_app.command("apply")
+def apply_command(
+    path: Annotated[Path, typer.Argument(metavar="COOKBOOK", help="A file that `solve` wrote.")],
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices to play it on.")],
+    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
+    start: Annotated[str, typer.Option(metavar="TIME", help="When it begins.")],
+    billing: Annotated[str, typer.Option(help="How machines are charged.")] = "per-second",
+    strict: Annotated[bool, typer.Option("--strict", help="Ask it at the beginning of each step only.")] = False,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Run a cookbook as a policy on the engine, on recorded prices.
+
+    ebbtide cookbook apply cookbook.safetensors --prices prices.parquet --market 'us-east-1a c3.xlarge' --start ...
+    """
+    from ebbtide.execution.run import run
+    from ebbtide.execution.start_delay import StartDelay
+    from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
+    from ebbtide.policies.cookbook.storage import load_cookbook
+
+    book = load_cookbook(path)
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(prices, catalogue)
+    chosen = _market(history, market)
+    job = elastic_job(book.problem.workflow, chosen.instance_type)
+    outcome = run(
+        FollowCookbook(book, chosen, dynamic=not strict),
+        job,
+        "replay",
+        prices=history.select([chosen]),
+        start=to_epoch_s(start),
+        billing=billing,
+        delay=StartDelay(0.0, 0.0),
+        catalogue=catalogue,
+    )
+    typer.echo(str(outcome))
+    deadline_h = book.problem.market.steps * book.problem.step_h
+    late = not outcome.finished or outcome.makespan_s > deadline_h * HOUR_S + 1.0
+    typer.echo(f"deadline of {deadline_h:g} h {'missed' if late else 'met'}")
 
 
 def _market(history: PriceHistory, name: str) -> Market:

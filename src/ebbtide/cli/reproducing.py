@@ -22,6 +22,7 @@ reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's eval
 # With --quick.
 _FEW_STARTS = 3
 _FEW_MOVES = 20
+_FEW_TRACES = 4_000
 
 
 @reproduce_app.callback()
@@ -194,6 +195,42 @@ def dynamic_pricing_command(
     for path in (json_path, plot):
         if path:
             typer.echo(f"wrote {path}")
+
+
+@reproduce_app.command("cumulon")
+def cumulon_command(
+    prices: Annotated[
+        Path | None, typer.Option(help="A Parquet file with c3.xlarge: RSVD-1 on a real market, too.")
+    ] = None,
+    traces: Annotated[int, typer.Option(min=100, help="How many simulated ones.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Cümülön-D's Figures 2 and 4 to 8 and Table 2: what a cookbook costs beside its rivals.
+
+    ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
+    """
+    from ebbtide.experiments.cumulon_reproduction import reproduce_cumulon
+    from ebbtide.experiments.cumulon_study import cumulon_study, real_market_study
+    from ebbtide.experiments.reproduction import sha256_of
+
+    real = None
+    errors = Console(stderr=True)
+    with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
+        told = status.update if status else None
+        found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=told)
+        if prices:
+            history = PriceHistory.read(prices, catalogue_with(instance_types))
+            market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
+            real = real_market_study(history, market, on_progress=told) if market else None
+    result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
+    if json_path:
+        result.write(json_path)
+    _show(result, "Cümülön-D's claims")
+    if json_path:
+        typer.echo(f"wrote {json_path}")
 
 
 def _number(value: float | None) -> str:

@@ -46,6 +46,17 @@ def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: 
     return found
 
 
+def cheapest_charge(traces: np.ndarray, period_ticks: int) -> np.ndarray:
+    """Where periods are charged at the price at their beginning: the cheapest that a tick can be part of.
+
+    With these, `least_costs` bounds what any plan pays that is charged so, of machines that are not taken.
+    """
+    found = traces.copy()
+    for back in range(1, period_ticks):
+        found[:, back:] = np.minimum(found[:, back:], traces[:, :-back])
+    return found
+
+
 @compiled
 def _spend(ticks: Any, place: Any, gained: Any, usd: Any, work_h: float, found: Any) -> None:
     for run in range(len(ticks)):
