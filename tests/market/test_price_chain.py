@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ebbtide as eb
 from ebbtide.errors import InputError
+from ebbtide.market.chain_storage import load_chain, save_chain
 from ebbtide.market.price_chain import PriceChain, hour_of_week, nearest_level, price_levels
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.utc import DAY_S, HOUR_S, to_epoch_s
@@ -112,3 +115,15 @@ def test_of_later_days_on_real_markets_hours_tell_more_than_none(auction_2015: e
         gains.append(chain.log_likelihood(series, middle_s, end_s) - plain.log_likelihood(series, middle_s, end_s))
     assert np.mean(gains) > 0
     assert np.median(gains) >= 0
+
+
+def test_a_chain_is_read_as_it_was_written(tmp_path: Path) -> None:
+    chain = rhythmic()
+    save_chain(chain, tmp_path / "chain.safetensors", {"market": "here"})
+    found, about = load_chain(tmp_path / "chain.safetensors")
+    assert about == {"market": "here"}
+    assert found.tick_s == chain.tick_s
+    np.testing.assert_array_equal(found.transition, chain.transition)
+    (tmp_path / "other").write_bytes(b"something else")
+    with pytest.raises(InputError, match="cannot be read as a price chain"):
+        load_chain(tmp_path / "other")

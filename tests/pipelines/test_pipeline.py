@@ -17,6 +17,8 @@ import yaml
 import ebbtide as eb
 from ebbtide.learning_curves.calibration import read_calibration
 from ebbtide.learning_curves.curves import read_curves
+from ebbtide.market.chain_storage import load_chain
+from ebbtide.policies.cookbook.storage import load_cookbook
 
 ROOT = Path(__file__).parents[2]
 STAGES = [
@@ -25,6 +27,8 @@ STAGES = [
     "train_revpred",
     "measure_curves",
     "calibrate_earlycurve",
+    "fit_price_model",
+    "solve",
     "execute",
     "evaluate",
 ]
@@ -83,6 +87,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             "measure_curves.workloads": ["svm", "gbt-regression"],
             "measure_curves.settings": [1, 3],
             "calibrate_earlycurve.windows": [1],
+            "fit_price_model.test_days": 2,
+            "solve.most": 20,
         }
     )
     return made
@@ -110,6 +116,7 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
     [
         ({"interpolate.step_s": 300}, ["interpolate"]),
         ({"execute.starts": 5}, ["execute", "evaluate"]),
+        ({"solve.risk_aversion": 1.0}, ["solve"]),
         ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
@@ -130,6 +137,22 @@ def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> Non
     assert len(runs) == 2 * 4
     assert {run.data.params["starts"] for run in runs} == {"4", "5"}
     assert all({"cost_usd_mean", "makespan_h_mean", "refund_usd_mean"} <= set(run.data.metrics) for run in runs)
+
+
+def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
+    home = client.get_experiment_by_name("cookbooks").experiment_id
+    runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'cookbook'")
+    assert {run.data.params["risk_aversion"] for run in runs} == {"0.1", "1.0"}
+    latest = next(run for run in runs if run.data.params["risk_aversion"] == "1.0")
+    book = load_cookbook(project.folder / "models" / "cookbook.safetensors")
+    assert latest.data.metrics["expected_usd"] == pytest.approx(float(book.mean_usd[0, -1, 0, len(book.problem.market.prices) // 2]))
+    assert [file.path for file in client.list_artifacts(latest.info.run_id)] == ["cookbook.safetensors"]
+    (chain,) = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'price-chain'")
+    assert chain.data.metrics == json.loads((project.folder / "reports" / "price-chain.json").read_text())
+    load_chain(project.folder / "models" / "price-chain.safetensors")
 
 
 def test_each_training_left_its_curve(project: Project) -> None:

@@ -1,0 +1,21 @@
+"""Stage `fit_price_model`: data/prices.parquet -> models/price-chain.safetensors and reports/price-chain.json."""
+
+from pathlib import Path
+
+from pipelines.stage import parameters, run_stage
+
+
+def main() -> None:
+    from flows.fit_price_model import fit_price_model
+
+    fit_price_model(
+        parameters("fit_price_model"),
+        parameters("tracking"),
+        Path("data/prices.parquet"),
+        Path("models/price-chain.safetensors"),
+        Path("reports/price-chain.json"),
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)
