@@ -102,7 +102,10 @@ def test_only_gpu_types_with_two_markets_can_move() -> None:
     both = gpu_markets(eb.generate_prices(days=3, seed=1), eb.default_catalogue())
     assert {market.instance_type for market in both} == {"g2.2xlarge"}
     wider = with_generated_regions(both, eb.default_catalogue(), 1)
-    assert len(wider) >= len(both)
+    assert len(wider) > len(both)
+    # Also in the image of markets whose price never changes.
+    still = history({HERE: [(0, 0.1)], THERE: [(0, 0.2)]})
+    assert len(with_generated_regions(still, eb.default_catalogue(), 1)) > 2
 
 
 def test_the_command_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.generator import generate_prices, profile_of
+from ebbtide.market.generator import MarketProfile, generate_prices, profile_of
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
@@ -105,10 +105,12 @@ def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
 
 def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int) -> PriceHistory:
     """The markets, and zones of other regions in their image."""
-    first = next(iter(prices))
+    first = max(prices, key=lambda market: len(prices[market]))
     listed = catalogue.on_demand_usd_per_hour(first, prices.start_s)
     assert listed is not None
-    profile = profile_of(prices[first], listed, prices.end_s)
+    measured = asdict(profile_of(prices[first], listed, prices.end_s))
+    # What a market of few changes does not tell is as in the generator's own.
+    profile = MarketProfile(**{name: value for name, value in measured.items() if math.isfinite(value)})
     made = [Market(first.cloud, zone[:-1], zone, first.instance_type, first.product) for zone in _GENERATED]
     known = [
         market
