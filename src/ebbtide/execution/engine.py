@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.execution.ledger import Ledger
+from ebbtide.execution.accounts import Accounts
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.timeline import Moment, Timeline
-from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
+from ebbtide.market.billing import Billing, Ending
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market, Place
-from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.price_series import Floats
 from ebbtide.policies.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Event, Wake
 from ebbtide.policies.protocol import Policy
@@ -71,12 +71,10 @@ class Engine:
         self.jobs = [JobProgress(job_id, job) for job_id, job in enumerate(jobs)]
         self.events: Sequence[Event] = ()
         self.memory: dict[str, Any] = {}
-        self.ledger = Ledger()
         self.timeline = Timeline()
         self._provider = provider
         self._catalogue = catalogue or default_catalogue()
-        self._egress = egress or EgressPrices()
-        self._transfers_charged = [0] * len(self.jobs)
+        self._accounts = Accounts(provider.prices, billing, self._catalogue, egress or EgressPrices())
         self._seed = seed
         self._record = record
         self._leases: list[Lease] = []
@@ -92,7 +90,6 @@ class Engine:
         self._rates: dict[tuple[int, str, str], float] = {}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
-        self._list_prices: dict[Market, float | None] = {}
 
     def run(self) -> Outcome:
         """Run to the end of the last job, or of the provider's time."""
@@ -133,10 +130,7 @@ class Engine:
         return self._provider.prices(market).at(self.now_s)
 
     def on_demand_price(self, market: Market) -> float | None:
-        if market not in self._list_prices:
-            price = self._catalogue.on_demand_usd_per_hour(market, self.now_s)
-            self._list_prices[market] = price
-        return self._list_prices[market]
+        return self._accounts.on_demand_price(market, self.now_s)
 
     def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
         # A price set at this very moment is known now.
@@ -171,17 +165,14 @@ class Engine:
         return self._catalogue.instance_type(market.cloud, market.instance_type)
 
     def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
-        return self._egress.usd(size_bytes, source, destination)
+        return self._accounts.egress.usd(size_bytes, source, destination)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         return self._provider.measured(job_id)
 
     @property
     def spent_usd(self) -> float:
-        open_usd = (
-            self._bill(lease, self.now_s, Ending.RELEASED).usd for lease in self._open.values() if lease.is_charged
-        )
-        return math.fsum([self.ledger.total_usd, *open_usd])
+        return self._accounts.spent_usd(self._open.values(), self.now_s)
 
     @property
     def random(self) -> np.random.Generator:
@@ -244,7 +235,7 @@ class Engine:
         self._decisions += 1
         self.events = events
         self._provider.refresh()
-        self._charge_transfers()
+        self._accounts.enter_transfers(self.jobs, self._leases)
         for action in self.policy.decide(self) or ():
             self._do(action)
         # Only now: the policy may have put the job on the new machine alone.
@@ -358,8 +349,7 @@ class Engine:
     def _settle(self, lease: Lease, ending: Ending) -> None:
         """Charge an ended lease and forget it."""
         self._open.pop(lease.lease_id, None)
-        if lease.is_charged:
-            self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
+        self._accounts.settle(lease, ending)
         self._forget(lease)
 
     def _forget(self, lease: Lease) -> None:
@@ -368,21 +358,6 @@ class Engine:
         for job in self.jobs:
             if lease in job.leases:
                 job.leases = [other for other in job.leases if other is not lease]
-
-    def _charge_transfers(self) -> None:
-        """Enter what has moved since the last time."""
-        for job in self.jobs:
-            for transfer in job.transfers[self._transfers_charged[job.job_id] :]:
-                usd = self._egress.usd(transfer.size_bytes, transfer.source, transfer.destination)
-                self.ledger.add_transfer(transfer, self._leases[transfer.lease_id], usd)
-            self._transfers_charged[job.job_id] = len(job.transfers)
-
-    def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
-        if not lease.on_demand:
-            return self.billing.bill(self._provider.prices(lease.market), lease.started_s, end_s, ending)
-        price = self.on_demand_price(lease.market)
-        prices = PriceSeries(np.array([lease.started_s]), np.array([math.nan if price is None else price]))
-        return ON_DEMAND.bill(prices, lease.started_s, end_s, ending)
 
     def _set_timer(self, time_s: float, wake: Wake, lease_id: int = -1) -> None:
         self._timers_set += 1
@@ -408,20 +383,20 @@ class Engine:
         end_s = max(job.finished_s for job in self.jobs) if finished else self.now_s
         for lease in list(self._open.values()):
             self._end(lease)
-        self._charge_transfers()
+        self._accounts.enter_transfers(self.jobs, self._leases)
         return Outcome(
             self.policy.name,
             start_s,
             end_s,
             finished,
-            self.ledger.total_usd,
-            self.ledger.refund_usd,
+            self._accounts.ledger.total_usd,
+            self._accounts.ledger.refund_usd,
             sum(lease.state is LeaseState.REVOKED for lease in self._leases),
             sum(job.checkpoints for job in jobs),
             math.fsum(job.steps_lost for job in jobs),
             tuple(self._leases),
             jobs,
-            self.ledger,
+            self._accounts.ledger,
             self.timeline,
             self._decisions,
             self._gave_up,
