@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,6 +17,9 @@ from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.experiments.reproduction import Reproduction
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's evaluation on given prices.")
 
@@ -72,14 +76,7 @@ def spottune_command(
     scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
     files = [prices, *([curves] if curves else [])]
     result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
-    if json_path:
-        result.write(json_path)
-    if plot:
-        write_text(plot, spottune_figure(result.tables).to_html(include_plotlyjs=True, full_html=True))
-    _show(result, "SpotTune's claims")
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")
+    _tell(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))
 
 
 @reproduce_app.command("deepspotcloud")
@@ -145,15 +142,8 @@ def deepspotcloud_command(
     result = reproduce_deepspotcloud(
         found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed
     )
-    if json_path:
-        result.write(json_path)
-    if plot:
-        figure = deepspotcloud_figure(history, result.tables, catalogue)
-        write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
-    _show(result, "DeepSpotCloud's claims")
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")
+    figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
+    _tell(result, "DeepSpotCloud's claims", json_path, plot, figure)
 
 
 @reproduce_app.command("dynamic-pricing")
@@ -186,15 +176,8 @@ def dynamic_pricing_command(
     lives = read_probe_log(probes) if probes else ()
     files = [*prices, *(path for path in (throughputs, probes) if path)]
     result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
-    if json_path:
-        result.write(json_path)
-    if plot:
-        figure = dynamic_pricing_figure(gpu_markets(histories, catalogue), lives, result.tables)
-        write_text(plot, figure.to_html(include_plotlyjs=True, full_html=True))
-    _show(result, "Dynamic Pricing's claims")
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")
+    figure = partial(dynamic_pricing_figure, gpu_markets(histories, catalogue), lives, result.tables)
+    _tell(result, "Dynamic Pricing's claims", json_path, plot, figure)
 
 
 @reproduce_app.command("cumulon")
@@ -226,11 +209,25 @@ def cumulon_command(
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
             real = real_market_study(history, market, on_progress=told) if market else None
     result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
+    _tell(result, "Cümülön-D's claims", json_path)
+
+
+def _tell(
+    result: Reproduction,
+    title: str,
+    json_path: Path | None,
+    plot: Path | None = None,
+    figure: Callable[[], go.Figure] | None = None,
+) -> None:
+    """Write what was asked for, print the claims, and tell what was written."""
     if json_path:
         result.write(json_path)
-    _show(result, "Cümülön-D's claims")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    if plot and figure:
+        write_text(plot, figure().to_html(include_plotlyjs=True, full_html=True))
+    _show(result, title)
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
 
 
 def _number(value: float | None) -> str:

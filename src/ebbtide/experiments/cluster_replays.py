@@ -7,20 +7,17 @@ given back goes at the end of a period that is paid (delayed release, 5.4). Deci
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ebbtide.compiling import compiled, inner
-from ebbtide.errors import InputError
-from ebbtide.experiments.cookbook_replays import Played, choice, work
+from ebbtide.experiments.cookbook_replays import Played, can_begin, choice, in_parts, step_ticks, work
 from ebbtide.market.price_chain import Levels
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
-_CHUNK = 2_000
 _MOST_BATCHES = 512
 
 
@@ -94,25 +91,25 @@ def play_cluster(
     """
     given = rules or Rules()
     problem, workflow = book.problem, book.problem.workflow
-    ticks = round(problem.step_h * 3600.0 / given.tick_s)
-    if traces.shape[1] < problem.market.steps * ticks:
-        steps = problem.market.steps
-        raise InputError(f"traces of {traces.shape[1]} ticks are too short for {steps} steps of {ticks}")
-    ends_h = np.array([workflow.work_h - done for done in np.cumsum([job.work_h for job in workflow.jobs])])
-    can = np.isfinite(book.mean_usd[..., 0])
-    done = np.zeros((1, *can.shape[1:]), dtype=bool)
-    done[0, 0] = True
-    cost, hours = np.empty(len(traces)), np.empty(len(traces))
-    arguments = (book.actions, np.concatenate([can, done]), problem.levels_h, problem.market.prices,
-                 workflow.speeds(max(problem.most, given.fixed_size)), ends_h, workflow.start_work_h,
-                 workflow.stop_work_h, bids.table, ticks, given.tick_s / 3600.0, given.period_ticks,
-                 given.delay_ticks, given.fixed_size, given.on_demand_usd)  # fmt: skip
-    parts = [slice(first, first + _CHUNK) for first in range(0, len(traces), _CHUNK)]
-    with ThreadPoolExecutor(workers) as pool:
-        playing = [pool.submit(_play, *arguments, traces[part], cost[part], hours[part]) for part in parts]
-    for part_done in playing:
-        part_done.result()
-    return Played(cost, hours)
+    ticks = step_ticks(book, traces, given.tick_s)
+    arguments = (
+        book.actions,
+        can_begin(book),
+        problem.levels_h,
+        problem.market.prices,
+        workflow.speeds(max(problem.most, given.fixed_size)),
+        workflow.left_after_h(),
+        workflow.start_work_h,
+        workflow.stop_work_h,
+        bids.table,
+        ticks,
+        given.tick_s / 3600.0,
+        given.period_ticks,
+        given.delay_ticks,
+        given.fixed_size,
+        given.on_demand_usd,
+    )
+    return in_parts(_play, arguments, traces, workers)
 
 
 @inner

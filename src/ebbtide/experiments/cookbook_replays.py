@@ -6,6 +6,7 @@ Charges are by the tick, a change takes effect at once, and no machine is ever t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from ebbtide.market.price_chain import Levels
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
-_CHUNK = 5_000
+_CHUNK = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ def play_strictly(book: Cookbook, traces: Levels, tick_s: float, *, workers: int
     Raises:
         InputError: The traces are shorter than the cookbook, or its charges last several steps.
     """
-    ticks = _ticks(book, traces, tick_s)
+    ticks = _step_ticks(book, traces, tick_s)
     return _played(book, traces, tick_s, ticks, ticks, workers)
 
 
@@ -64,39 +65,58 @@ def play_dynamically(book: Cookbook, traces: Levels, tick_s: float, *, workers: 
     between two steps it says what lies between what it says at each, but never so few that the next step could not
     be begun in time. The arguments are those of `play_strictly`.
     """
-    ticks = _ticks(book, traces, tick_s)
+    ticks = _step_ticks(book, traces, tick_s)
     return _played(book, traces, tick_s, ticks, 1, workers)
 
 
-def _ticks(book: Cookbook, traces: Levels, tick_s: float) -> int:
-    """Ticks in a step."""
+def _step_ticks(book: Cookbook, traces: Levels, tick_s: float) -> int:
+    if book.problem.charge_steps != 1:
+        raise InputError("cookbooks whose charges last several steps are played by the engine")
+    return step_ticks(book, traces, tick_s)
+
+
+def step_ticks(book: Cookbook, traces: Levels, tick_s: float) -> int:
+    """Ticks in a step.
+
+    Raises:
+        InputError: The traces are shorter than the cookbook.
+    """
     problem = book.problem
     ticks = round(problem.step_h * 3600.0 / tick_s)
     steps = problem.market.steps
-    if problem.charge_steps != 1:
-        raise InputError("cookbooks whose charges last several steps are played by the engine")
     if traces.shape[1] < steps * ticks:
         raise InputError(f"traces of {traces.shape[1]} ticks are too short for {steps} steps of {ticks}")
     return ticks
 
 
-def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: int, workers: int) -> Played:
-    problem, workflow = book.problem, book.problem.workflow
-    ends_h = np.array([workflow.work_h - done for done in np.cumsum([job.work_h for job in workflow.jobs])])
-    cost, hours = np.empty(len(traces)), np.empty(len(traces))
-    # Whether a step can be begun there in time; after the last, only with nothing left.
+def can_begin(book: Cookbook) -> np.ndarray:
+    """Whether each step can be begun in time, by work left and machines held; after the last, only with none left.
+
+    Shape (steps + 1, levels, holdings).
+    """
     can = np.isfinite(book.mean_usd[..., 0])
     done = np.zeros((1, *can.shape[1:]), dtype=bool)
     done[0, 0] = True
-    given = (book.actions, np.concatenate([can, done]), problem.levels_h, problem.market.prices,
-             workflow.speeds(problem.most), ends_h, workflow.start_work_h, workflow.stop_work_h, ticks, every,
-             tick_s / 3600.0)  # fmt: skip
+    return np.concatenate([can, done])
+
+
+def in_parts(play: Callable[..., None], given: tuple[Any, ...], traces: Levels, workers: int) -> Played:
+    """Let compiled code play some traces at a time, on several threads."""
+    cost, hours = np.empty(len(traces)), np.empty(len(traces))
     parts = [slice(first, first + _CHUNK) for first in range(0, len(traces), _CHUNK)]
     with ThreadPoolExecutor(workers) as pool:
-        playing = [pool.submit(_play, *given, traces[part], cost[part], hours[part]) for part in parts]
+        playing = [pool.submit(play, *given, traces[part], cost[part], hours[part]) for part in parts]
     for part_done in playing:
         part_done.result()
     return Played(cost, hours)
+
+
+def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: int, workers: int) -> Played:
+    problem, workflow = book.problem, book.problem.workflow
+    given = (book.actions, can_begin(book), problem.levels_h, problem.market.prices, workflow.speeds(problem.most),
+             workflow.left_after_h(), workflow.start_work_h, workflow.stop_work_h, ticks, every,
+             tick_s / 3600.0)  # fmt: skip
+    return in_parts(_play, given, traces, workers)
 
 
 @inner

@@ -2,7 +2,8 @@
 
 The prices themselves are not published. What is: the usual price is 0.02 USD, on demand 0.145; prices rise by day
 and fall by night; high ones last for hours, now and then beyond 2 USD. The four rates below were fitted to four of
-the paper's figures for RSVD-1: oracle, strict and dynamic at a start of 0.20, and the mean at a start of 0.02.
+the paper's figures for RSVD-1: oracle, strict and dynamic at a start of 0.20, and the mean at a start of 0.02
+(`cumulon_calibration`).
 """
 
 from __future__ import annotations

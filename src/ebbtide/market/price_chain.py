@@ -3,7 +3,7 @@
 A tick is a few minutes; in each, the price goes to another with a chance that depends on the price, and goes up
 or down more or less readily by the hour of the day and the day of the week. Where to is learned from all hours at
 once, how readily from each hour. Rows of each hour's own come on top where many ticks were seen; alone, learned
-from a handful, they tell less of later days than rows without hours (all markets of 2015).
+from a handful, they tell less of later days than rows without hours (most markets of 2015).
 """
 
 from __future__ import annotations

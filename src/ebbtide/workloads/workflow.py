@@ -92,7 +92,7 @@ class Workflow(Frozen):
         left = np.maximum(left, 0.0)
         extra = np.where(left > _DONE, self.overhead_h(past, size), 0.0)
         time = np.where(size > 0, step_h, 0.0)
-        for speed, end_h in zip(speeds, self._left_after(), strict=True):
+        for speed, end_h in zip(speeds, self.left_after_h(), strict=True):
             own = np.maximum(left - end_h, 0.0)
             at_work = (own > _DONE) & (time > 0.0)
             pace = np.where(size > 0, speed[size], 1.0)
@@ -111,16 +111,15 @@ class Workflow(Frozen):
         if now == 0:
             return math.inf
         time_h, extra_h = 0.0, float(self.overhead_h(before, now))
-        for job, end_h in zip(self.jobs, self._left_after(), strict=True):
+        for job, end_h in zip(self.jobs, self.left_after_h(), strict=True):
             if left_h > end_h + _DONE:
                 time_h += (left_h - end_h + extra_h) / job.speedup.speedup(now)
                 left_h, extra_h = end_h, 0.0
         return time_h
 
-    def _left_after(self) -> list[float]:
-        """Work left once each job is done."""
-        done = np.cumsum([job.work_h for job in self.jobs])
-        return [float(max(self.work_h - part, 0.0)) for part in done]
+    def left_after_h(self) -> Floats:
+        """Work left once each job is done, shape (jobs,)."""
+        return np.maximum(self.work_h - np.cumsum([job.work_h for job in self.jobs]), 0.0)
 
 
 def fit_amdahl(runs: Sequence[tuple[int, float]], work_h: float | None = None) -> tuple[Amdahl, float]:
