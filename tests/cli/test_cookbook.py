@@ -43,8 +43,26 @@ def test_it_is_solved_and_shown(prices: Path, tmp_path: Path, capsys: pytest.Cap
         applied = capsys.readouterr().out
         assert "finished after" in applied
         assert "deadline of 15 h met" in applied
+    assert ebbtide("cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), "--on-demand") == 2
+    assert "--on-demand and --delay need billing by whole hours" in capsys.readouterr().err
     assert ebbtide("cookbook", "show", book, "--at-hour", "15") == 2
     assert "the cookbook has 15 steps" in capsys.readouterr().err
+
+
+def test_whole_hours_are_run_by_skyline_bids(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = tmp_path / "book.safetensors"
+    market = str(eb.PriceHistory.read(prices).markets[0])
+    given = ("--prices", prices, "--market", market)
+    solve = ("cookbook", "solve", WORKFLOW, *given, "--deadline", "15", "--most", "40", "--by-hour", "--into", book)
+    assert ebbtide(*solve, "--delay", "7200") == 2
+    assert "decisions 7200 s before a charge; a step is 3600 s, give less" in capsys.readouterr().err
+    assert ebbtide(*solve, "--on-demand", "0.21") == 0
+    start = iso(eb.PriceHistory.read(prices).start_s + 3 * 86_400)
+    apply = ("cookbook", "apply", book, *given, "--start", start, "--billing", "ec2-hourly", "--delay", "600")
+    for more in ((), ("--on-demand",), ("--bids", "infinity")):
+        capsys.readouterr()
+        assert ebbtide(*apply, *more) == 0
+        assert "deadline of 15 h met" in capsys.readouterr().out
 
 
 def test_bad_input_is_told(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.cluster_replays import Bids, Rules, play_cluster
+from ebbtide.experiments.cluster_replays import Rules, play_cluster
 from ebbtide.experiments.cumulon_market import described_chain, rsvd_workflow
 from ebbtide.experiments.cumulon_study import best_on_demand_size, by_the_hour, dba_bids, on_demand_only_usd
+from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.oracle import cheapest_charge, least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem

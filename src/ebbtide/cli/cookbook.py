@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,13 @@ cookbook_app = typer.Typer(
 _SHOWN_PRICES = 8
 
 
+class BidsChoice(StrEnum):
+    """How to bid for machines."""
+
+    SKYLINE = "skyline"
+    INFINITY = "infinity"
+
+
 @cookbook_app.command("solve")
 def solve_command(
     workflow: Annotated[Path, typer.Argument(metavar="WORKFLOW.yaml", help="Jobs in order, with their speedups.")],
@@ -39,6 +48,12 @@ def solve_command(
     on_demand: Annotated[
         float | None, typer.Option(metavar="USD", help="Price of an hour on demand, to use that, too.")
     ] = None,
+    by_hour: Annotated[
+        bool, typer.Option("--by-hour", help="Whole hours are charged, at the price at their beginning.")
+    ] = False,
+    delay: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Decide so long ahead; with --by-hour.")
+    ] = 600.0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Solve a cookbook for a workflow, a deadline and a market.
@@ -57,7 +72,9 @@ def solve_command(
     start_s = to_epoch_s(start) if start is not None else history.end_s
     known_until_s = min(start_s, history.end_s)
     chain = PriceChain.fit(history[chosen], history.start_s, known_until_s)
-    charges = ChargeModel(chain.prices, *chain.steps(start_s, deadline, HOUR_S))
+    ahead = round(delay / chain.tick_s) if by_hour else None
+    decided_s = start_s - (ahead or 0) * chain.tick_s
+    charges = ChargeModel(chain.prices, *chain.steps(decided_s, deadline, HOUR_S, charged_at=ahead))
     if on_demand is not None:
         charges = charges.with_on_demand(on_demand)
     book = solve(CookbookProblem(work, charges, most=most, work_unit_h=unit, risk_aversion=gamma))
@@ -115,30 +132,54 @@ def apply_command(
     start: Annotated[str, typer.Option(metavar="TIME", help="When it begins.")],
     billing: Annotated[str, typer.Option(help="How machines are charged.")] = "per-second",
     strict: Annotated[bool, typer.Option("--strict", help="Ask it at the beginning of each step only.")] = False,
+    delay: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="From asking for a machine to having it.")
+    ] = 0.0,
+    bids: Annotated[BidsChoice, typer.Option(help="Where whole periods are charged.")] = BidsChoice.SKYLINE,
+    on_demand: Annotated[
+        bool, typer.Option("--on-demand", help="Rent on demand, too, while spot costs more.")
+    ] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Run a cookbook as a policy on the engine, on recorded prices.
+
+    Charged by the second, it is followed with bids of infinity; by whole hours, with skyline bids, the delay
+    ahead, and machines are kept to the end of an hour that is paid.
 
     ebbtide cookbook apply cookbook.safetensors --prices prices.parquet --market 'us-east-1a c3.xlarge' --start ...
     """
     from ebbtide.execution.run import run
     from ebbtide.execution.start_delay import StartDelay
+    from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
+    from ebbtide.policies.cookbook.bids import Bids
+    from ebbtide.policies.cookbook.cluster import RunCluster
     from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
     from ebbtide.policies.cookbook.storage import load_cookbook
+    from ebbtide.policies.protocol import Policy
 
     book = load_cookbook(path)
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
     chosen = _market(history, market)
     job = elastic_job(book.problem.workflow, chosen.instance_type)
+    rule = billing_preset(billing)
+    policy: Policy
+    if rule.period_s < HOUR_S:
+        if on_demand or delay:
+            raise InputError(f"--on-demand and --delay need billing by whole hours; {billing} is by the second")
+        policy = FollowCookbook(book, chosen, dynamic=not strict)
+    else:
+        rule = replace(rule, on_demand=ON_DEMAND_HOURLY)
+        offered = Bids.skyline(book) if bids is BidsChoice.SKYLINE else Bids.infinite(book)
+        policy = RunCluster(book, chosen, offered, delay, on_demand=on_demand)
     outcome = run(
-        FollowCookbook(book, chosen, dynamic=not strict),
+        policy,
         job,
         "replay",
         prices=history.select([chosen]),
         start=to_epoch_s(start),
-        billing=billing,
-        delay=StartDelay(0.0, 0.0),
+        billing=rule,
+        delay=StartDelay(delay, 0.0),
         catalogue=catalogue,
     )
     typer.echo(str(outcome))

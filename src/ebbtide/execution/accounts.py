@@ -22,7 +22,7 @@ class Accounts:
 
     Args:
         prices: Of a market.
-        billing: Charges spot leases; on-demand leases are charged by the on-demand preset.
+        billing: Charges spot leases, and says how on-demand leases are charged.
         catalogue: List prices.
         egress: What data cost that leave a region.
     """
@@ -72,4 +72,4 @@ class Accounts:
             return self._billing.bill(self._prices(lease.market), lease.started_s, end_s, ending)
         price = self.on_demand_price(lease.market, lease.started_s)
         prices = PriceSeries(np.array([lease.started_s]), np.array([math.nan if price is None else price]))
-        return ON_DEMAND.bill(prices, lease.started_s, end_s, ending)
+        return (self._billing.on_demand or ON_DEMAND).bill(prices, lease.started_s, end_s, ending)

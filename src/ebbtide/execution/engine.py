@@ -47,7 +47,7 @@ class Engine:
         policy: Decides.
         jobs: What is to be done.
         provider: Rents and trains.
-        billing: Charges spot leases; on-demand leases are charged by the on-demand preset.
+        billing: Charges spot leases, and says how on-demand leases are charged.
         catalogue: List prices.
         egress: What data cost that leave a region.
         seed: Of the policy's random numbers.

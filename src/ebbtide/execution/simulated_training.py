@@ -85,6 +85,8 @@ class SimulatedTraining:
         self._events: list[Event] = []
         self._now_s = -math.inf
         self._tolerance = STEP_TOLERANCE
+        self._phase_ends = self.job.phase_ends()
+        self._phase_end = math.inf
 
     def assign(self, leases: Sequence[Lease], now_s: float) -> list[Event]:
         """Run on exactly these, as soon as they have booted."""
@@ -162,7 +164,7 @@ class SimulatedTraining:
         if total_rate > 0:
             # Rates are settled together, so all training groups share one `since_s`.
             done = self.progress.steps_saved + unsaved
-            goals = [float(self.job.steps), *(float(step) for step in self._milestones[:1])]
+            goals = [float(self.job.steps), self._phase_end, *(float(step) for step in self._milestones[:1])]
             times += [since_s + (goal - done) / total_rate for goal in goals if goal - done > self._tolerance]
             if done >= self.job.steps - self._tolerance:
                 # Parts of steps on several machines make no whole one: the next to be whole is waited for.
@@ -194,6 +196,9 @@ class SimulatedTraining:
                     group.save_due_s = now_s + self._interval_s
                 self._enter(group, _Phase.TRAINING, now_s, math.inf)
                 return True
+        if self._done() >= self._phase_end - self._tolerance:
+            self._set_rates()
+            return True
         for step in self._milestones:
             if self._done() >= step - self._tolerance:
                 self._milestones.remove(step)
@@ -326,15 +331,21 @@ class SimulatedTraining:
     def _enter(self, group: _Group, phase: _Phase, now_s: float, until_s: float) -> None:
         self._settle(now_s)
         group.phase, group.until_s, group.since_s = phase, until_s, now_s
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        """By who trains now, and in which phase of the job."""
+        done = self._done() + self._tolerance
+        self._phase_end = next((end for end in self._phase_ends if end > done), math.inf)
         training = [other for other in self._groups if other.phase is _Phase.TRAINING]
         for other in self._groups:
             other.steps_per_s = 0.0
         for other in training:
             base = sum(self._rate(lease) for lease in other.members)
             machines = len(other.members) if self.job.coupling is Coupling.GANG else len(training)
-            other.steps_per_s = base * self.job.speedup_of(machines) / machines
-            # It never shrinks: what was complete stays complete.
-            self._tolerance = max(self._tolerance, CLOCK_S * other.steps_per_s)
+            other.steps_per_s = base * self.job.speedup_of(machines, done) / machines
+        # What all do in the least time that the clock tells apart. It never shrinks: what was complete stays so.
+        self._tolerance = max(self._tolerance, CLOCK_S * sum(other.steps_per_s for other in training))
 
     def _settle(self, now_s: float) -> None:
         """Count the steps of training groups up to now."""

@@ -15,41 +15,10 @@ import numpy as np
 from ebbtide.compiling import compiled, inner
 from ebbtide.experiments.cookbook_replays import Played, can_begin, choice, in_parts, step_ticks, work
 from ebbtide.market.price_chain import Levels
-from ebbtide.market.price_series import Floats
+from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
 _MOST_BATCHES = 512
-
-
-@dataclass(frozen=True, eq=False)
-class Bids:
-    """What is bid for machines, USD per hour; infinity where another try would come too late for the deadline.
-
-    Attributes:
-        table: By step and work left, shape (steps, levels).
-    """
-
-    table: Floats
-
-    @classmethod
-    def infinite(cls, book: Cookbook) -> Bids:
-        """No price is too high."""
-        return cls.fixed(book, np.inf)
-
-    @classmethod
-    def fixed(cls, book: Cookbook, usd_per_hour: float) -> Bids:
-        """The same always."""
-        return cls(np.full(book.actions.shape[:2], usd_per_hour))
-
-    @classmethod
-    def skyline(cls, book: Cookbook, ahead: int = 4) -> Bids:
-        """As the cookbook finds a price too high, looking some steps ahead (5.3)."""
-        return cls(book.skyline(ahead))
-
-    @classmethod
-    def by_step(cls, book: Cookbook, usd_per_hour: Floats) -> Bids:
-        """By time alone."""
-        return cls(np.repeat(np.asarray(usd_per_hour)[:, None], book.actions.shape[1], axis=1))
 
 
 @dataclass(frozen=True)
@@ -140,8 +109,9 @@ def _play(
             # What the price takes.
             kept = 0
             for n in range(batches):
-                if comes[n] < tick and not listed[n] and bid[n] < price:
-                    extra += stop_work_h * count[n]
+                if comes[n] <= tick and not listed[n] and bid[n] < price:
+                    if comes[n] < tick:
+                        extra += stop_work_h * count[n]
                     if (tick - comes[n]) % period:
                         usd -= count[n] * paid[n]
                     changed = True
@@ -202,8 +172,6 @@ def _play(
             for n in range(batches):
                 if comes[n] <= tick and (tick - comes[n]) % period == 0:
                     if comes[n] == tick:
-                        if not listed[n] and bid[n] < price:
-                            count[n] = 0
                         extra += start_work_h * count[n]
                     else:
                         extra += stop_work_h * going[n]

@@ -155,7 +155,7 @@ def choice(
     size = actions[step, level, held, price] + 0
     if share > 0.0 and step + 1 < actions.shape[0] and can[step + 1, level, held]:
         after = actions[step + 1, level, held, price]
-        size = math.floor((1.0 - share) * size + share * after + 0.5)
+        size = math.floor((1.0 - share) * size + share * after + 0.5 + 1e-9)
     while size < most:
         then = left + extra
         if size > 0:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.cluster_replays import Bids, Rules, play_cluster
+from ebbtide.experiments.cluster_replays import Rules, play_cluster
 from ebbtide.experiments.cookbook_replays import Played, play_dynamically, play_strictly
 from ebbtide.experiments.cumulon_market import ON_DEMAND_USD_PER_HOUR, TICK_S, described_chain, rsvd_workflow
 from ebbtide.market.markets import Market
 from ebbtide.market.price_chain import PriceChain, nearest_level
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.oracle import cheapest_charge, least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem

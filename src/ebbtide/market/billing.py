@@ -85,6 +85,7 @@ class Billing:
         notice_s: Warning before a revocation.
         price_revokes: Whether a price above the lease's max price revokes it.
         max_lifetime_s: The provider ends every lease at this age.
+        on_demand: How machines rented on demand beside them are charged; None: by the second.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Billing:
     notice_s: float = 120.0
     price_revokes: bool = False
     max_lifetime_s: float = math.inf
+    on_demand: Billing | None = None
 
     def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
         """Charge a lease that ran from `start_s` to `end_s`.
@@ -168,6 +170,8 @@ PRESETS = {
 }  # fmt: skip
 
 ON_DEMAND = PRESETS["on-demand"]
+# EC2's until October 2017.
+ON_DEMAND_HOURLY = Billing("on-demand-hourly", HOUR_S, charged=Charged.ON_DEMAND, notice_s=0.0)
 
 
 def billing_preset(name: str) -> Billing:

@@ -172,11 +172,14 @@ class PriceChain:
                 ticks before a charge, steps from decision to decision.
 
         Raises:
-            InputError: A step is not a whole number of ticks.
+            InputError: A step is not a whole number of ticks, or a charge is not within it.
         """
         ticks = round(step_s / self.tick_s)
         if abs(ticks * self.tick_s - step_s) > 1e-6 or ticks < 1:
             raise InputError(f"a step of {step_s:g} s is not a whole number of ticks of {self.tick_s:g} s")
+        if charged_at is not None and not 0 <= charged_at < ticks:
+            delay_s = charged_at * self.tick_s
+            raise InputError(f"decisions {delay_s:g} s before a charge; a step is {step_s:g} s, give less")
         usd = np.tile(self.prices * self.tick_s / HOUR_S, (ticks, 1))
         if charged_at is not None:
             usd[:] = 0.0

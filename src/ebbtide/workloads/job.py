@@ -117,6 +117,36 @@ class SpeedupTable(Frozen):
         return points[-1][1]
 
 
+class Phase(Frozen):
+    """A part of a job with a speedup of its own.
+
+    Attributes:
+        share: Of the job's steps, as against those of its other phases.
+        speedup: Of n machines over one.
+    """
+
+    share: PositiveFloat
+    speedup: Amdahl | SpeedupTable
+
+
+class Phases(Frozen):
+    """Parts that come one after the other: a workflow's jobs."""
+
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+
+    def at(self, share_done: float) -> Amdahl | SpeedupTable:
+        """The speedup where so much of the job is done."""
+        for phase, end in zip(self.phases, self.ends(), strict=True):
+            if share_done < end:
+                return phase.speedup
+        return self.phases[-1].speedup
+
+    def ends(self) -> list[float]:
+        """Share of the job that is done at the end of each."""
+        total = sum(phase.share for phase in self.phases)
+        return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
+
+
 class Job(Frozen):
     """A piece of training.
 
@@ -128,7 +158,7 @@ class Job(Frozen):
         checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
         machines: How many machines a policy without a view of its own gives it.
         coupling: Whether its machines work as one or alone.
-        speedup: Of n machines over one; perfect if None.
+        speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
         dataset: What it trains on, if moving that is to be counted.
     """
@@ -140,7 +170,7 @@ class Job(Frozen):
     checkpoint: Checkpointing | None = Checkpointing()
     machines: Annotated[int, Field(ge=1)] = 1
     coupling: Coupling = Coupling.GANG
-    speedup: Amdahl | SpeedupTable | None = None
+    speedup: Amdahl | SpeedupTable | Phases | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     dataset: Dataset | None = None
 
@@ -187,9 +217,16 @@ class Job(Frozen):
             rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
         return (rate or 0.0) / HOUR_S
 
-    def speedup_of(self, machines: int) -> float:
-        """How many times faster than one machine `machines` are."""
+    def speedup_of(self, machines: int, steps_done: float = 0.0) -> float:
+        """How many times faster than one machine `machines` are, where so many steps are done."""
+        if isinstance(self.speedup, Phases):
+            return self.speedup.at(steps_done / self.steps).speedup(machines)
         return self.speedup.speedup(machines) if self.speedup else float(machines)
+
+    def phase_ends(self) -> list[float]:
+        """Steps after which the speedup is another."""
+        ends = self.speedup.ends()[:-1] if isinstance(self.speedup, Phases) else []
+        return [end * self.steps for end in ends]
 
     def save_s(self, vcpus: int = 1) -> float:
         """Seconds to save on a machine of so many cores."""

@@ -42,33 +42,33 @@ def on_the_engine(book: Cookbook, trace: np.ndarray, dynamic: bool) -> eb.Outcom
     changed = np.append(True, np.diff(trace.astype(int)) != 0)
     series = PriceSeries(times_s[changed], chain().prices[trace][changed])
     prices = eb.PriceHistory({MARKET: series}, start_s=MONDAY_S, end_s=MONDAY_S + (HOURS + 2) * HOUR_S)
-    scenario = Scenario((elastic_job(WORK, "c3.xlarge"),), prices, eb.billing_preset("per-second"), delay=StartDelay(0.0, 0.0))
-    return scenario.run(FollowCookbook(book, MARKET, dynamic=dynamic), MONDAY_S)
+    scenario = Scenario((elastic_job(book.problem.workflow, "c3.xlarge"),), prices, eb.billing_preset("per-second"), delay=StartDelay(0.0, 0.0))
+    return scenario.run(FollowCookbook(book, MARKET, dynamic=dynamic, asked_every_s=TICK_S), MONDAY_S)
 
 
-def test_two_hundred_traces_cost_what_the_fast_path_says(book: Cookbook) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_two_hundred_traces_cost_what_the_fast_path_says(book: Cookbook, dynamic: bool) -> None:
     traces = chain().simulate(MONDAY_S, 0.15, HOURS * 6, 200, seed=8)
-    found = play_strictly(book, traces, TICK_S)
+    found = (play_dynamically if dynamic else play_strictly)(book, traces, TICK_S)
     for run, trace in enumerate(traces):
-        outcome = on_the_engine(book, trace, dynamic=False)
+        outcome = on_the_engine(book, trace, dynamic=dynamic)
         assert outcome.finished
         assert outcome.cost_usd == pytest.approx(found.cost_usd[run], abs=0.005)
         assert outcome.makespan_s / HOUR_S == pytest.approx(found.hours[run], abs=0.01)
 
 
-def test_asked_at_any_time_it_meets_the_deadline_for_about_as_much(book: Cookbook) -> None:
-    """The fast path asks at every tick at which machines are held, the engine when something has changed."""
-    traces = chain().simulate(MONDAY_S, 0.15, HOURS * 6, 60, seed=9)
-    found = play_dynamically(book, traces, TICK_S)
-    outcomes = [on_the_engine(book, trace, dynamic=True) for trace in traces]
-    assert all(outcome.makespan_s <= HOURS * HOUR_S + 2.0 for outcome in outcomes)
-    assert np.mean([outcome.cost_usd for outcome in outcomes]) == pytest.approx(found.cost_usd.mean(), rel=0.05)
+def test_jobs_come_one_after_the_other_each_at_its_own_speedup(book: Cookbook) -> None:
+    slow = WorkflowJob(name="b", work_h=2, speedup=Amdahl(parallel=0.5))
+    work = Workflow(name="w", jobs=(*WORK.jobs, slow, WorkflowJob(name="c", work_h=3, speedup=Amdahl(parallel=1.0))))
+    two = solve(CookbookProblem(work, book.problem.market, most=15, work_unit_h=0.5))
+    traces = chain().simulate(MONDAY_S, 0.15, HOURS * 6, 100, seed=10)
+    found = play_strictly(two, traces, TICK_S)
+    for run, trace in enumerate(traces):
+        outcome = on_the_engine(two, trace, dynamic=False)
+        assert outcome.cost_usd == pytest.approx(found.cost_usd[run], abs=0.005)
 
 
-def test_what_the_engine_cannot_run_is_refused(book: Cookbook) -> None:
-    two = Workflow(name="w", jobs=(*WORK.jobs, *WORK.jobs))
-    with pytest.raises(InputError, match="w has 2 jobs"):
-        elastic_job(two, "c3.xlarge")
-    problem = CookbookProblem(two, book.problem.market, most=15)
-    with pytest.raises(InputError, match="workflows of one job"):
+def test_what_cannot_be_followed_is_refused(book: Cookbook) -> None:
+    problem = CookbookProblem(WORK, book.problem.market, most=8, charge_steps=2)
+    with pytest.raises(InputError, match="charges last no longer than a step"):
         FollowCookbook(solve(problem), MARKET)

@@ -44,31 +44,34 @@ class Cookbook:
         step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         share = max(hours / problem.step_h - step, 0.0)
         place = int(np.abs(problem.market.prices - price).argmin())
-        level = self._level(left_h)
+        level = self.level(left_h)
         if not np.isfinite(self.mean_usd[step, level, held, 0]):
             return most
         size = int(self.actions[step, level, held, place])
         if share > 1e-9 and step + 1 < steps and np.isfinite(self.mean_usd[step + 1, level, held, 0]):
-            size = math.floor((1.0 - share) * size + share * self.actions[step + 1, level, held, place] + 0.5)
+            after = int(self.actions[step + 1, level, held, place])
+            # Rounded, halves up, however they come out of floating point.
+            size = math.floor((1.0 - share) * size + share * after + 0.5 + 1e-9)
         rest_h = (1.0 - share) * problem.step_h
         while size < most:
             then_h = float(problem.workflow.progress(left_h, held, size, rest_h))
-            if self._can_begin(step + 1, then_h, size):
+            if self.can_begin(step + 1, then_h, size):
                 break
             size += 1
         return size
 
-    def _level(self, left_h: float) -> int:
+    def level(self, left_h: float) -> int:
+        """The place of work left among its levels; between two, of the upper."""
         levels_h = self.problem.levels_h
         return min(int(np.searchsorted(levels_h, left_h - 1e-9)), len(levels_h) - 1)
 
-    def _can_begin(self, step: int, left_h: float, held: int) -> bool:
+    def can_begin(self, step: int, left_h: float, held: int) -> bool:
         """Whether a step can be begun so and the deadline be met."""
         if left_h > self.problem.workflow.work_h + 1e-9:
             return False
         if step == len(self.actions):
             return left_h <= 1e-9
-        return bool(np.isfinite(self.mean_usd[step, self._level(left_h), held, 0]))
+        return bool(np.isfinite(self.mean_usd[step, self.level(left_h), held, 0]))
 
     def told(self, price: float) -> str:
         """What is done first at a price, and what is expected of it all, in words."""

@@ -1,4 +1,4 @@
-"""A cookbook as a policy on the engine (Cümülön-D 5.4): one elastic job, as many machines as it says."""
+"""A cookbook as a policy on the engine (Cümülön-D 5.4): as many machines as it says, charged by the second."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ class FollowCookbook:
     Attributes:
         book: What to do when; its first hour begins when the policy is first asked.
         market: Where.
-        dynamic: Ask it whenever the price changes or half a step has passed, not only when a step begins.
+        dynamic: Ask it whenever the price changes, half a step has passed, or machines are charged again, not only
+            when a step begins.
+        asked_every_s: Where charges are short, how often they count as a reason to ask.
     """
 
     book: Cookbook
     market: Market
     dynamic: bool = True
+    asked_every_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if len(self.book.problem.workflow.jobs) > 1 or self.book.problem.charge_steps != 1:
-            raise InputError("a cookbook is followed for workflows of one job, with charges within a step")
+        if self.book.problem.charge_steps != 1:
+            raise InputError("a cookbook is followed if its charges last no longer than a step")
+        if not self.asked_every_s > 0.0:
+            raise InputError(f"asked_every_s is {self.asked_every_s}; it must be positive")
 
     @property
     def name(self) -> str:
@@ -51,14 +56,17 @@ class FollowCookbook:
         asked_s = view.memory.get("asked_s", -math.inf)
         step = math.floor((view.now_s - started_s) / step_s + 1e-9)
         changed = any(event.market == self.market for event in view.events)
-        due = asked_s < started_s + step * step_s - 1e-6 or (
-            self.dynamic and (changed or view.now_s - asked_s >= step_s / 2 - 1e-6)
-        )
-        if job.is_finished or not due:
+        every_s = self.asked_every_s if view.leases_of(0) else step_s / 2
+        if self.dynamic:
+            due = changed or view.now_s - asked_s >= every_s - 1e-6
+        else:
+            due = asked_s < started_s + step * step_s - 1e-6
+        if job.is_finished or not due or view.now_s <= asked_s:
             return
         view.memory["asked_s"] = view.now_s
         yield WakeAt(started_s + (step + 1) * step_s)
         if self.dynamic:
+            yield WakeAt(view.now_s + self.asked_every_s)
             yield WakeAt(view.now_s + step_s / 2)
         left_h = job.steps_left / job.job.steps * problem.workflow.work_h
         yield from self._resize(view, (view.now_s - started_s) / HOUR_S, left_h)
@@ -73,15 +81,11 @@ class FollowCookbook:
 
 
 def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float = 36_000.0) -> Job:
-    """A workflow of one job as the engine runs it: small steps on any number of machines that come and go alone.
+    """A workflow as the engine runs it: small steps on any number of machines that come and go alone, its jobs one
+    after the other.
 
     What a machine that is added costs is time to restore; what one that is given back has begun is saved at once.
-
-    Raises:
-        InputError: It has several jobs.
     """
-    if len(workflow.jobs) > 1:
-        raise InputError(f"{workflow.name} has {len(workflow.jobs)} jobs; the engine runs workflows of one")
     return Job.parse(
         {
             "name": workflow.name,
@@ -89,6 +93,10 @@ def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float
             "steps_per_hour": {instance_type: steps_per_hour},
             "checkpoint": {"save_s": 0.0, "restore_s": workflow.start_work_h * HOUR_S},
             "coupling": Coupling.INDEPENDENT,
-            "speedup": workflow.jobs[0].speedup.model_dump(),
+            "speedup": {
+                "phases": [
+                    {"share": job.work_h, "speedup": job.speedup.model_dump()} for job in workflow.jobs
+                ]
+            },
         }
     )

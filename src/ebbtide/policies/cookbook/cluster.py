@@ -1,0 +1,168 @@
+"""A cluster run by a cookbook where machines are charged by whole periods and come late (Cümülön-D 5.3, 5.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ebbtide.errors import InputError
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.policies.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.cookbook.bids import Bids
+from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.events import Wake
+from ebbtide.policies.view import View
+from ebbtide.utc import HOUR_S
+
+# Times closer than this are one.
+_CLOCK_S = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class RunCluster:
+    """Holds as many machines as a cookbook says, or always so many, each to the end of a period that is paid.
+
+    It decides the delay ahead: when the price has changed, when a machine is about to be charged again, when half
+    a step has passed. A bid is infinite where another try would come too late for the deadline.
+
+    Attributes:
+        book: What to do when, solved for decisions the delay ahead; its first step begins when the policy is
+            first asked. Of a fixed size only its workflow and deadline count.
+        market: Where.
+        bids: For spot machines.
+        delay_s: From asking for a machine to having it.
+        on_demand: Rent there while spot costs more, and where another try for spot would come too late (6.8).
+        fixed_size: So many machines always, instead of what the cookbook says (6.7); 0: what it says.
+    """
+
+    book: Cookbook
+    market: Market
+    bids: Bids
+    delay_s: float = 600.0
+    on_demand: bool = False
+    fixed_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bids.table.shape != self.book.actions.shape[:2]:
+            raise InputError(f"bids of shape {self.bids.table.shape} do not go with {self.book.actions.shape[:2]}")
+        if self.book.problem.charge_steps != 1:
+            raise InputError("a cluster is run by a cookbook whose charges last no longer than a step")
+        if not self.delay_s >= 0.0 or self.fixed_size < 0:
+            raise InputError(f"delay_s {self.delay_s} and fixed_size {self.fixed_size} must not be negative")
+
+    @property
+    def name(self) -> str:
+        return ("fixed" if self.fixed_size else "cumulon") + ("-plus" if self.on_demand else "-by-period")
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return frozenset({Wake.PRICE})
+
+    def decide(self, view: View) -> Iterable[Action]:
+        started_s: float = view.memory.setdefault("started_s", view.now_s)
+        going: set[int] = view.memory.setdefault("going", set())
+        (job,) = view.jobs
+        if job.is_finished:
+            return
+        effect_s = view.now_s + self.delay_s
+        leases = [lease for lease in view.leases_of(0) if not self._is_outbid(lease, view)]
+        due = [lease for lease in leases if lease.lease_id not in going and self._is_due(lease, effect_s, view)]
+        price = view.price(self.market)
+        lost = any(event.wake in (Wake.LAUNCH_FAILED, Wake.ENDED) for event in view.events)
+        changed = lost or price != view.memory.get("price")
+        view.memory["price"] = price
+        step_s = self.book.problem.step_h * HOUR_S
+        idle_s = view.now_s - view.memory.get("asked_s", -math.inf)
+        in_time = effect_s < started_s + len(self.book.actions) * step_s - _CLOCK_S
+        if in_time and idle_s > _CLOCK_S and (changed or due or idle_s >= step_s / 2 - _CLOCK_S):
+            view.memory["asked_s"] = view.now_s
+            left_h = job.steps_left / job.job.steps * self.book.problem.workflow.work_h
+            then_h = self._left_then(left_h, leases, effect_s, view)
+            held = sum(lease.lease_id not in going for lease in leases)
+            yield from self._resize(view, (effect_s - started_s) / HOUR_S, then_h, held, due)
+            yield WakeAt(view.now_s + step_s / 2)
+        for lease in leases:
+            if lease.lease_id in going and self._is_due(lease, view.now_s, view):
+                yield Release(lease.lease_id)
+        yield from self._wakes(view, leases)
+
+    def _resize(
+        self, view: View, hours: float, left_h: float, held: int, due: Sequence[Lease]
+    ) -> Iterator[Action]:
+        """Ask for what is missing, and have go at the end of their period those that are too many, and those of
+        the kind that is dearer now."""
+        book, going, price = self.book, view.memory["going"], view.price(self.market)
+        most, steps = book.problem.most, len(book.actions)
+        size = self.fixed_size or book.choose(hours, price, left_h, min(held, most))
+        # Whether the next step could still be begun if this try failed, and the one after it.
+        retry = math.ceil((hours + 2.0 * self.delay_s / HOUR_S) / book.problem.step_h - 1e-9)
+        urgent = retry >= steps or not book.can_begin(retry, left_h, 0)
+        list_price = view.on_demand_price(self.market) if self.on_demand else None
+        wants_listed = list_price is not None and (price > list_price or urgent)
+        free, swapped = max(held - size, 0), 0
+        for lease in due:
+            if free > 0:
+                free -= 1
+                going.add(lease.lease_id)
+            elif self.on_demand and lease.on_demand != wants_listed:
+                swapped += 1
+                going.add(lease.lease_id)
+        step = min(int((hours + 1e-9) / book.problem.step_h), steps - 1)
+        offer = math.inf if urgent else float(self.bids.table[step, book.level(left_h)])
+        more = max(size - held, 0) + swapped
+        if more > 0 and (wants_listed or offer >= price):
+            yield Request(self.market, offer, on_demand=wants_listed, job=0, count=more)
+            yield WakeAt(view.now_s + view.billing.period_s)
+
+    def _left_then(self, left_h: float, leases: Sequence[Lease], until_s: float, view: View) -> float:
+        """Work left when a change takes effect, machines coming and going as they are bound to."""
+        present = []
+        for lease in leases:
+            comes_s, goes_s = self._comes_s(lease), math.inf
+            if lease.lease_id in view.memory["going"]:
+                goes_s = self._next_charge_s(lease, view)
+            present.append((max(comes_s, view.now_s), goes_s))
+        moments = {view.now_s, until_s, *(time_s for pair in present for time_s in pair)}
+        for low_s, high_s in pairwise(sorted(time_s for time_s in moments if view.now_s <= time_s <= until_s)):
+            running = sum(comes_s <= low_s < goes_s for comes_s, goes_s in present)
+            size = min(running, max(self.book.problem.most, self.fixed_size))
+            left_h = float(self.book.problem.workflow.progress(left_h, size, size, (high_s - low_s) / HOUR_S))
+        return left_h
+
+    def _wakes(self, view: View, leases: Sequence[Lease]) -> Iterator[Action]:
+        """Before each next charge, and at it for what then goes."""
+        known: set[float] = view.memory.setdefault("wakes", set())
+        for lease in leases:
+            leaves = lease.lease_id in view.memory["going"]
+            ahead_s = 0.0 if leaves else self.delay_s
+            time_s = self._next_charge_s(lease, view, after_s=view.now_s + ahead_s) - ahead_s
+            if time_s not in known:
+                known.add(time_s)
+                yield WakeAt(time_s)
+
+    def _comes_s(self, lease: Lease) -> float:
+        return lease.started_s if lease.is_charged else lease.requested_s + self.delay_s
+
+    def _is_outbid(self, lease: Lease, view: View) -> bool:
+        """Whether it is lost, or will not come: its price is above what was bid."""
+        return (
+            not lease.on_demand
+            and self._comes_s(lease) <= view.now_s + _CLOCK_S
+            and (view.billing.price_revokes or not lease.is_charged)
+            and lease.max_price_usd_per_hour < view.price(self.market)
+        )
+
+    def _is_due(self, lease: Lease, time_s: float, view: View) -> bool:
+        """Whether it is charged again at a time."""
+        age_s, period_s = time_s - self._comes_s(lease), view.billing.period_s
+        return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
+
+    def _next_charge_s(self, lease: Lease, view: View, after_s: float | None = None) -> float:
+        """When it is charged next: now at the earliest, or after a time."""
+        comes_s, period_s = self._comes_s(lease), view.billing.period_s
+        if after_s is None:
+            return comes_s + max(math.ceil((view.now_s - comes_s - _CLOCK_S) / period_s), 1) * period_s
+        return comes_s + max(math.floor((after_s - comes_s + _CLOCK_S) / period_s) + 1, 1) * period_s
