@@ -189,14 +189,19 @@ def cumulon_command(
     seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 2 and 4 to 8 there.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Cümülön-D's Figures 2 and 4 to 8 and Table 2: what a cookbook costs beside its rivals.
 
     ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
     """
+    from ebbtide.experiments.cumulon_figures import cumulon_figure
+    from ebbtide.experiments.cumulon_real_market import real_market_study
     from ebbtide.experiments.cumulon_reproduction import reproduce_cumulon
-    from ebbtide.experiments.cumulon_study import cumulon_study, real_market_study
+    from ebbtide.experiments.cumulon_study import cumulon_study
     from ebbtide.experiments.reproduction import sha256_of
 
     real = None
@@ -209,7 +214,7 @@ def cumulon_command(
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
             real = real_market_study(history, market, on_progress=told) if market else None
     result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
-    _tell(result, "Cümülön-D's claims", json_path)
+    _tell(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))
 
 
 def _tell(

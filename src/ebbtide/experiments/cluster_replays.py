@@ -121,11 +121,13 @@ def _play(
                         going[kept], listed[kept], paid[kept] = going[n], listed[n], paid[n]
                     kept += 1
             batches = kept
-            # What will be there when a change takes effect, and what of it is about to be charged.
+            # What will be there when a change takes effect, what of it may be taken, what is about to be charged.
             effect = tick + delay
-            held, due = 0, 0
+            held, unsure, due = 0, 0, 0
             for n in range(batches):
                 held += count[n] - going[n]
+                if not listed[n] and bid[n] < np.inf:
+                    unsure += count[n] - going[n]
                 if comes[n] < effect and (effect - comes[n]) % period == 0:
                     due += count[n] - going[n]
             if effect < last and (changed or due > 0 or 2 * (tick - asked) >= ticks):
@@ -141,14 +143,18 @@ def _play(
                                 spent += start_work_h * count[n]
                     if running > 0:
                         then, spent, _ = work(then, spent, min(running, most), tick_h, speeds, ends_h)
+                # Whether the deadline could not be met if all that can be taken went just before this is asked
+                # again, at most half a step from now.
+                rest_h = max(last - (effect + ticks // 2 + delay), 0) * tick_h
+                undone, _, _ = work(then, spent + start_work_h * most, most, rest_h, speeds, ends_h)
+                urgent = undone > 1e-9
+                if urgent:
+                    held -= unsure
                 size = fixed_size
                 if fixed_size == 0:
                     size = choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, step, share,
                                   ticks * tick_h, place, then, spent, min(held, most))  # fmt: skip
                 level = min(np.searchsorted(levels_h, then - 1e-9), len(levels_h) - 1)
-                # When the next step could still be begun if this try failed, and the one after it.
-                retry = -(-(effect + 2 * delay) // ticks)
-                urgent = retry >= steps or not can[retry, level, 0]
                 wants_listed = on_demand_usd < np.inf and (price > on_demand_usd or urgent)
                 offer = np.inf if urgent else bids[step, level]
                 # At the end of their period go those that are too many, and those of the kind that is dearer now.
@@ -156,6 +162,10 @@ def _play(
                 swapped = 0
                 for n in range(batches):
                     if comes[n] < effect and (effect - comes[n]) % period == 0:
+                        if urgent and not listed[n] and bid[n] < np.inf:
+                            # It is not counted on any more.
+                            going[n] = count[n]
+                            continue
                         goes = min(free, count[n] - going[n])
                         free -= goes
                         if listed[n] != wants_listed and on_demand_usd < np.inf:

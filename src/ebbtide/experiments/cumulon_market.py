@@ -1,4 +1,4 @@
-"""A market as Cümülön-D describes c1.medium's of 2014, and its RSVD-1 workload (6).
+"""A market as Cümülön-D describes c1.medium's of 2014, and its workloads RSVD-1 and GNMF (6).
 
 The prices themselves are not published. What is: the usual price is 0.02 USD, on demand 0.145; prices rise by day
 and fall by night; high ones last for hours, now and then beyond 2 USD. The four rates below were fitted to four of
@@ -14,6 +14,7 @@ import numpy as np
 
 from ebbtide.market.price_chain import PriceChain
 from ebbtide.market.price_series import Floats
+from ebbtide.workloads.job import Amdahl
 from ebbtide.workloads.workflow import Workflow, WorkflowJob, fit_amdahl
 
 ON_DEMAND_USD_PER_HOUR = 0.145
@@ -53,6 +54,22 @@ def rsvd_workflow() -> Workflow:
     """RSVD-1: some 33 machine-hours, its speedup fitted to the paper's own points."""
     speedup, _ = fit_amdahl(_RUNS, work_h=RSVD_HOURS)
     return Workflow(name="rsvd-1", jobs=(WorkflowJob(name="multiply", work_h=RSVD_HOURS, speedup=speedup),))
+
+
+def gnmf_workflow(iterations: int = 2) -> Workflow:
+    """GNMF: by iteration the products for the one factor, its update, those for the other, and its update.
+
+    The paper gives no times for it. Assumed are six machine-hours an iteration, products that speed up as RSVD-1
+    does and updates, which move much and multiply little, that do so less.
+    """
+    product, update = rsvd_workflow().jobs[0].speedup, Amdahl(parallel=0.95)
+    jobs = [
+        WorkflowJob(name=f"{what} {factor} {n}", work_h=work_h, speedup=speedup)
+        for n in range(1, iterations + 1)
+        for factor in ("H", "W")
+        for what, work_h, speedup in (("products for", 2.5, product), ("update of", 0.5, update))
+    ]
+    return Workflow(name="gnmf", jobs=tuple(jobs))
 
 
 def described_chain(rates: Rates | None = None) -> PriceChain:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
-from ebbtide.policies.cookbook.oracle import least_costs
+from ebbtide.policies.cookbook.oracle import known_prices, least_costs
+from ebbtide.policies.cookbook.solving import solve
 from ebbtide.workloads.job import Amdahl, SpeedupTable
 from ebbtide.workloads.workflow import Workflow, WorkflowJob
 
@@ -39,6 +40,41 @@ def test_no_plan_is_cheaper_and_one_is_as_cheap(trace: list[int], quarters: int)
     assert (best == np.inf) == (found == np.inf)
     if best < np.inf:
         assert best - found <= max(PRICES[place] for place in trace) + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.1, 0.3, 0.4, 1.0]), min_size=2, max_size=4),
+    st.sampled_from([0.0, 0.25]),
+    st.sampled_from([0.5, 2.0, 3.75]),
+)
+def test_the_dynamic_program_is_the_best_of_all_plans(usd: list[float], overhead_h: float, work_h: float) -> None:
+    """With overheads, two jobs and work in quarters, so that no level is between two."""
+    jobs = tuple(WorkflowJob(name=str(n), work_h=work_h / 2, speedup=SpeedupTable(table={1: 1.0, 2: 1.5 + n / 2})) for n in range(2))
+    work = Workflow(name="w", jobs=jobs, start_work_h=overhead_h, stop_work_h=overhead_h)
+    best = np.inf
+    for plan in product(range(3), repeat=len(usd)):
+        left, held, spent = work.work_h, 0, 0.0
+        for size, price in zip(plan, usd, strict=True):
+            left, held, spent = float(work.progress(left, held, size, 1.0)), size, spent + size * price
+        if left <= 1e-9:
+            best = min(best, spent)
+    problem = known_prices(work, np.array(usd), most=2, work_unit_h=1 / 64)
+    if best == np.inf:
+        with pytest.raises(InputError, match="cannot be done"):
+            solve(problem)
+    else:
+        assert float(solve(problem).mean_usd[0, -1, 0, 0]) == pytest.approx(best, abs=0.02)
+
+
+def test_where_greed_is_best_the_dynamic_program_finds_the_same() -> None:
+    usd = np.array([0.4, 0.1, 1.0, 0.4, 0.1])
+    for work_h in (2.25, 4.5, 6.5):
+        plan = solve(known_prices(workflow(work_h), usd, most=3, work_unit_h=0.25))
+        trace = np.array([[1, 0, 2, 1, 0]])
+        (least,) = least_costs(workflow(work_h), PRICES, trace, 3600.0, 3)
+        # A whole machine for a whole step is charged where the greedy plan stops within it.
+        assert least - 1e-6 <= float(plan.mean_usd[0, -1, 0, 0]) <= least + 0.4
 
 
 def test_by_hand() -> None:

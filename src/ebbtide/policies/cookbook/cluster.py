@@ -81,8 +81,8 @@ class RunCluster:
             view.memory["asked_s"] = view.now_s
             left_h = job.steps_left / job.job.steps * self.book.problem.workflow.work_h
             then_h = self._left_then(left_h, leases, effect_s, view)
-            held = sum(lease.lease_id not in going for lease in leases)
-            yield from self._resize(view, (effect_s - started_s) / HOUR_S, then_h, held, due)
+            staying = [lease for lease in leases if lease.lease_id not in going]
+            yield from self._resize(view, (effect_s - started_s) / HOUR_S, then_h, staying, due)
             yield WakeAt(view.now_s + step_s / 2)
         for lease in leases:
             if lease.lease_id in going and self._is_due(lease, view.now_s, view):
@@ -90,32 +90,41 @@ class RunCluster:
         yield from self._wakes(view, leases)
 
     def _resize(
-        self, view: View, hours: float, left_h: float, held: int, due: Sequence[Lease]
+        self, view: View, hours: float, left_h: float, staying: Sequence[Lease], due: Sequence[Lease]
     ) -> Iterator[Action]:
         """Ask for what is missing, and have go at the end of their period those that are too many, and those of
         the kind that is dearer now."""
         book, going, price = self.book, view.memory["going"], view.price(self.market)
-        most, steps = book.problem.most, len(book.actions)
-        size = self.fixed_size or book.choose(hours, price, left_h, min(held, most))
-        # Whether the next step could still be begun if this try failed, and the one after it.
-        retry = math.ceil((hours + 2.0 * self.delay_s / HOUR_S) / book.problem.step_h - 1e-9)
-        urgent = retry >= steps or not book.can_begin(retry, left_h, 0)
+        problem, steps = book.problem, len(book.actions)
+        urgent = self._is_urgent(hours, left_h)
+        unsure = {lease.lease_id for lease in staying if urgent and _can_be_taken(lease)}
+        held = len(staying) - len(unsure)
+        size = self.fixed_size or book.choose(hours, price, left_h, min(held, problem.most))
         list_price = view.on_demand_price(self.market) if self.on_demand else None
         wants_listed = list_price is not None and (price > list_price or urgent)
         free, swapped = max(held - size, 0), 0
         for lease in due:
-            if free > 0:
+            if lease.lease_id in unsure:
+                going.add(lease.lease_id)
+            elif free > 0:
                 free -= 1
                 going.add(lease.lease_id)
             elif self.on_demand and lease.on_demand != wants_listed:
                 swapped += 1
                 going.add(lease.lease_id)
-        step = min(int((hours + 1e-9) / book.problem.step_h), steps - 1)
+        step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         offer = math.inf if urgent else float(self.bids.table[step, book.level(left_h)])
         more = max(size - held, 0) + swapped
         if more > 0 and (wants_listed or offer >= price):
             yield Request(self.market, offer, on_demand=wants_listed, job=0, count=more)
             yield WakeAt(view.now_s + view.billing.period_s)
+
+    def _is_urgent(self, hours: float, left_h: float) -> bool:
+        """Whether the deadline could not be met if all that can be taken went just before this is asked again, at
+        most half a step from now: then nothing that can be taken counts, and bids are infinite."""
+        problem = self.book.problem
+        rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - self.delay_s / HOUR_S
+        return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
 
     def _left_then(self, left_h: float, leases: Sequence[Lease], until_s: float, view: View) -> float:
         """Work left when a change takes effect, machines coming and going as they are bound to."""
@@ -166,3 +175,7 @@ class RunCluster:
         if after_s is None:
             return comes_s + max(math.ceil((view.now_s - comes_s - _CLOCK_S) / period_s), 1) * period_s
         return comes_s + max(math.floor((after_s - comes_s + _CLOCK_S) / period_s) + 1, 1) * period_s
+
+
+def _can_be_taken(lease: Lease) -> bool:
+    return not lease.on_demand and not math.isinf(lease.max_price_usd_per_hour)

@@ -1,7 +1,8 @@
 """What a plan would cost that knows the prices to come (Cümülön-D 4): the least that any policy can pay.
 
 With one speedup for all the work and no overhead, the simple greedy is optimal: one machine more in one tick,
-always where it does most for its money. Overheads only add to that, so it is a bound for every policy.
+always where it does most for its money. Overheads only add to that, so it is a bound for every policy. In general
+a dynamic program is needed: the cookbook's own induction, on a market with one price in each step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from ebbtide.compiling import compiled
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.workloads.workflow import Workflow
 
 
@@ -44,6 +46,20 @@ def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: 
     found = np.empty(len(traces))
     _spend(ticks, order // most, gained.ravel()[order], usd[order], workflow.work_h, found)
     return found
+
+
+def known_prices(workflow: Workflow, charges_usd: Floats, **given: Any) -> CookbookProblem:
+    """The problem of who knows every charge to come; `solve` it for the best plan (the dynamic program of 4).
+
+    Args:
+        workflow: What is to be done, with overheads, in jobs of any speedups.
+        charges_usd: Of a machine, step by step; shape (steps,).
+        given: Other fields of the problem: step_h, most, work_unit_h, charge_steps.
+    """
+    charges: Floats = np.asarray(charges_usd, dtype=np.float64)[:, None, None]
+    steps = len(charges)
+    market = ChargeModel(np.ones(1), np.ones((steps, 1, 1)), charges, np.zeros((steps, 1)))
+    return CookbookProblem(workflow, market, **given)
 
 
 def cheapest_charge(traces: np.ndarray, period_ticks: int) -> np.ndarray:
