@@ -24,7 +24,7 @@ IDS = {
 
 @pytest.fixture(scope="module")
 def study() -> CumulonStudy:
-    return cumulon_study(traces=4_000, seed=2)
+    return cumulon_study(traces=16_000, seed=2)
 
 
 def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: CumulonStudy) -> None:
