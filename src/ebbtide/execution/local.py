@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.errors import InputError
+from ebbtide.execution.real_time import RealTimeMarket
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
@@ -70,12 +70,10 @@ class LocalProvider:
     def __init__(
         self, market: ReplayedMarket, folder: Path, speed: float, *, catalogue: Catalogue | None = None
     ) -> None:
-        self._market = market
+        self._market = RealTimeMarket(market, speed)
         self._folder = folder
         self._speed = speed
         self._catalogue = catalogue or default_catalogue()
-        self._began = time.monotonic()
-        self._began_s = market.now_s
         self._trials: list[_Trial] = []
         self._leases: dict[int, Lease] = {}
         self._leave_at_s: dict[int, float] = {}
@@ -84,7 +82,7 @@ class LocalProvider:
 
     @property
     def now_s(self) -> float:
-        return max(self._market.now_s, min(self._clock_s(), self._market.next_time_s))
+        return self._market.now_s
 
     @property
     def is_over(self) -> bool:
@@ -109,11 +107,9 @@ class LocalProvider:
 
     def launch(self, lease: Lease) -> None:
         self._leases[lease.lease_id] = lease
-        self._market.now_s = self.now_s
         self._market.launch(lease)
 
     def terminate(self, lease: Lease) -> None:
-        self._market.now_s = self.now_s
         self._market.terminate(lease)
         self._take_away(lease)
 
@@ -150,8 +146,8 @@ class LocalProvider:
     def next_event(self, until_s: float) -> Event | None:
         while not self._out:
             due_s = min(self._market.next_time_s, *self._leave_at_s.values(), until_s)
-            if self._market.is_over or self._clock_s() < due_s:
-                self._listen(0.0 if self._market.is_over else self._real_s_until(due_s))
+            if self._market.is_over or not self._market.has_come(due_s):
+                self._listen(0.0 if self._market.is_over else self._market.real_s_until(due_s))
                 if self._market.is_over and not self._out:
                     return None
                 continue
@@ -163,7 +159,7 @@ class LocalProvider:
             elif self._market.next_time_s <= until_s:
                 self._rent()
             else:
-                self._market.now_s = max(self._market.now_s, until_s)
+                self._market.note(until_s)
                 return None
         return self._out.popleft()
 
@@ -174,14 +170,6 @@ class LocalProvider:
                 self._kill(trial)
             if trial.reader is not None:
                 trial.reader.join(timeout=_GRACE_S)
-
-    # The clock.
-
-    def _clock_s(self) -> float:
-        return self._began_s + (time.monotonic() - self._began) * self._speed
-
-    def _real_s_until(self, time_s: float) -> float:
-        return max((time_s - self._clock_s()) / self._speed, 0.0)
 
     # The market.
 

@@ -1,0 +1,203 @@
+"""Object storage: whole objects under keys, in a folder or on S3, each written once and never seen by half."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from ebbtide.errors import InputError
+
+_KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
+_PART = ".part"
+
+
+class MissingObjectError(KeyError):
+    """There is no object of that key."""
+
+
+class ObjectStore(Protocol):
+    """Objects by key: names with slashes between them."""
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        """Write an object, unless there is one of that key; whether it was written."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Read an object.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
+        ...
+
+    def has(self, key: str) -> bool:
+        """Whether there is such an object."""
+        ...
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Keys that begin so, in order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if there is one."""
+        ...
+
+
+def object_store(url: str | Path) -> ObjectStore:
+    """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is set up (another by `AWS_ENDPOINT_URL`).
+
+    Raises:
+        InputError: The address is of another kind, or names no bucket.
+    """
+    parts = urlsplit(str(url))
+    if parts.scheme == "s3":
+        if not parts.netloc:
+            raise InputError(f"{url} names no bucket; s3://bucket/prefix is needed")
+        return S3Store(parts.netloc, parts.path.strip("/"))
+    if parts.scheme and len(parts.scheme) > 1:
+        raise InputError(f"{url} is no place for objects; a folder or s3://bucket/prefix is needed")
+    return FolderStore(Path(url))
+
+
+def checked_key(key: str) -> str:
+    """The key itself.
+
+    Raises:
+        InputError: It could lead out of its store, or be taken for a file under way.
+    """
+    if not _KEY.fullmatch(key) or key.endswith(_PART):
+        raise InputError(f"{key!r} is no key of an object: letters, digits and . _ = - between slashes are")
+    return key
+
+
+class FolderStore:
+    """Objects as files of a folder.
+
+    Args:
+        folder: Made when the first object is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        path = self._folder / checked_key(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=_PART)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # Unlike a rename, a link never replaces what another has written.
+                os.link(name, path)
+            except FileExistsError:
+                return False
+        finally:
+            os.unlink(name)
+        _sync_folder(path.parent)
+        return True
+
+    def get(self, key: str) -> bytes:
+        try:
+            return (self._folder / checked_key(key)).read_bytes()
+        except FileNotFoundError:
+            raise MissingObjectError(key) from None
+
+    def has(self, key: str) -> bool:
+        return (self._folder / checked_key(key)).is_file()
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        found = (
+            path.relative_to(self._folder).as_posix()
+            for path in self._folder.rglob("*")
+            if path.is_file() and not path.name.endswith(_PART)
+        )
+        return iter(sorted(key for key in found if key.startswith(prefix)))
+
+    def delete(self, key: str) -> None:
+        (self._folder / checked_key(key)).unlink(missing_ok=True)
+
+
+class S3Store:
+    """Objects of a bucket, or of a part of it.
+
+    Args:
+        bucket: Its name.
+        prefix: What all keys begin with there.
+        client: As boto3 makes one by default.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(retries={"mode": "standard", "max_attempts": 8})
+        self._client: Any = client or boto3.client("s3", config=config)
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        from botocore.exceptions import ClientError
+
+        where = self._where(key)
+        while True:
+            try:
+                self._client.put_object(**where, Body=content, IfNoneMatch="*")
+            except ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                if status == 412:
+                    return False
+                if status == 409:
+                    # Another is writing it at this moment: whether it succeeds is soon known.
+                    continue
+                raise
+            return True
+
+    def get(self, key: str) -> bytes:
+        from botocore.exceptions import ClientError
+
+        try:
+            content: bytes = self._client.get_object(**self._where(key))["Body"].read()
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                raise MissingObjectError(key) from None
+            raise
+        return content
+
+    def has(self, key: str) -> bool:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client.head_object(**self._where(key))
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                return False
+            raise
+        return True
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        pages = self._client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
+            for entry in page.get("Contents", ()):
+                yield entry["Key"].removeprefix(self._prefix)
+
+    def delete(self, key: str) -> None:
+        self._client.delete_object(**self._where(key))
+
+    def _where(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
