@@ -22,6 +22,8 @@ from ebbtide.workloads.tiled.tiles import TileStore
 _RETRIES = 2
 _GRACE_S = 10.0
 _CACHED_TILES = 64
+# So often is a worker started again that ended of itself.
+_MOST_REVIVED = 5
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class DaskWorkers:
         self._news: queue.Queue[tuple[TileTask, Any] | None] = queue.Queue()
         self._futures: dict[TileTask, Any] = {}
         self._numbers = count()
+        self._revived: Counter[str] = Counter()
         settings = {
             # A machine that is taken is no fault of the task that it was at.
             "distributed.scheduler.allowed-failures": 1_000_000,
@@ -91,8 +94,9 @@ class DaskWorkers:
 
     def drain(self, name: str) -> None:
         """Let a worker end its task and take no other."""
-        if self._worker(name) is not None:
-            self._client.retire_workers(names=[name], close_workers=False)
+        worker = self._worker(name)
+        if worker is not None:
+            self._client.run(_pause, workers=[worker.address])
 
     def is_busy(self, name: str) -> bool:
         """Whether a worker is at a task."""
@@ -106,6 +110,19 @@ class DaskWorkers:
             process.kill()
             process.wait(timeout=_GRACE_S)
 
+    def revive(self) -> None:
+        """Start again what has ended of itself.
+
+        Raises:
+            InputError: It does so again and again.
+        """
+        for name, process in list(self._processes.items()):
+            if process.poll() is not None:
+                self._revived[name] += 1
+                if self._revived[name] > _MOST_REVIVED:
+                    raise InputError(f"worker {name} ends again and again, last with {process.returncode}")
+                self.start(name)
+
     def submit(self, task: TileTask, store_url: str, least_s: float) -> None:
         """Have a task done when a worker is free; `wait` tells when it is."""
         self._pending.append((task, store_url, least_s))
@@ -115,6 +132,7 @@ class DaskWorkers:
         """The next task that has ended; None if none has in that time."""
         end_s = time.monotonic() + timeout_s
         while True:
+            self._hand_out()
             try:
                 ended = self._news.get(timeout=max(end_s - time.monotonic(), 1e-3))
             except queue.Empty:
@@ -122,9 +140,7 @@ class DaskWorkers:
             if ended is not None:
                 task, future = ended
                 if self._futures.pop(task, None) is future:
-                    self._hand_out()
                     return _done(task, future)
-            self._hand_out()
 
     def _hand_out(self) -> None:
         """A task for each free worker: one that waited on a busy worker would not go to one that comes later."""
@@ -159,6 +175,13 @@ def _run(task: TileTask, store_url: str, least_s: float) -> bool:
 @lru_cache(maxsize=4)
 def _tiles(store_url: str) -> TileStore:
     return TileStore(object_store(store_url), cached=_CACHED_TILES)
+
+
+def _pause(dask_worker: Any) -> None:
+    """On a worker: end what it is at, take nothing more."""
+    from distributed.core import Status
+
+    dask_worker.status = Status.paused
 
 
 def _done(task: TileTask, future: Any) -> TaskDone:

@@ -39,6 +39,9 @@ from ebbtide.workloads.workflow import Workflow
 # So often is one tile made again because its bytes are damaged.
 _MOST_REMADE = 3
 
+# Real seconds between looks at whether workers are alive.
+_LOOK_EVERY_S = 1.0
+
 
 class TiledProvider:
     """Runs one elastic job, a program, on a worker for each lease.
@@ -147,7 +150,8 @@ class TiledProvider:
             if self._market.is_over:
                 return None
             if not self._market.has_come(due_s):
-                done = self._workers.wait(min(self._market.real_s_until(due_s), 3600.0))
+                self._workers.revive()
+                done = self._workers.wait(min(self._market.real_s_until(due_s), _LOOK_EVERY_S))
                 if done is not None:
                     self._hear(done)
             elif self._market.next_time_s <= until_s:
