@@ -188,6 +188,71 @@ def apply_command(
     typer.echo(f"deadline of {deadline_h:g} h {'missed' if late else 'met'}")
 
 
+@cookbook_app.command("run")
+def run_command(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM.yaml", help="A tiled program: rsvd or gnmf.")],
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices.")],
+    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
+    deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="From the start, in market time.")],
+    store: Annotated[str, typer.Option(metavar="URL", help="Where tiles go: a folder, or s3://bucket/prefix.")],
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="When it begins; else halfway.")] = None,
+    most: Annotated[int, typer.Option(min=1, max=64, help="Workers at once.")] = 4,
+    task: Annotated[
+        float, typer.Option(min=1e-6, metavar="HOURS", help="Market time of a task on one machine, at least.")
+    ] = 0.1,
+    initialise: Annotated[
+        float, typer.Option(min=0.0, metavar="HOURS", help="Market time until a new worker works.")
+    ] = 0.2,
+    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds in a real one.")] = 360.0,
+    gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Run a tiled program for real, on worker processes here, as many as a cookbook says while prices replay.
+
+    Begun again with the same store, it goes on where it ended.
+
+    ebbtide cookbook run rsvd-small.yaml --prices prices.parquet --market NAME --deadline 6 --store tiles
+    """
+    from ebbtide.execution.start_delay import StartDelay
+    from ebbtide.execution.tiled import run_program
+    from ebbtide.market.billing import billing_preset
+    from ebbtide.market.price_chain import PriceChain
+    from ebbtide.policies.cookbook.policy import FollowCookbook
+    from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
+    from ebbtide.policies.cookbook.solving import solve
+    from ebbtide.workloads.tiled.program import workflow_of
+    from ebbtide.workloads.tiled.reading import read_program
+
+    what = read_program(program)
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(prices, catalogue)
+    chosen = _market(history, market)
+    start_s = to_epoch_s(start) if start is not None else (history.start_s + history.end_s) / 2
+    chain = PriceChain.fit(history[chosen], history.start_s, start_s)
+    workflow = workflow_of(what, task, most, start_work_h=initialise)
+    charges = ChargeModel(chain.prices, *chain.steps(start_s, deadline, HOUR_S))
+    book = solve(CookbookProblem(workflow, charges, most=most, work_unit_h=task / 2, risk_aversion=gamma))
+    tasks = sum(len(job.tasks) for job in what.jobs)
+    typer.echo(f"{what.name}: {tasks} tasks of {task:g} h; {book.told(history[chosen].at(start_s))}")
+    outcome = run_program(
+        what,
+        FollowCookbook(book, chosen),
+        workflow,
+        chosen,
+        history.select([chosen]),
+        start_s,
+        store,
+        speed=speed,
+        task_h=task,
+        billing=billing_preset("per-second"),
+        delay=StartDelay(0.0, 0.0),
+        catalogue=catalogue,
+    )
+    typer.echo(str(outcome))
+    late = not outcome.finished or outcome.makespan_s > deadline * HOUR_S
+    typer.echo(f"deadline of {deadline} h {'missed' if late else 'met'}; the result's tiles are in {store}")
+
+
 def _market(history: PriceHistory, name: str) -> Market:
     for market in history:
         if str(market) == name:
