@@ -1,0 +1,226 @@
+"""Portfolios of markets: the most return for the risk (ExoSphere 3.3, Equation 5).
+
+A portfolio uses few of the markets there are. So the problem is solved on a few columns, checked on all, and
+solved again with those columns that would better it, until none would: then it is the optimum of the whole, as the
+check is Karush, Kuhn and Tucker's. Each solution moves from the last one, and so betters it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf
+
+from ebbtide.errors import InputError
+from ebbtide.market.price_series import Floats
+
+# Of the largest gradient: no column is worth more by so little.
+_TOLERANCE = 1e-10
+# Added to the diagonal, of its mean: singular matrices have a solution then, too. What it is off is worked off by
+# solving for the rest, again and again.
+_RIDGE = 1e-9
+_MOST_REFINEMENTS = 30
+_REFINED = 1e-13
+# How much less than nothing an eigenvalue may be, of the largest element, times how many there are: rounding.
+_ROUNDING = 1e-12
+_FEW_ROUNDS = 24
+_MOST_ROUNDS = 1000
+# Weights of an interior point above this are perhaps above nothing at the optimum.
+_NEAR = 1e-7
+_BLOCK = 256
+_LEAST_ROOM = 16
+
+
+def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> Floats:
+    """The weights that maximise returns . x - alpha x' V x; they sum to 1 and none is negative.
+
+    Args:
+        returns: Of each market, shape (n,).
+        covariance: V, symmetric and positive semidefinite, shape (n, n).
+        alpha: Aversion to risk; 0: the best market alone.
+
+    Returns:
+        Weights, shape (n,).
+
+    Raises:
+        InputError: Shapes do not go together; a value is not finite; the covariance is not symmetric or is
+            indefinite; alpha is negative.
+    """
+    gains, risks = _checked(returns, covariance, alpha)
+    if alpha == 0.0 or len(gains) == 1 or not risks.any():
+        return _alone(len(gains), int(gains.argmax()))
+    best = int((gains - alpha * risks.diagonal()).argmax())
+    support, x, is_best = _grown(gains, risks, 2.0 * alpha, np.array([best]), np.ones(1), _FEW_ROUNDS)
+    if not is_best:
+        # Many columns that stand in for each other: begin anew beside the optimum.
+        near = _by_interior_point(gains, risks, alpha)
+        support = np.flatnonzero(near > _NEAR)
+        x = near[support] / near[support].sum()
+        support, x, _ = _grown(gains, risks, 2.0 * alpha, support, x, _MOST_ROUNDS)
+    weights = np.zeros(len(gains))
+    weights[support] = x
+    return weights / weights.sum()
+
+
+def _grown(
+    gains: Floats, risks: Floats, scale: float, support: np.ndarray, x: Floats, rounds: int
+) -> tuple[np.ndarray, Floats, bool]:
+    """Columns and their weights, bettered in so many rounds at the most; whether that is the optimum of all."""
+    ridge, added = _RIDGE * float(risks.diagonal().mean()), len(x)
+    for _ in range(rounds):
+        before = len(support)
+        x, support = _settled(gains, risks, scale, ridge, x, support)
+        gradient = gains - scale * (risks[:, support] @ x)
+        excess = gradient - float(gradient[support] @ x)
+        excess[support] = -np.inf
+        allowed = _TOLERANCE * max(float(np.abs(gradient).max()), float(np.abs(gains).max()))
+        better = np.flatnonzero(excess > allowed)
+        if not len(better):
+            return support, x, True
+        # As many again, unless most of them would be left out.
+        stayed = len(support) - (before - added)
+        room = max(min(2 * stayed, len(support)), _LEAST_ROOM)
+        chosen = better if len(better) <= room else better[np.argpartition(-excess[better], room)[:room]]
+        chosen = chosen[np.argsort(-excess[chosen])]
+        added = len(chosen)
+        support, x = np.concatenate([support, chosen]), np.concatenate([x, np.zeros(added)])
+    return support, x, False
+
+
+def _settled(
+    gains: Floats, risks: Floats, scale: float, ridge: float, x: Floats, support: np.ndarray
+) -> tuple[Floats, np.ndarray]:
+    """The optimum on some columns, or at least a better point than a feasible one; without columns at nothing.
+
+    First all columns that would go below nothing are left out together, as long as there are any. That is mostly
+    the optimum; if it is no better than the point begun with, they are left out one after the other as they are
+    met on the way.
+    """
+    columns = support
+    while len(columns):
+        target = _unbounded(gains[columns], risks[np.ix_(columns, columns)], scale, ridge)
+        if (target >= 0.0).all():
+            if _worth(gains, risks, scale, target, columns) > _worth(gains, risks, scale, x, support):
+                return target, columns
+            break
+        columns = columns[target > 0.0]
+    first = len(x) - int((x == 0.0).sum())
+    while True:
+        target = _unbounded(gains[support], risks[np.ix_(support, support)], scale, ridge)
+        if (target >= 0.0).all():
+            return target, support
+        # New columns that would go below nothing at once; the best of all new ones never does.
+        stuck = (x == 0.0) & (target < 0.0)
+        if stuck.any():
+            if first < len(x) and stuck[x == 0.0].all():
+                stuck[first] = False
+            if stuck.any():
+                x, support = x[~stuck], support[~stuck]
+                continue
+        falling = target < 0.0
+        steps = x[falling] / (x[falling] - target[falling])
+        step = float(steps.min())
+        x = x + step * (target - x)
+        x[np.flatnonzero(falling)[steps <= step]] = 0.0
+        kept = x > 0.0
+        kept[np.flatnonzero(~falling)] = True
+        x, support = np.maximum(x[kept], 0.0), support[kept]
+        first = len(x)
+
+
+def _worth(gains: Floats, risks: Floats, scale: float, x: Floats, support: np.ndarray) -> float:
+    used = support[x > 0.0]
+    weights = x[x > 0.0]
+    return float(gains[used] @ weights - 0.5 * scale * (weights @ (risks[np.ix_(used, used)] @ weights)))
+
+
+def _unbounded(gains: Floats, risks: Floats, scale: float, ridge: float) -> Floats:
+    """The optimum with weights that sum to 1, whatever their signs."""
+    matrix = scale * risks
+    matrix[np.diag_indices_from(matrix)] += scale * ridge
+    while True:
+        try:
+            factor = cho_factor(matrix, lower=True, check_finite=False)
+            break
+        except LinAlgError:
+            ridge *= 100.0
+            matrix[np.diag_indices_from(matrix)] += scale * ridge
+    ones = cho_solve(factor, np.ones(len(gains)), check_finite=False)
+    target, wanted, allowed = np.zeros(len(gains)), 1.0, _REFINED * float(np.abs(gains).max())
+    for _ in range(_MOST_REFINEMENTS):
+        rest = gains - scale * (risks @ target)
+        rest -= rest.mean()
+        if wanted == 0.0 and float(np.abs(rest).max()) <= allowed:
+            break
+        change = cho_solve(factor, rest, check_finite=False)
+        target = target + change + ones * ((wanted - change.sum()) / ones.sum())
+        wanted = 0.0
+    return target
+
+
+def _by_interior_point(gains: Floats, risks: Floats, alpha: float) -> Floats:
+    """The whole problem at once, by cvxopt: for what does not settle soon."""
+    from cvxopt import matrix, solvers, spdiag
+
+    count = len(gains)
+    found = solvers.qp(
+        matrix(2.0 * alpha * risks), matrix(-gains), spdiag([-1.0] * count), matrix(0.0, (count, 1)),
+        matrix(1.0, (1, count)), matrix(1.0), options={"show_progress": False},
+    )  # fmt: skip
+    weights = np.maximum(np.array(found["x"]).ravel(), 0.0)
+    return np.asarray(weights / weights.sum())
+
+
+def _checked(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> tuple[Floats, Floats]:
+    gains: Floats = np.asarray(returns, dtype=np.float64)
+    risks: Floats = np.asarray(covariance, dtype=np.float64)
+    if gains.ndim != 1 or not len(gains):
+        raise InputError(f"returns are of shape {gains.shape}; one for each of one or more markets is needed")
+    if risks.shape != (len(gains), len(gains)):
+        need = f"({len(gains)}, {len(gains)})"
+        raise InputError(f"covariance is of shape {risks.shape}; {len(gains)} returns need {need}")
+    if not np.isfinite(alpha) or alpha < 0.0:
+        raise InputError(f"alpha is {alpha}; a number from 0 on is needed")
+    if not np.isfinite(gains).all():
+        raise InputError(f"returns[{int(np.flatnonzero(~np.isfinite(gains))[0])}] is not finite")
+    # A sum is finite only if all its terms are, but for what cancels and what overflows.
+    if not np.isfinite(risks.sum()) and not np.isfinite(risks).all():
+        row, column = np.argwhere(~np.isfinite(risks))[0].tolist()
+        raise InputError(f"covariance[{row}, {column}] is not finite")
+    _check_symmetric(risks)
+    _check_semidefinite(risks)
+    return gains, risks
+
+
+def _check_symmetric(risks: Floats) -> None:
+    """Block by block, so that what is compared is near in memory."""
+    blocks = range(0, len(risks), _BLOCK)
+    for row, column in ((row, column) for row in blocks for column in blocks if row <= column):
+        rows, columns = slice(row, row + _BLOCK), slice(column, column + _BLOCK)
+        if not np.array_equal(risks[rows, columns], risks[columns, rows].T):
+            break
+    else:
+        return
+    apart = np.abs(risks - risks.T)
+    if float(apart.max()) > 1e-9 * float(np.abs(risks).max()):
+        row, column = (int(place) for place in np.unravel_index(int(apart.argmax()), apart.shape))
+        raise InputError(f"covariance is not symmetric: [{row}, {column}] and [{column}, {row}] differ")
+
+
+def _check_semidefinite(risks: Floats) -> None:
+    raised = np.array(risks, order="F")
+    largest = float(np.abs(raised.diagonal()).max())
+    raised[np.diag_indices_from(raised)] += max(_ROUNDING * len(risks) * largest, 1e-300)
+    _, failed = dpotrf(raised, lower=1, overwrite_a=1, clean=0)
+    if failed:
+        least = float(np.linalg.eigvalsh(risks)[0])
+        raise InputError(
+            f"covariance is indefinite: its least eigenvalue is {least:.3g}, and of covariances none is below 0"
+        )
+
+
+def _alone(count: int, market: int) -> Floats:
+    weights = np.zeros(count)
+    weights[market] = 1.0
+    return weights
