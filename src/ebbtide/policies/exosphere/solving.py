@@ -60,7 +60,7 @@ def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> 
         support, x, _ = _grown(gains, risks, 2.0 * alpha, support, x, _MOST_ROUNDS)
     weights = np.zeros(len(gains))
     weights[support] = x
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def _grown(

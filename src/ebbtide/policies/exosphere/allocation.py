@@ -1,0 +1,134 @@
+"""Machines for a portfolio, and what is left of them for others (ExoSphere 3.4, 3.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market
+
+# So little is rounding, and no machine more.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Cores and memory.
+
+    Attributes:
+        vcpus: Cores.
+        memory_gib: Memory.
+    """
+
+    vcpus: float
+    memory_gib: float
+
+    def __post_init__(self) -> None:
+        if not (self.vcpus >= 0.0 and self.memory_gib >= 0.0):
+            raise InputError(f"{self.vcpus} cores and {self.memory_gib} GiB; neither can be negative")
+
+    def times(self, factor: float) -> Resources:
+        return Resources(self.vcpus * factor, self.memory_gib * factor)
+
+    def without(self, other: Resources) -> Resources:
+        """What is left; nothing where there is less."""
+        return Resources(max(self.vcpus - other.vcpus, 0.0), max(self.memory_gib - other.memory_gib, 0.0))
+
+    def least(self, other: Resources) -> Resources:
+        return Resources(min(self.vcpus, other.vcpus), min(self.memory_gib, other.memory_gib))
+
+    @property
+    def is_nothing(self) -> bool:
+        return self.vcpus <= _ROUNDING and self.memory_gib <= _ROUNDING
+
+
+@dataclass(frozen=True)
+class Server:
+    """A machine with what is free on it.
+
+    Attributes:
+        market: Where it was rented.
+        free: Not given to any application.
+    """
+
+    market: Market
+    free: Resources
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What an application gets.
+
+    Attributes:
+        new: Machines to rent, by market.
+        servers: All machines after it, old ones first, with what is then free on each.
+        surplus: Share of what is rented anew beyond what was asked for, the larger of cores' and memory's.
+    """
+
+    new: Mapping[Market, int]
+    servers: tuple[Server, ...]
+    surplus: float
+
+
+def server_count(share: float, wanted: Resources, machine: Resources) -> int:
+    """Machines of a market for its share of what is wanted (Equation 8, which gives fractions: rounded up)."""
+    need = max(share * wanted.vcpus / machine.vcpus, share * wanted.memory_gib / machine.memory_gib)
+    return math.ceil(need - _ROUNDING)
+
+
+def allocate(
+    shares: Mapping[Market, float],
+    wanted: Resources,
+    catalogue: Catalogue,
+    servers: Sequence[Server] = (),
+) -> Allocation:
+    """Meet a portfolio's demand, in each market, from what is free there first, then with new machines (3.5).
+
+    Args:
+        shares: Of the resources, by market; they sum to 1.
+        wanted: By the application.
+        catalogue: What machines are.
+        servers: Rented already, and shared; none: a cluster of its own.
+
+    Raises:
+        InputError: The shares do not sum to 1, or a machine is not in the catalogue.
+    """
+    if abs(math.fsum(shares.values()) - 1.0) > 1e-6:
+        raise InputError(f"shares sum to {math.fsum(shares.values()):g}; they must to 1")
+    found, new = list(servers), {}
+    asked, rented = [0.0, 0.0], [0.0, 0.0]
+    for market, share in shares.items():
+        kind = catalogue.instance_type(market.cloud, market.instance_type)
+        machine = Resources(kind.vcpus, kind.memory_gib)
+        missing = wanted.times(share)
+        for place in _best_fit(found, market, missing):
+            taken = found[place].free.least(missing)
+            found[place] = replace(found[place], free=found[place].free.without(taken))
+            missing = missing.without(taken)
+        count = 0 if missing.is_nothing else server_count(1.0, missing, machine)
+        if not count:
+            continue
+        new[market] = count
+        asked = [asked[0] + missing.vcpus, asked[1] + missing.memory_gib]
+        rented = [rented[0] + count * machine.vcpus, rented[1] + count * machine.memory_gib]
+        for _ in range(count):
+            taken = machine.least(missing)
+            missing = missing.without(taken)
+            found.append(Server(market, machine.without(taken)))
+    surplus = max((1.0 - need / have for need, have in zip(asked, rented, strict=True) if have), default=0.0)
+    return Allocation(new, tuple(found), surplus)
+
+
+def _best_fit(servers: Sequence[Server], market: Market, missing: Resources) -> Iterable[int]:
+    """Machines of a market with anything free, those with most of what is missing first (3.5)."""
+    here = [n for n, server in enumerate(servers) if server.market == market and not server.free.is_nothing]
+
+    def fits(place: int) -> float:
+        free = servers[place].free
+        parts = [(free.vcpus, missing.vcpus), (free.memory_gib, missing.memory_gib)]
+        return min((have / need for have, need in parts if need > _ROUNDING), default=0.0)
+
+    return sorted(here, key=fits, reverse=True)
