@@ -217,6 +217,29 @@ def cumulon_command(
     _tell(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))
 
 
+@reproduce_app.command("exosphere")
+def exosphere_command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file of auction prices.")],
+    region: Annotated[
+        list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """ExoSphere's Figures 3, 4, 7 and 8: what portfolios of markets save and risk beside their rivals.
+
+    ebbtide reproduce exosphere --prices prices.parquet --json exosphere.json
+    """
+    from ebbtide.experiments.exosphere_reproduction import reproduce_exosphere
+    from ebbtide.experiments.reproduction import sha256_of
+
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(prices, catalogue)
+    regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
+    result = reproduce_exosphere(history, regions, catalogue, inputs=sha256_of([prices, *(region or ())]))
+    _tell(result, "ExoSphere's claims", json_path)
+
+
 def _tell(
     result: Reproduction,
     title: str,

@@ -25,6 +25,7 @@ class Candidates:
             within the span. Spot has not been dearer than on demand since 2017: so savings are rather too low.
         mean_usd: E[S], over all time.
         mean_paid_usd: E[S] while the price was at or below the bid: what is really paid.
+        watched_s: How long the span is.
         rented_s: Time at or below the bid.
         revocations: How often a machine was taken: once for each time that the price rose above the bid.
     """
@@ -34,6 +35,7 @@ class Candidates:
     is_listed: np.ndarray
     mean_usd: Floats
     mean_paid_usd: Floats
+    watched_s: Floats
     rented_s: Floats
     revocations: np.ndarray
 
@@ -58,8 +60,16 @@ class Candidates:
         np.divide(self.rented_s, self.revocations, out=found, where=self.revocations > 0)
         return found
 
-    def where(self, wanted: Callable[[Market], bool], *, least_mttr_s: float = 0.0) -> Candidates:
+    def where(
+        self, wanted: Callable[[Market], bool], *, least_mttr_s: float = 0.0, least_share: float = 0.5
+    ) -> Candidates:
         """Those that meet an application's constraints, and live long enough for its jobs.
+
+        Args:
+            wanted: The constraints.
+            least_mttr_s: At least so long to revocation.
+            least_share: To be had for at least so much of the time. What is never to be had is never taken, and
+                would look safe.
 
         Raises:
             InputError: None does.
@@ -67,10 +77,13 @@ class Candidates:
         kept = [place for place, market in enumerate(self.markets) if wanted(market)]
         # Where no revocation was seen it is known to be as long as was watched, and no more.
         known_s = np.where(self.revocations > 0, self.mttr_s, self.rented_s)
-        kept = [place for place in kept if known_s[place] >= least_mttr_s]
+        share = self.rented_s / self.watched_s
+        kept = [place for place in kept if known_s[place] >= least_mttr_s and share[place] >= least_share]
         if not kept:
-            needed = f"a mean time to revocation of {least_mttr_s:g} s"
-            raise InputError(f"no market meets the constraints and {needed}")
+            raise InputError(
+                f"no market meets the constraints, with a mean time to revocation of {least_mttr_s:g} s, and is "
+                f"to be had {least_share:.0%} of the time"
+            )
         return self.take(kept)
 
     def take(self, places: Iterable[int]) -> Candidates:
@@ -80,7 +93,9 @@ class Candidates:
         return Candidates(tuple(self.markets[place] for place in chosen.tolist()), *arrays)
 
 
-def assess(prices: PriceHistory, catalogue: Catalogue, start_s: float, end_s: float) -> Candidates:
+def assess(
+    prices: PriceHistory, catalogue: Catalogue, start_s: float, end_s: float, *, bids_of: Candidates | None = None
+) -> Candidates:
     """What a span says of every market that has a price from its start on.
 
     Args:
@@ -88,6 +103,7 @@ def assess(prices: PriceHistory, catalogue: Catalogue, start_s: float, end_s: fl
         catalogue: List prices.
         start_s: The span's start.
         end_s: Its end.
+        bids_of: Take their on-demand prices: what was bid before is bid in this span, too.
 
     Raises:
         InputError: The span is empty, or no market has a price at its start.
@@ -97,26 +113,40 @@ def assess(prices: PriceHistory, catalogue: Catalogue, start_s: float, end_s: fl
     chosen = [market for market, series in prices.items() if series.times_s[0] <= start_s]
     if not chosen:
         raise InputError("no market has a price at the start of the span")
-    highest: dict[tuple[str, str, str], float] = {}
-    for market in chosen:
-        _, seen = prices[market].between(start_s, end_s)
-        kind = (market.cloud, market.region, market.instance_type)
-        highest[kind] = max(highest.get(kind, 0.0), float(seen.max()))
-    rows = []
-    for market in chosen:
-        listed = catalogue.on_demand_usd_per_hour(market, end_s)
-        bid = listed or highest[market.cloud, market.region, market.instance_type]
-        rows.append((bid, listed is not None, *_seen(prices[market], start_s, end_s, bid)))
+    bids = _bids(prices, chosen, catalogue, start_s, end_s)
+    if bids_of is not None:
+        known = zip(bids_of.on_demand_usd.tolist(), bids_of.is_listed.tolist(), strict=True)
+        bids |= dict(zip(bids_of.markets, known, strict=True))
+    rows = [(*bids[market], *_seen(prices[market], start_s, end_s, bids[market][0])) for market in chosen]
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return Candidates(tuple(chosen), *columns)
 
 
-def _seen(series: PriceSeries, start_s: float, end_s: float, bid: float) -> tuple[float, float, float, int]:
-    """Mean price, mean price at or below the bid, time there, rises above it."""
+def _bids(
+    prices: PriceHistory, markets: Iterable[Market], catalogue: Catalogue, start_s: float, end_s: float
+) -> dict[Market, tuple[float, bool]]:
+    """On-demand prices, and whether they are known."""
+    highest: dict[tuple[str, str, str], float] = {}
+    for market in markets:
+        _, seen = prices[market].between(start_s, end_s)
+        kind = (market.cloud, market.region, market.instance_type)
+        highest[kind] = max(highest.get(kind, 0.0), float(seen.max()))
+    found = {}
+    for market in markets:
+        listed = catalogue.on_demand_usd_per_hour(market, end_s)
+        seen_at_most = highest[market.cloud, market.region, market.instance_type]
+        found[market] = (seen_at_most, False) if listed is None else (listed, True)
+    return found
+
+
+def _seen(
+    series: PriceSeries, start_s: float, end_s: float, bid: float
+) -> tuple[float, float, float, float, int]:
+    """Mean price, mean price at or below the bid, time in all and there, rises above it."""
     times_s, usd = series.between(start_s, end_s)
     lasted_s = np.diff(np.append(times_s, end_s))
     low = usd <= bid
     rented_s = float(lasted_s[low].sum())
     mean = float(usd @ lasted_s) / (end_s - start_s)
     paid = float(usd[low] @ lasted_s[low]) / rented_s if rented_s else bid
-    return mean, paid, rented_s, int((low[:-1] & ~low[1:]).sum())
+    return mean, paid, end_s - start_s, rented_s, int((low[:-1] & ~low[1:]).sum())

@@ -73,6 +73,21 @@ def revocation_covariance(prices: PriceHistory, candidates: Candidates, windows:
     return np.asarray((seen @ seen.T).toarray() / windows.count)
 
 
+def with_unseen(covariance: Floats, windows: Windows, size: float) -> Floats:
+    """The same, and of each market alone the variance of half a revocation more in all that time.
+
+    That none was seen does not mean that there is none: without this, a market whose price stood still is without
+    risk, and a portfolio puts all on it. Half a one is Jeffreys' prior for how often a rare thing happens.
+
+    Args:
+        covariance: Of one of the functions above.
+        windows: That it was made from.
+        size: Of a revocation there: 1, or PENALTY.
+    """
+    found: Floats = covariance + np.diag(np.full(len(covariance), 0.5 * size**2 / windows.count))
+    return found
+
+
 def _covariance(
     prices: PriceHistory, candidates: Candidates, windows: Windows, change: Callable[[Floats], Floats]
 ) -> Floats:

@@ -1,0 +1,77 @@
+"""Portfolios of generated markets and real ones: what must hold of any, and the claims as they come out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.experiments.exosphere_study import MEDIUM_ALPHA, PortfolioStudy, correlated, portfolio_study
+
+IDS = {
+    "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
+    "risk_out_of_sample_vs_best_greedy", "solve_seconds_2500",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study() -> PortfolioStudy:
+    return portfolio_study(eb.generate_prices(days=40, seed=3), eb.default_catalogue())
+
+
+def test_more_aversion_never_has_more_risk_and_never_saves_more(study: PortfolioStudy) -> None:
+    risks = np.array([portfolio.risk for portfolio in study.frontier.values()])
+    savings = np.array([portfolio.saving for portfolio in study.frontier.values()])
+    assert list(study.frontier) == sorted(study.frontier)
+    assert (np.diff(risks) <= 1e-9 * risks[:-1]).all()
+    assert (np.diff(savings) <= 1e-9).all()
+    assert risks[-1] < risks[0]
+
+
+def test_no_rival_that_saves_as_much_has_less_risk(study: PortfolioStudy) -> None:
+    for rival in study.greedy.values():
+        ours = study.as_cheap_as(rival)
+        assert ours.saving >= rival.saving - 0.01 - 1e-9
+        assert ours.risk <= rival.risk * (1 + 1e-6)
+        assert study.against(rival)[0] <= 1 + 1e-6
+    assert study.medium is study.frontier[MEDIUM_ALPHA]
+
+
+def test_later_days_are_judged_at_the_bids_of_the_days_fitted_on(study: PortfolioStudy) -> None:
+    assert study.later.candidates.markets == study.fitted.candidates.markets
+    assert (study.later.candidates.on_demand_usd == study.fitted.candidates.on_demand_usd).all()
+    weights = study.medium.weights
+    assert study.later.judge(weights).saving == pytest.approx(float(weights @ study.later.candidates.returns))
+
+
+def test_correlated_markets_have_the_same_variances() -> None:
+    matrix = correlated(np.diag([1.0, 4.0]), 0.5)
+    assert matrix.tolist() == [[1.0, 1.0], [1.0, 4.0]]
+
+
+def test_a_record_of_hours_is_too_short() -> None:
+    prices = eb.generate_prices(days=1, seed=0)
+    with pytest.raises(InputError, match="too short to fit portfolios on"):
+        portfolio_study(prices, eb.default_catalogue())
+
+
+@pytest.mark.real_traces
+def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "exosphere", "--prices", str(traces / "ec2-auction-2015.parquet"), "--json", str(tmp_path / "e.json")])
+    assert not ended.value.code
+    content = json.loads((tmp_path / "e.json").read_text())
+    rows = {row["id"]: row for row in content["rows"]}
+    assert set(rows) == IDS
+    assert rows["saving_vs_on_demand"]["ours"] > 0.8
+    assert rows["risk_vs_best_greedy"]["ours"] < 0.1
+    # The cheapest market of 2015's thirteen is the steadiest, too: there is nothing to gain on it.
+    assert 0.9 < rows["risk_vs_lowest_cost_fleet"]["ours"] <= 1.0
+    markets = content["tables"]["markets"].values()
+    # E[S] over all time is dearer than on demand in some markets, and never while it is paid.
+    assert min(market["saving_over_all_time"] for market in markets) < 0 < min(market["saving_while_paid"] for market in markets)
