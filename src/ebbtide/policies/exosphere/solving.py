@@ -71,7 +71,7 @@ def _grown(
     for _ in range(rounds):
         before = len(support)
         x, support = _settled(gains, risks, scale, ridge, x, support)
-        gradient = gains - scale * (risks[:, support] @ x)
+        gradient = gains - scale * (x @ risks[support])
         excess = gradient - float(gradient[support] @ x)
         excess[support] = -np.inf
         allowed = _TOLERANCE * max(float(np.abs(gradient).max()), float(np.abs(gains).max()))
@@ -97,14 +97,16 @@ def _settled(
     the optimum; if it is no better than the point begun with, they are left out one after the other as they are
     met on the way.
     """
-    columns = support
+    columns, weight = support, x
     while len(columns):
         target = _unbounded(gains[columns], risks[np.ix_(columns, columns)], scale, ridge)
         if (target >= 0.0).all():
-            if _worth(gains, risks, scale, target, columns) > _worth(gains, risks, scale, x, support):
+            # With all that had weight before, it is the best of more than there was.
+            still = np.count_nonzero(weight) == np.count_nonzero(x)
+            if still or _worth(gains, risks, scale, target, columns) > _worth(gains, risks, scale, x, support):
                 return target, columns
             break
-        columns = columns[target > 0.0]
+        columns, weight = columns[target > 0.0], weight[target > 0.0]
     first = len(x) - int((x == 0.0).sum())
     while True:
         target = _unbounded(gains[support], risks[np.ix_(support, support)], scale, ridge)
