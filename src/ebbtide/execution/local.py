@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.execution.real_time import RealTimeMarket
+from ebbtide.execution.real_time import RealTimeProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.market.markets import Market
-from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event, Wake
 from ebbtide.workloads.job import Coupling
 from ebbtide.workloads.progress import JobProgress
@@ -57,7 +56,7 @@ class _Trial:
     milestones: list[int] = field(default_factory=list)
 
 
-class LocalProvider:
+class LocalProvider(RealTimeProvider):
     """Runs jobs as processes of `ebbtide.workloads.reference_training`.
 
     Args:
@@ -70,30 +69,12 @@ class LocalProvider:
     def __init__(
         self, market: ReplayedMarket, folder: Path, speed: float, *, catalogue: Catalogue | None = None
     ) -> None:
-        self._market = RealTimeMarket(market, speed)
+        super().__init__(market, speed)
         self._folder = folder
-        self._speed = speed
         self._catalogue = catalogue or default_catalogue()
         self._trials: list[_Trial] = []
-        self._leases: dict[int, Lease] = {}
         self._leave_at_s: dict[int, float] = {}
         self._messages: queue.Queue[tuple[_Trial, subprocess.Popen[str], str | None]] = queue.Queue()
-        self._out: deque[Event] = deque()
-
-    @property
-    def now_s(self) -> float:
-        return self._market.now_s
-
-    @property
-    def is_over(self) -> bool:
-        return self._market.is_over
-
-    @property
-    def markets(self) -> Sequence[Market]:
-        return self._market.markets
-
-    def prices(self, market: Market) -> PriceSeries:
-        return self._market.prices(market)
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         for progress in jobs:
@@ -104,14 +85,6 @@ class LocalProvider:
             self._trials.append(_Trial(progress, self._folder / f"job-{progress.job_id}.json"))
         if watch_prices:
             self._market.watch_prices()
-
-    def launch(self, lease: Lease) -> None:
-        self._leases[lease.lease_id] = lease
-        self._market.launch(lease)
-
-    def terminate(self, lease: Lease) -> None:
-        self._market.terminate(lease)
-        self._take_away(lease)
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         self._trials[job_id].assigned = list(leases)
@@ -143,26 +116,6 @@ class LocalProvider:
     def refresh(self) -> None:
         """Progress is up to date as of the last message."""
 
-    def next_event(self, until_s: float) -> Event | None:
-        while not self._out:
-            due_s = min(self._market.next_time_s, *self._leave_at_s.values(), until_s)
-            if self._market.is_over or not self._market.has_come(due_s):
-                self._listen(0.0 if self._market.is_over else self._market.real_s_until(due_s))
-                if self._market.is_over and not self._out:
-                    return None
-                continue
-            leaving = [lease_id for lease_id, at_s in self._leave_at_s.items() if at_s <= due_s]
-            if leaving:
-                for lease_id in leaving:
-                    del self._leave_at_s[lease_id]
-                    self._save_on(self._leases[lease_id])
-            elif self._market.next_time_s <= until_s:
-                self._rent()
-            else:
-                self._market.note(until_s)
-                return None
-        return self._out.popleft()
-
     def close(self) -> None:
         """End every process, and wait until it has."""
         for trial in self._trials:
@@ -173,14 +126,16 @@ class LocalProvider:
 
     # The market.
 
-    def _rent(self) -> None:
-        event = self._market.advance()
-        if event is None:
-            return
-        self._out.append(event)
-        lease = self._leases.get(event.lease_id)
-        if lease is None:
-            return
+    def _own_time_s(self) -> float:
+        """When a machine's notice has run out but for the time to save."""
+        return min(self._leave_at_s.values(), default=math.inf)
+
+    def _act(self, now_s: float) -> None:
+        for lease_id in [lease_id for lease_id, at_s in self._leave_at_s.items() if at_s <= now_s]:
+            del self._leave_at_s[lease_id]
+            self._save_on(self._leases[lease_id])
+
+    def _rented(self, event: Event, lease: Lease) -> None:
         if event.wake is Wake.NOTICE:
             self._leave_at_s[lease.lease_id] = max(
                 lease.revoke_at_s - SAVE_RESERVE_S * self._speed, self._market.now_s

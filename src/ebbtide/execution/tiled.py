@@ -7,7 +7,7 @@ clock that runs faster than the real one by a factor.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from ebbtide.errors import InputError
 from ebbtide.execution.dask_workers import DaskWorkers, TaskDone
 from ebbtide.execution.engine import run_policy
 from ebbtide.execution.outcome import Outcome
-from ebbtide.execution.real_time import RealTimeMarket
+from ebbtide.execution.real_time import RealTimeProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.execution.start_delay import StartDelay
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
 from ebbtide.object_storage import object_store
 from ebbtide.policies.cookbook.policy import elastic_job
@@ -43,7 +43,7 @@ _MOST_REMADE = 3
 _LOOK_EVERY_S = 1.0
 
 
-class TiledProvider:
+class TiledProvider(RealTimeProvider):
     """Runs one elastic job, a program, on a worker for each lease.
 
     Args:
@@ -59,7 +59,7 @@ class TiledProvider:
         self, market: ReplayedMarket, program: TiledProgram, store_url: str, folder: Path, *, speed: float,
         task_h: float,
     ) -> None:  # fmt: skip
-        self._market = RealTimeMarket(market, speed)
+        super().__init__(market, speed)
         self._store_url = store_url
         self._least_s = task_h * HOUR_S / speed
         self._tiles = TileStore(object_store(store_url))
@@ -70,11 +70,9 @@ class TiledProvider:
         self._left: set[TileTask] = set()
         self._waiting: dict[TileTask, list[TileTask]] = {}
         self._remade: Counter[TileName] = Counter()
-        self._leases: dict[int, Lease] = {}
         self._assigned: list[Lease] = []
         self._working: set[int] = set()
         self._draining: set[int] = set()
-        self._out: deque[Event] = deque()
         self._progress: JobProgress | None = None
         self._stopped = False
 
@@ -82,21 +80,6 @@ class TiledProvider:
     def times_sent(self) -> Counter[str]:
         """How often the task of a tile was sent to a worker, by the tile's key."""
         return self._workers.sent
-
-    @property
-    def now_s(self) -> float:
-        return self._market.now_s
-
-    @property
-    def is_over(self) -> bool:
-        return self._market.is_over
-
-    @property
-    def markets(self) -> Sequence[Market]:
-        return self._market.markets
-
-    def prices(self, market: Market) -> PriceSeries:
-        return self._market.prices(market)
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         if len(jobs) != 1:
@@ -109,14 +92,6 @@ class TiledProvider:
         self._jobs = [tuple(task for task in tasks if task.output.key not in written) for tasks in self._jobs]
         self._count()
         self._begin_job()
-
-    def launch(self, lease: Lease) -> None:
-        self._leases[lease.lease_id] = lease
-        self._market.launch(lease)
-
-    def terminate(self, lease: Lease) -> None:
-        self._market.terminate(lease)
-        self._take_away(lease)
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:  # noqa: ARG002
         self._assigned = list(leases)
@@ -144,36 +119,18 @@ class TiledProvider:
     def refresh(self) -> None:
         """Progress is up to date as of the last task."""
 
-    def next_event(self, until_s: float) -> Event | None:
-        while not self._out:
-            due_s = min(self._market.next_time_s, until_s)
-            if self._market.is_over:
-                return None
-            if not self._market.has_come(due_s):
-                self._workers.revive()
-                done = self._workers.wait(min(self._market.real_s_until(due_s), _LOOK_EVERY_S))
-                if done is not None:
-                    self._hear(done)
-            elif self._market.next_time_s <= until_s:
-                self._rent()
-            else:
-                self._market.note(until_s)
-                return None
-        return self._out.popleft()
-
     def close(self) -> None:
         self._workers.close()
 
     # The market.
 
-    def _rent(self) -> None:
-        event = self._market.advance()
-        if event is None:
-            return
-        self._out.append(event)
-        lease = self._leases.get(event.lease_id)
-        if lease is None:
-            return
+    def _listen(self, wait_s: float) -> None:
+        self._workers.revive()
+        done = self._workers.wait(min(wait_s, _LOOK_EVERY_S))
+        if done is not None:
+            self._hear(done)
+
+    def _rented(self, event: Event, lease: Lease) -> None:
         if event.wake is Wake.NOTICE:
             self._drain(lease.lease_id)
         elif event.wake is Wake.ENDED:
