@@ -15,7 +15,7 @@ from ebbtide.experiments.exosphere_study import MEDIUM_ALPHA, PortfolioStudy, co
 
 IDS = {
     "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
-    "risk_out_of_sample_vs_best_greedy", "solve_seconds_2500",
+    "risk_out_of_sample_vs_best_greedy", "packing_cost_reduction", "solve_seconds_2500",
 }  # fmt: skip
 
 

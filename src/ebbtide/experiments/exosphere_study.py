@@ -166,15 +166,18 @@ def correlated(covariance: Floats, share: float = 0.9) -> Floats:
     return found
 
 
-def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0) -> float:
-    """How long a portfolio of so many markets takes, with a dense covariance of random factors."""
+def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0, rounds: int = 3) -> float:
+    """How long a portfolio of so many markets takes at best, with a dense covariance of random factors."""
     draws = np.random.default_rng(seed)
     loads = draws.normal(size=(count, 20))
     covariance = loads @ loads.T / 20 + np.diag(draws.uniform(0.01, 1.0, count))
     returns = draws.uniform(0.5, 0.9, count)
-    began = time.perf_counter()
-    solve_portfolio(returns, covariance, alpha)
-    return time.perf_counter() - began
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        solve_portfolio(returns, covariance, alpha)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def _judged(

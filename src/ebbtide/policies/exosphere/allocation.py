@@ -40,6 +40,9 @@ class Resources:
     def least(self, other: Resources) -> Resources:
         return Resources(min(self.vcpus, other.vcpus), min(self.memory_gib, other.memory_gib))
 
+    def plus(self, other: Resources) -> Resources:
+        return Resources(self.vcpus + other.vcpus, self.memory_gib + other.memory_gib)
+
     @property
     def is_nothing(self) -> bool:
         return self.vcpus <= _ROUNDING and self.memory_gib <= _ROUNDING
@@ -65,11 +68,13 @@ class Allocation:
     Attributes:
         new: Machines to rent, by market.
         servers: All machines after it, old ones first, with what is then free on each.
+        taken: What the application has of each of these machines, by its place among them.
         surplus: Share of what is rented anew beyond what was asked for, the larger of cores' and memory's.
     """
 
     new: Mapping[Market, int]
     servers: tuple[Server, ...]
+    taken: Mapping[int, Resources]
     surplus: float
 
 
@@ -98,7 +103,7 @@ def allocate(
     """
     if abs(math.fsum(shares.values()) - 1.0) > 1e-6:
         raise InputError(f"shares sum to {math.fsum(shares.values()):g}; they must to 1")
-    found, new = list(servers), {}
+    found, new, all_taken = list(servers), {}, {}
     asked, rented = [0.0, 0.0], [0.0, 0.0]
     for market, share in shares.items():
         kind = catalogue.instance_type(market.cloud, market.instance_type)
@@ -106,7 +111,10 @@ def allocate(
         missing = wanted.times(share)
         for place in _best_fit(found, market, missing):
             taken = found[place].free.least(missing)
+            if taken.is_nothing:
+                continue
             found[place] = replace(found[place], free=found[place].free.without(taken))
+            all_taken[place] = taken
             missing = missing.without(taken)
         count = 0 if missing.is_nothing else server_count(1.0, missing, machine)
         if not count:
@@ -117,9 +125,10 @@ def allocate(
         for _ in range(count):
             taken = machine.least(missing)
             missing = missing.without(taken)
+            all_taken[len(found)] = taken
             found.append(Server(market, machine.without(taken)))
     surplus = max((1.0 - need / have for need, have in zip(asked, rented, strict=True) if have), default=0.0)
-    return Allocation(new, tuple(found), surplus)
+    return Allocation(new, tuple(found), all_taken, surplus)
 
 
 def _best_fit(servers: Sequence[Server], market: Market, missing: Resources) -> Iterable[int]:

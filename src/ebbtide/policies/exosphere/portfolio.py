@@ -40,6 +40,12 @@ class Portfolio:
         order = chosen[np.argsort(-self.weights[chosen], kind="stable")]
         return {self.markets[place]: float(self.weights[place]) for place in order.tolist()}
 
+    @property
+    def shares(self) -> dict[Market, float]:
+        """The weights of the markets used, summing to 1."""
+        total = sum(self.used.values())
+        return {market: weight / total for market, weight in self.used.items()}
+
     def mttr_s(self, candidates: Candidates) -> float:
         """Of a machine of it: revocations add up, by weight; infinity if none was seen."""
         rate = float(self.weights @ (1.0 / candidates.mttr_s))
