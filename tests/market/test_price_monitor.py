@@ -53,7 +53,7 @@ def test_it_asks_for_what_is_new_and_stores_what_changed(tmp_path: Path) -> None
         changes.append(watching.look().changes)
     assert changes == [1, 0, 0, 1, 0, 2]
     assert source.asked[0] == {}
-    assert source.asked[5] == {"us-east-1": START_S + 240}
+    assert source.asked[5] == {"us-east-1": START_S + 240 - watching.overlap_s}
     found = watching.store.history()
     assert found.end_s == START_S + 300
     assert [found[HERE].at(START_S + time_s) for time_s in (0, 140, 255, 300)] == [0.1, 0.2, 0.3, 0.2]
@@ -69,6 +69,24 @@ def test_a_look_that_fails_is_made_up_for(tmp_path: Path) -> None:
     assert watching.store.quotes() == {HERE: 0.1}
     source.down, source.now_s = False, START_S + 300
     assert watching.look().changes == 3
+
+
+def test_a_price_that_is_told_late_is_kept(tmp_path: Path) -> None:
+    """The price of second 130 is told three minutes later only, after the one of second 250."""
+    source = Recorded()
+    late: list[bool] = [True]
+
+    def telling(since: Mapping[str, float]) -> pd.DataFrame:
+        frame = source(since)
+        return frame[frame["timestamp"] != from_epoch_s(START_S + 130)] if late[0] else frame
+
+    watching = PriceMonitor(telling, PriceStore(tmp_path / "p.db"), {"us-east-1": "aws"}, clock=lambda: source.now_s)
+    source.now_s = START_S + 300
+    watching.look()
+    assert watching.store.history()[HERE].at(START_S + 140) == 0.1
+    late[0], source.now_s = False, START_S + 310
+    assert watching.look().changes == 1
+    assert [watching.store.history()[HERE].at(START_S + time_s) for time_s in (0, 140, 255, 300)] == [0.1, 0.2, 0.3, 0.2]
 
 
 def test_it_watches_until_it_is_stopped(tmp_path: Path) -> None:

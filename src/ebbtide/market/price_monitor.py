@@ -40,6 +40,7 @@ class PriceMonitor:
         store: Where they are kept.
         places: Region to cloud, of all that is looked at.
         every_s: Time from look to look.
+        overlap_s: Ask again for so much of what is known: a cloud tells some prices minutes after they were set.
         clock: Seconds since 1970.
         stopped: Set it to end `watch`.
     """
@@ -48,6 +49,7 @@ class PriceMonitor:
     store: PriceStore
     places: Mapping[str, str]
     every_s: float = 60.0
+    overlap_s: float = 900.0
     clock: Callable[[], float] = time.time
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -55,7 +57,8 @@ class PriceMonitor:
         """Look once."""
         now_s = self.clock()
         try:
-            frame = self.source(self.store.newest_s())
+            since_s = {region: known_s - self.overlap_s for region, known_s in self.store.newest_s().items()}
+            frame = self.source(since_s)
         except InputError as error:
             return Look(now_s, 0, str(error))
         return Look(now_s, self.store.add(frame, looked_at=now_s, places=self.places))
