@@ -95,7 +95,7 @@ class RealTimeProvider(ABC):
 
     def _act(self, now_s: float) -> None:
         """Do it."""
-        raise NotImplementedError(f"nothing of its own is due at {now_s}")
+        self._market.now_s = max(self._market.now_s, now_s)
 
     def _rent(self) -> None:
         """What happens next in the market."""
