@@ -16,6 +16,9 @@ from ebbtide.experiments.exosphere_study import MEDIUM_ALPHA, PortfolioStudy, co
 IDS = {
     "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
     "risk_out_of_sample_vs_best_greedy", "packing_cost_reduction", "solve_seconds_2500",
+    "spark_checkpoint_overhead_high_diversity", "spark_checkpoint_overhead_low_diversity",
+    "spark_no_checkpoint_overhead_high_diversity", "bag_lazy_overhead", "bag_restart_overhead", "black_swan_spark_batch",
+    "mpi_mttr_overhead", "mpi_cost_overhead",
 }  # fmt: skip
 
 

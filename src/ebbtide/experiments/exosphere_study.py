@@ -72,12 +72,14 @@ class PortfolioStudy:
     Attributes:
         fitted: By the part that they were fitted on, revocations that were not seen there included.
         later: The same markets by what was seen in the rest.
+        split_s: Where the later part begins.
         frontier: By aversion to risk.
         greedy: By number of markets.
     """
 
     fitted: Judged
     later: Judged
+    split_s: float
     frontier: Mapping[float, Portfolio]
     greedy: Mapping[int, Portfolio]
 
@@ -146,6 +148,7 @@ def portfolio_study(
     return PortfolioStudy(
         fitted,
         later,
+        split_s,
         {
             alpha: best_portfolio(fitted.candidates, fitted.covariance, alpha)
             for alpha in sorted({*alphas, MEDIUM_ALPHA})
