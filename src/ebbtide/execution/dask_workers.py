@@ -32,12 +32,10 @@ class TaskDone:
 
     Attributes:
         task: Which.
-        made: Whether it made its tile; else it was there.
         error: Why it failed, if it did.
     """
 
     task: TileTask
-    made: bool = False
     error: BaseException | None = None
 
 
@@ -185,10 +183,10 @@ def _pause(dask_worker: Any) -> None:
 
 
 def _done(task: TileTask, future: Any) -> TaskDone:
+    # Its tile is written. Its result is not asked for: had the machine gone with it since, this would wait for it.
     error = future.exception() if future.status == "error" else None
-    made = bool(future.result()) if error is None else False
     future.release()
-    return TaskDone(task, made, error)
+    return TaskDone(task, error)
 
 
 def _plugin(sent: Counter[str], news: queue.Queue[tuple[TileTask, Any] | None]) -> Any:
