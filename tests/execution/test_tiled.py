@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
+from ebbtide.execution.dask_workers import DaskWorkers, TaskDone
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.execution.start_delay import StartDelay
 from ebbtide.execution.tiled import TiledProvider, run_program
@@ -155,6 +157,32 @@ def kill_a_child_that_works_in(folder: Path, killed: list[int]) -> None:  # noqa
                 os.kill(int(path.name), signal.SIGKILL)
                 killed.append(int(path.name))
                 return
+
+
+def test_a_task_that_ended_with_its_worker_is_done(tmp_path: Path) -> None:
+    """The tile is written; what the worker would have answered is not waited for, as no other may come."""
+    tiles = TileStore(FolderStore(tmp_path / "tiles"))
+    write_inputs(RSVD, tiles)
+    task = RSVD.jobs[0].tasks[0]
+    workers = DaskWorkers(tmp_path)
+    try:
+        workers.start("a")
+        workers.submit(task, str(tmp_path / "tiles"), 1.0)
+        while not workers.sent:
+            assert workers.wait(0.05) is None
+        while not tiles.has(task.output):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        workers.kill("a")
+        time.sleep(0.5)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(workers.wait, 5.0)
+            try:
+                assert asked.result(timeout=20) == TaskDone(task)
+            finally:
+                workers.close()
+    finally:
+        workers.close()
 
 
 def test_several_jobs_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import subprocess
 import sys
@@ -70,12 +71,12 @@ class DaskWorkers:
             # A machine that is taken is no fault of the task that it was at.
             "distributed.scheduler.allowed-failures": 1_000_000,
             "distributed.admin.log-length": 100,
-            "distributed.logging.distributed": "critical",
         }
         with dask.config.set(settings):
             self._cluster = LocalCluster(
-                n_workers=0, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None
-            )
+                n_workers=0, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+            )  # fmt: skip
             self._client = Client(self._cluster, set_as_default=False)
         self.sent: Counter[str] = Counter()
         self._cluster.scheduler.add_plugin(_plugin(self.sent, self._news), name="watching")
