@@ -17,7 +17,7 @@ IDS = {
     "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
     "risk_out_of_sample_vs_best_greedy", "packing_cost_reduction", "solve_seconds_2500",
     "spark_checkpoint_overhead_high_diversity", "spark_checkpoint_overhead_low_diversity",
-    "spark_no_checkpoint_overhead_high_diversity", "bag_lazy_overhead", "bag_restart_overhead", "black_swan_spark_batch",
+    "spark_no_checkpoint_overhead_high_diversity", "bag_lazy_overhead", "bag_restart_overhead", "black_swan_spark_batch", "black_swan_spark_interactive",
     "mpi_mttr_overhead", "mpi_cost_overhead",
 }  # fmt: skip
 
@@ -66,7 +66,8 @@ def test_a_record_of_hours_is_too_short() -> None:
 @pytest.mark.real_traces
 def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "exosphere", "--prices", str(traces / "ec2-auction-2015.parquet"), "--json", str(tmp_path / "e.json")])
+        main(["reproduce", "exosphere", "--prices", str(traces / "ec2-auction-2015.parquet"), "--quick", "--json",
+              str(tmp_path / "e.json"), "--plot", str(tmp_path / "e.html")])
     assert not ended.value.code
     content = json.loads((tmp_path / "e.json").read_text())
     rows = {row["id"]: row for row in content["rows"]}
@@ -75,6 +76,9 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     assert rows["risk_vs_best_greedy"]["ours"] < 0.1
     # The cheapest market of 2015's thirteen is the steadiest, too: there is nothing to gain on it.
     assert 0.9 < rows["risk_vs_lowest_cost_fleet"]["ours"] <= 1.0
+    # Prices leap: next to no revocation is told of by a price that comes near the bid.
+    assert content["tables"]["soft_signals"]["0.5"]["warned_of"] < 0.1
+    assert (tmp_path / "e.html").stat().st_size > 100_000
     markets = content["tables"]["markets"].values()
     # E[S] over all time is dearer than on demand in some markets, and never while it is paid.
     assert min(market["saving_over_all_time"] for market in markets) < 0 < min(market["saving_while_paid"] for market in markets)

@@ -223,21 +223,29 @@ def exosphere_command(
     region: Annotated[
         list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
     ] = None,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Markets are lost at {_FEW_STARTS} moments.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 3, 4 and 7 to 12 there.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """ExoSphere's Figures 3, 4, 7 and 8: what portfolios of markets save and risk beside their rivals.
+    """ExoSphere's Figures 3, 4 and 7 to 12 and Table 1: what portfolios of markets save and risk beside rivals.
 
     ebbtide reproduce exosphere --prices prices.parquet --json exosphere.json
     """
+    from ebbtide.experiments.exosphere_figures import exosphere_figure
     from ebbtide.experiments.exosphere_reproduction import reproduce_exosphere
     from ebbtide.experiments.reproduction import sha256_of
 
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
     regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
-    result = reproduce_exosphere(history, regions, catalogue, inputs=sha256_of([prices, *(region or ())]))
-    _tell(result, "ExoSphere's claims", json_path)
+    files = sha256_of([prices, *(region or ())])
+    draws = _FEW_STARTS if quick else 20
+    result = reproduce_exosphere(history, regions, catalogue, inputs=files, draws=draws, seed=seed)
+    _tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))
 
 
 def _tell(

@@ -162,7 +162,7 @@ class Engine:
         return self._rates[key]
 
     def machine(self, market: Market) -> InstanceType:
-        return self._catalogue.instance_type(market.cloud, market.instance_type)
+        return self._catalogue.machine_of(market)
 
     def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
         return self._accounts.egress.usd(size_bytes, source, destination)

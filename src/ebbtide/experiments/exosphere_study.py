@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,22 +20,12 @@ from ebbtide.policies.exosphere.portfolio import (
     weighted,
 )
 from ebbtide.policies.exosphere.risk import (
-    PENALTY,
+    COVARIANCES,
     Windows,
-    hybrid_covariance,
-    price_covariance,
-    revocation_covariance,
     with_unseen,
 )
 from ebbtide.policies.exosphere.solving import solve_portfolio
 from ebbtide.utc import DAY_S
-
-# Each with what a revocation counts for in it.
-COVARIANCES: Mapping[str, tuple[Callable[[PriceHistory, Candidates, Windows], Floats], float]] = {
-    "price": (price_covariance, 1.0),
-    "revocation": (revocation_covariance, 1.0),
-    "hybrid": (hybrid_covariance, PENALTY),
-}
 
 # Portfolios are as cheap as a rival if they save no less than so much below it, of the on-demand price.
 ABOUT = 0.01
@@ -75,6 +65,8 @@ class PortfolioStudy:
         split_s: Where the later part begins.
         frontier: By aversion to risk.
         greedy: By number of markets.
+        lowest_cost: All in the market whose cores cost least in the mean: Spot Fleet's lowest price, which is by
+            unit of capacity.
     """
 
     fitted: Judged
@@ -82,6 +74,7 @@ class PortfolioStudy:
     split_s: float
     frontier: Mapping[float, Portfolio]
     greedy: Mapping[int, Portfolio]
+    lowest_cost: Portfolio
 
     @property
     def medium(self) -> Portfolio:
@@ -158,6 +151,7 @@ def portfolio_study(
             for number in sorted(set(taken))
             if number <= count
         },
+        _lowest_cost(fitted, catalogue),
     )
 
 
@@ -183,6 +177,14 @@ def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0, ro
     return min(seconds)
 
 
+def _lowest_cost(fitted: Judged, catalogue: Catalogue) -> Portfolio:
+    found = fitted.candidates
+    vcpus = np.array([catalogue.machine_of(market).vcpus for market in found.markets])
+    weights = np.zeros(len(vcpus))
+    weights[int((found.mean_usd / vcpus).argmin())] = 1.0
+    return fitted.judge(weights)
+
+
 def _judged(
     prices: PriceHistory,
     catalogue: Catalogue,
@@ -191,7 +193,7 @@ def _judged(
     covariance: str,
     bids: Candidates | None = None,
 ) -> Judged:
-    candidates = assess(prices, catalogue, start_s, end_s, bids_of=bids)
+    candidates = assess(prices, catalogue.list_prices(end_s), start_s, end_s, bids_of=bids)
     if bids is None:
         candidates = candidates.where(lambda _: True)
     measure, size = COVARIANCES[covariance]

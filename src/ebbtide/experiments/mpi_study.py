@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.start_delay import StartDelay
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.candidates import Candidates
-from ebbtide.policies.exosphere.cluster import HoldPortfolio
+from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.applications import Mpi
+from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.policies.exosphere.selection import Selection
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 
 LENGTH_H = 4.0
-MACHINES = 10
+VCPUS = 40
 
-# Only markets that live so many times as long as the job (6.2).
-_LIVES = 2.0
+# The high diversity that Figure 10 has beside a single market.
+_DIVERSE_ALPHA = 1e3
 _EVERY_S = 6 * HOUR_S
 _ROOM_S = 5 * 24 * HOUR_S
 _DELAY = StartDelay(20.0, 280.0)
 
 
-def mpi_study(
-    prices: PriceHistory, candidates: Candidates, split_s: float, catalogue: Catalogue
-) -> dict[str, dict[str, Any]]:
+def mpi_study(prices: PriceHistory, split_s: float, catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     """Time over that of a run that loses nothing, less one, mean over starts on later days.
 
     Args:
         prices: The record.
-        candidates: As its first part has them: by these a market is chosen.
-        split_s: Where the later part begins.
+        split_s: Where later days begin: the past before each start is what markets are chosen by.
         catalogue: List prices.
     """
-    lasting = candidates.where(lambda _: True, least_mttr_s=_LIVES * LENGTH_H * HOUR_S)
-    chosen = {
-        "mttr": lasting.markets[int(lasting.returns.argmax())],
-        "cost": candidates.markets[int(candidates.returns_paid.argmax())],
+    cores = Resources(VCPUS, 0.0)
+    length_s = LENGTH_H * HOUR_S
+    policies = {
+        "mttr": ExoSphere((Mpi(cores, length_s),)),
+        "cost": ExoSphere((Mpi(cores),), selection=Selection.CHEAPEST),
+        "cost_now": ExoSphere((Mpi(cores),), selection=Selection.LOWEST_COST),
+        "mttr_diverse": ExoSphere((Mpi(cores, length_s, alpha=_DIVERSE_ALPHA),)),
     }
-    bids = dict(zip(candidates.markets, candidates.on_demand_usd.tolist(), strict=True))
-    return {
-        name: _overhead(prices.select([market]), market, bids[market], split_s, catalogue)
-        for name, market in chosen.items()
-    }
+    return {name: _overhead(prices, policy, split_s, catalogue) for name, policy in policies.items()}
 
 
-def _overhead(
-    prices: PriceHistory, market: Market, bid: float, split_s: float, catalogue: Catalogue
-) -> dict[str, Any]:
+def _overhead(prices: PriceHistory, policy: ExoSphere, split_s: float, catalogue: Catalogue) -> dict[str, Any]:
     job = Job.parse(
         {
             "name": "mpi",
             "steps": round(LENGTH_H * HOUR_S),
-            "steps_per_hour": {market.instance_type: HOUR_S / MACHINES},
-            "machines": MACHINES,
+            "other_steps_per_hour_per_vcpu": HOUR_S / VCPUS,
             "coupling": "gang",
             "checkpoint": None,
         },
@@ -66,14 +62,20 @@ def _overhead(
     )
     scenario = Scenario((job,), prices, billing_preset("ec2-hourly"), delay=_DELAY, catalogue=catalogue)
     starts = np.arange(split_s, prices.end_s - _ROOM_S, _EVERY_S)
-    # Who would begin while the price is above the bid waits, whatever the job.
-    starts = starts[prices[market].at_each(starts) <= bid]
-    bare_s = _DELAY.request_s + _DELAY.boot_s + LENGTH_H * HOUR_S
-    outcomes = [scenario.run(HoldPortfolio({market: MACHINES}), start_s) for start_s in starts.tolist()]
-    ended = [outcome.makespan_s / bare_s for outcome in outcomes if outcome.finished]
+    outcomes = [scenario.run(policy, start_s) for start_s in starts.tolist()]
+    ended = [outcome.makespan_s / _unharmed_s(outcome, catalogue) for outcome in outcomes if outcome.finished]
+    chosen = Counter(str(outcome.leases[0].market) for outcome in outcomes if outcome.leases)
     return {
-        "market": str(market),
+        "markets": dict(chosen.most_common()),
         "overhead": float(np.mean(ended)) - 1.0 if ended else float("nan"),
+        "cost_usd": float(np.mean([outcome.cost_usd for outcome in outcomes])) if outcomes else float("nan"),
         "runs": len(ended),
         "unfinished": len(outcomes) - len(ended),
     }
+
+
+def _unharmed_s(outcome: Outcome, catalogue: Catalogue) -> float:
+    """How long the run would have taken on its first machines. They come whole: mostly more cores than asked."""
+    first = [lease for lease in outcome.leases if lease.requested_s == outcome.start_s]
+    vcpus = sum(catalogue.machine_of(lease.market).vcpus for lease in first)
+    return _DELAY.request_s + _DELAY.boot_s + LENGTH_H * HOUR_S * VCPUS / vcpus

@@ -108,9 +108,8 @@ def packing_usd(
         now_s = application.arrives_s
         total += leave(now_s) + end_idle(now_s)
         numbers = [number for number in pool if shared or not users[number]]
-        found = allocate(
-            _shares(portfolios, application.draw), application.wanted, catalogue, [pool[n] for n in numbers]
-        )
+        asked = _shares(portfolios, application.draw)
+        found = allocate(asked, application.wanted, catalogue.machine_of, [pool[n] for n in numbers])
         for place in range(len(numbers), len(found.servers)):
             server = found.servers[place]
             numbers.append(numbered)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -90,6 +90,14 @@ class Catalogue:
                 raise unknown_name("cloud", cloud, {of for of, _ in self._types}) from None
             raise unknown_name(f"{cloud} instance type", name, names) from None
 
+    def machine_of(self, market: Market) -> InstanceType:
+        """What a machine of a market is.
+
+        Raises:
+            InputError: The catalogue does not know it.
+        """
+        return self.instance_type(market.cloud, market.instance_type)
+
     def on_demand(self, market: Market, time_s: float) -> OnDemandPrice | None:
         """The on-demand list price that goes with `market` at `time_s`, or None where it is not known.
 
@@ -108,6 +116,10 @@ class Catalogue:
         """The price alone of `on_demand`."""
         price = self.on_demand(market, time_s)
         return price.usd_per_hour if price else None
+
+    def list_prices(self, time_s: float) -> Callable[[Market], float | None]:
+        """The price alone, as a function of the market, at one time."""
+        return lambda market: self.on_demand_usd_per_hour(market, time_s)
 
 
 def _list_product(product: str) -> str:

@@ -10,6 +10,8 @@ from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reac
 from ebbtide.policies.bidding import BestBid
 from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing import DynamicPricing, Goal
+from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.policies.exosphere.selection import Selection
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 
@@ -22,6 +24,11 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
     **{f"deepspotcloud-{when}": partial(DeepSpotCloud, when) for when in MoveWhen},
     **{f"dynamic-pricing-{goal}": partial(DynamicPricing, goal) for goal in Goal},
+    "exosphere": ExoSphere,
+    **{
+        f"spot-fleet-{rival}": partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}")
+        for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
+    },
     "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
 }
 

@@ -31,7 +31,7 @@ def history(**points: tuple[eb.Market, list[tuple[float, float]]]) -> eb.PriceHi
 
 
 def candidates(prices: eb.PriceHistory) -> Candidates:
-    return assess(prices, eb.default_catalogue(), START_S, START_S + DAY_S)
+    return assess(prices, eb.default_catalogue().list_prices(START_S), START_S, START_S + DAY_S)
 
 
 def test_both_mean_prices_and_revocations_once_a_lease() -> None:
@@ -65,7 +65,7 @@ def test_constraints_leave_those_that_live_long_enough() -> None:
     with pytest.raises(InputError, match="no market meets the constraints"):
         found.where(lambda _: True, least_mttr_s=25 * HOUR_S)
     with pytest.raises(InputError, match="span that markets are judged by is empty"):
-        assess(history(a=(M3, [(0, 0.01)])), eb.default_catalogue(), START_S, START_S)
+        assess(history(a=(M3, [(0, 0.01)])), eb.default_catalogue().list_prices(START_S), START_S, START_S)
 
 
 def test_revocations_in_one_window_are_simultaneous() -> None:
@@ -97,7 +97,7 @@ def test_covariances_are_numpys_and_semidefinite(seed: int, count: int, windows:
         for market in markets
     }
     prices = eb.PriceHistory(series, start_s=START_S, end_s=end_s)
-    found = assess(prices, eb.default_catalogue(), START_S, end_s)
+    found = assess(prices, eb.default_catalogue().list_prices(START_S), START_S, end_s)
     cut = Windows.within(START_S, end_s)
     times_s = START_S + np.arange(windows) * 300.0
     ratio = np.array([series[market].at_each(times_s) for market in markets]) / 0.21

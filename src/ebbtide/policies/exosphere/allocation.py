@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market
 
 # So little is rounding, and no machine more.
@@ -87,7 +87,7 @@ def server_count(share: float, wanted: Resources, machine: Resources) -> int:
 def allocate(
     shares: Mapping[Market, float],
     wanted: Resources,
-    catalogue: Catalogue,
+    machine_of: Callable[[Market], InstanceType],
     servers: Sequence[Server] = (),
 ) -> Allocation:
     """Meet a portfolio's demand, in each market, from what is free there first, then with new machines (3.5).
@@ -95,7 +95,7 @@ def allocate(
     Args:
         shares: Of the resources, by market; they sum to 1.
         wanted: By the application.
-        catalogue: What machines are.
+        machine_of: What a machine of a market is.
         servers: Rented already, and shared; none: a cluster of its own.
 
     Raises:
@@ -106,7 +106,7 @@ def allocate(
     found, new, all_taken = list(servers), {}, {}
     asked, rented = [0.0, 0.0], [0.0, 0.0]
     for market, share in shares.items():
-        kind = catalogue.instance_type(market.cloud, market.instance_type)
+        kind = machine_of(market)
         machine = Resources(kind.vcpus, kind.memory_gib)
         missing = wanted.times(share)
         for place in _best_fit(found, market, missing):

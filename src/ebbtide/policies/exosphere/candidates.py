@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.market.prices import PriceHistory
+
+Record = Mapping[Market, PriceSeries]
+ListPrice = Callable[[Market], float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,18 @@ class Candidates:
         np.divide(self.rented_s, self.revocations, out=found, where=self.revocations > 0)
         return found
 
+    @property
+    def known_mttr_s(self) -> Floats:
+        """The same; where no revocation was seen, as long as was watched, and no more."""
+        known: Floats = np.where(self.revocations > 0, self.mttr_s, self.rented_s)
+        return known
+
+    @property
+    def revocations_per_s(self) -> Floats:
+        """How often a machine is taken, half a revocation more than were seen counted (Jeffreys' prior)."""
+        rates: Floats = (self.revocations + 0.5) / np.maximum(self.rented_s, 1.0)
+        return rates
+
     def where(
         self, wanted: Callable[[Market], bool], *, least_mttr_s: float = 0.0, least_share: float = 0.5
     ) -> Candidates:
@@ -75,8 +88,7 @@ class Candidates:
             InputError: None does.
         """
         kept = [place for place, market in enumerate(self.markets) if wanted(market)]
-        # Where no revocation was seen it is known to be as long as was watched, and no more.
-        known_s = np.where(self.revocations > 0, self.mttr_s, self.rented_s)
+        known_s = self.known_mttr_s
         share = self.rented_s / self.watched_s
         kept = [place for place in kept if known_s[place] >= least_mttr_s and share[place] >= least_share]
         if not kept:
@@ -94,13 +106,18 @@ class Candidates:
 
 
 def assess(
-    prices: PriceHistory, catalogue: Catalogue, start_s: float, end_s: float, *, bids_of: Candidates | None = None
+    prices: Record,
+    list_price: ListPrice,
+    start_s: float,
+    end_s: float,
+    *,
+    bids_of: Candidates | None = None,
 ) -> Candidates:
     """What a span says of every market that has a price from its start on.
 
     Args:
         prices: The record.
-        catalogue: List prices.
+        list_price: The on-demand price of a market, USD per hour, if it is known.
         start_s: The span's start.
         end_s: Its end.
         bids_of: Take their on-demand prices: what was bid before is bid in this span, too.
@@ -113,7 +130,7 @@ def assess(
     chosen = [market for market, series in prices.items() if series.times_s[0] <= start_s]
     if not chosen:
         raise InputError("no market has a price at the start of the span")
-    bids = _bids(prices, chosen, catalogue, start_s, end_s)
+    bids = _bids(prices, chosen, list_price, start_s, end_s)
     if bids_of is not None:
         known = zip(bids_of.on_demand_usd.tolist(), bids_of.is_listed.tolist(), strict=True)
         bids |= dict(zip(bids_of.markets, known, strict=True))
@@ -123,7 +140,11 @@ def assess(
 
 
 def _bids(
-    prices: PriceHistory, markets: Iterable[Market], catalogue: Catalogue, start_s: float, end_s: float
+    prices: Record,
+    markets: Iterable[Market],
+    list_price: ListPrice,
+    start_s: float,
+    end_s: float,
 ) -> dict[Market, tuple[float, bool]]:
     """On-demand prices, and whether they are known."""
     highest: dict[tuple[str, str, str], float] = {}
@@ -133,7 +154,7 @@ def _bids(
         highest[kind] = max(highest.get(kind, 0.0), float(seen.max()))
     found = {}
     for market in markets:
-        listed = catalogue.on_demand_usd_per_hour(market, end_s)
+        listed = list_price(market)
         seen_at_most = highest[market.cloud, market.region, market.instance_type]
         found[market] = (seen_at_most, False) if listed is None else (listed, True)
     return found

@@ -36,20 +36,30 @@ class Portfolio:
     @property
     def used(self) -> dict[Market, float]:
         """The markets that get a machine of a cluster of a thousand, the largest first."""
-        chosen = np.flatnonzero(self.weights >= _LEAST_WEIGHT)
-        order = chosen[np.argsort(-self.weights[chosen], kind="stable")]
-        return {self.markets[place]: float(self.weights[place]) for place in order.tolist()}
+        return _used(self.markets, self.weights)
 
     @property
     def shares(self) -> dict[Market, float]:
         """The weights of the markets used, summing to 1."""
-        total = sum(self.used.values())
-        return {market: weight / total for market, weight in self.used.items()}
+        return shares_of(self.markets, self.weights)
 
     def mttr_s(self, candidates: Candidates) -> float:
         """Of a machine of it: revocations add up, by weight; infinity if none was seen."""
         rate = float(self.weights @ (1.0 / candidates.mttr_s))
         return 1.0 / rate if rate else float("inf")
+
+
+def shares_of(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
+    """Weights of the markets that get a machine of a cluster of a thousand, summing to 1, the largest first."""
+    used = _used(markets, weights)
+    total = sum(used.values())
+    return {market: weight / total for market, weight in used.items()}
+
+
+def _used(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
+    chosen = np.flatnonzero(weights >= min(_LEAST_WEIGHT, float(weights.max())))
+    order = chosen[np.argsort(-weights[chosen], kind="stable")]
+    return {markets[place]: float(weights[place]) for place in order.tolist()}
 
 
 def weighted(candidates: Candidates, covariance: Floats, weights: Floats) -> Portfolio:

@@ -6,7 +6,7 @@ of products of a thing with itself, and positive semidefinite, as one of sliding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,7 @@ from scipy.linalg.blas import dsyrk
 from scipy.sparse import csr_array
 
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.candidates import Candidates
+from ebbtide.policies.exosphere.candidates import Candidates, Record
 
 WINDOW_S = 300.0
 
@@ -51,17 +50,17 @@ class Windows:
             yield self.start_s + places * WINDOW_S
 
 
-def price_covariance(prices: PriceHistory, candidates: Candidates, windows: Windows) -> Floats:
+def price_covariance(prices: Record, candidates: Candidates, windows: Windows) -> Floats:
     """Of prices over on-demand prices at the beginnings of windows (Equation 6); shape (n, n)."""
     return _covariance(prices, candidates, windows, lambda ratio: ratio)
 
 
-def hybrid_covariance(prices: PriceHistory, candidates: Candidates, windows: Windows) -> Floats:
+def hybrid_covariance(prices: Record, candidates: Candidates, windows: Windows) -> Floats:
     """The same, with ten times the on-demand price wherever the price is not below it, the bid."""
     return _covariance(prices, candidates, windows, lambda ratio: np.where(ratio < 1.0, ratio, PENALTY))
 
 
-def revocation_covariance(prices: PriceHistory, candidates: Candidates, windows: Windows) -> Floats:
+def revocation_covariance(prices: Record, candidates: Candidates, windows: Windows) -> Floats:
     """Shares of windows in which machines of both markets are taken (Equation 7); shape (n, n)."""
     places = [
         _revoked(prices[market], windows, bid)
@@ -71,6 +70,14 @@ def revocation_covariance(prices: PriceHistory, candidates: Candidates, windows:
     shape = (len(places), windows.count)
     seen = csr_array((np.ones(starts[-1]), np.concatenate(places), starts), shape=shape)
     return np.asarray((seen @ seen.T).toarray() / windows.count)
+
+
+# Each with what a revocation counts for in it.
+COVARIANCES: Mapping[str, tuple[Callable[[Record, Candidates, Windows], Floats], float]] = {
+    "price": (price_covariance, 1.0),
+    "revocation": (revocation_covariance, 1.0),
+    "hybrid": (hybrid_covariance, PENALTY),
+}
 
 
 def with_unseen(covariance: Floats, windows: Windows, size: float) -> Floats:
@@ -84,12 +91,12 @@ def with_unseen(covariance: Floats, windows: Windows, size: float) -> Floats:
         windows: That it was made from.
         size: Of a revocation there: 1, or PENALTY.
     """
-    found: Floats = covariance + np.diag(np.full(len(covariance), 0.5 * size**2 / windows.count))
+    found: Floats = covariance + np.diag(np.full(len(covariance), 0.5 * size**2 / max(windows.count, 1)))
     return found
 
 
 def _covariance(
-    prices: PriceHistory, candidates: Candidates, windows: Windows, change: Callable[[Floats], Floats]
+    prices: Record, candidates: Candidates, windows: Windows, change: Callable[[Floats], Floats]
 ) -> Floats:
     size = len(candidates.markets)
     listed = candidates.on_demand_usd

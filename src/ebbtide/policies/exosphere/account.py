@@ -1,0 +1,193 @@
+"""What ExoSphere's master remembers: of each application, and of servers that no application has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ebbtide.market.leases import LeaseState
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.construction import Holding
+from ebbtide.policies.exosphere.interface import PortfolioRequest, RentedServer
+from ebbtide.policies.view import View
+
+
+class Account:
+    """One application's, over plain values in the policy's memory, so that a restarted policy still knows them."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    @classmethod
+    def in_memory(cls, memory: dict[str, Any], job_id: int) -> Account:
+        """The account of a job."""
+        return cls(memory.setdefault("applications", {}).setdefault(str(job_id), {}))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the application has not begun."""
+        return not self._values
+
+    def begin(self, now_s: float) -> None:
+        """Open the account."""
+        self._values.update(
+            application={}, wanted=[0.0, 0.0], holdings=[], request=None, servers=[], lost=[], dear=[], shaky=[],
+            calls=[], closed=[], told_s=now_s,
+        )  # fmt: skip
+
+    @property
+    def of_application(self) -> dict[str, Any]:
+        """The application's own memory."""
+        found: dict[str, Any] = self._values.setdefault("application", {})
+        return found
+
+    @property
+    def wanted(self) -> Resources:
+        """What the cluster is to have."""
+        return Resources(*self._values["wanted"])
+
+    @wanted.setter
+    def wanted(self, resources: Resources) -> None:
+        self._values["wanted"] = [resources.vcpus, resources.memory_gib]
+
+    @property
+    def request(self) -> PortfolioRequest | None:
+        """What was asked for last."""
+        kept = self._values["request"]
+        if kept is None:
+            return None
+        return PortfolioRequest(
+            **kept | {"resources": Resources(**kept["resources"]), "instance_types": tuple(kept["instance_types"])}
+        )
+
+    @request.setter
+    def request(self, request: PortfolioRequest) -> None:
+        self._values["request"] = asdict(request) | {"instance_types": list(request.instance_types)}
+
+    @property
+    def price_threshold(self) -> float:
+        """Share of the bid above which nothing is rented."""
+        request = self.request
+        return request.price_threshold if request else 1.0
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """The portfolio."""
+        return tuple(
+            Holding(Market(*kept[:-2]), kept[-2], kept[-1]) for kept in self._values.get("holdings", ())
+        )
+
+    @holdings.setter
+    def holdings(self, holdings: Iterable[Holding]) -> None:
+        self._values["holdings"] = [
+            [*_fields(holding.market), holding.share, holding.bid_usd_per_hour] for holding in holdings
+        ]
+
+    @property
+    def servers(self) -> list[int]:
+        """Lease ids that the application was last seen with."""
+        found: list[int] = self._values["servers"]
+        return found
+
+    @servers.setter
+    def servers(self, lease_ids: list[int]) -> None:
+        self._values["servers"] = lease_ids
+
+    def drop(self, lease_id: int) -> None:
+        """Forget a server that is given back."""
+        self.servers = [other for other in self.servers if other != lease_id]
+
+    @property
+    def told_s(self) -> float:
+        """When the application is to be told of its portfolio next."""
+        return float(self._values["told_s"])
+
+    @told_s.setter
+    def told_s(self, time_s: float) -> None:
+        self._values["told_s"] = time_s
+
+    def newly_lost(self, servers: Iterable[RentedServer]) -> list[RentedServer]:
+        """Of the servers that it had, those that are going or gone and were not told of."""
+        lost = [one for one in servers if one.is_leaving and one.lease_id not in self._values["lost"]]
+        self._values["lost"] += [server.lease_id for server in lost]
+        return lost
+
+    def newly(self, kind: str, servers: Sequence[RentedServer]) -> list[RentedServer]:
+        """Of these servers, those that were not of this kind the last time."""
+        before = self._values[kind]
+        self._values[kind] = [server.lease_id for server in servers]
+        return [server for server in servers if server.lease_id not in before]
+
+    def call_at(self, time_s: float) -> None:
+        """Note when the application wants to be called."""
+        if time_s not in self._values["calls"]:
+            self._values["calls"].append(time_s)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it wanted to be called by now; if so, that is done with."""
+        later = [time_s for time_s in self._values["calls"] if time_s > now_s]
+        due = len(later) < len(self._values["calls"])
+        self._values["calls"] = later
+        return due
+
+    def close(self, market: Market, until_s: float) -> None:
+        """A launch failed there: not to be tried until then."""
+        self._values["closed"].append([*_fields(market), until_s])
+
+    def closed(self, now_s: float) -> set[Market]:
+        """Markets that are not to be tried now."""
+        self._values["closed"] = [kept for kept in self._values["closed"] if kept[-1] > now_s]
+        return {Market(*kept[:-1]) for kept in self._values["closed"]}
+
+
+class FreeList:
+    """Servers that are kept for applications to come (5): until when, by lease id."""
+
+    def __init__(self, until_s: dict[str, float], given_back: list[int]) -> None:
+        self._until_s = until_s
+        self._given_back = given_back
+
+    @classmethod
+    def in_memory(cls, memory: dict[str, Any]) -> FreeList:
+        """The one of a run."""
+        return cls(memory.setdefault("free", {}), memory.setdefault("given_back", []))
+
+    def never(self, lease_id: int) -> None:
+        """It is given back: though it is there until what runs on it is saved, no one is to have it."""
+        self._given_back.append(lease_id)
+
+    def until_s(self, lease_id: int) -> float:
+        """Until when one is kept."""
+        return self._until_s[str(lease_id)]
+
+    def enter(self, idle: Iterable[int], until_s: float) -> Iterator[int]:
+        """Keep what no application has, and forget what one has again; yields those that are new."""
+        now_idle = {str(lease_id) for lease_id in idle if lease_id not in self._given_back}
+        for known in set(self._until_s) - now_idle:
+            del self._until_s[known]
+        for lease_id in sorted(now_idle - set(self._until_s), key=int):
+            self._until_s[lease_id] = until_s
+            yield int(lease_id)
+
+    def expired(self, now_s: float) -> list[int]:
+        """Those that have been kept for long enough."""
+        return [int(lease_id) for lease_id, until_s in self._until_s.items() if until_s <= now_s]
+
+    def take(self, view: View, counts: Counter[Market]) -> list[int]:
+        """Lease ids for an application, up to so many in each market."""
+        taken: list[int] = []
+        left = Counter(counts)
+        for lease_id in [int(known) for known in self._until_s]:
+            lease = view.lease(lease_id)
+            if left[lease.market] > 0 and lease.state is LeaseState.RUNNING:
+                left[lease.market] -= 1
+                taken.append(lease_id)
+                del self._until_s[str(lease_id)]
+        return taken
+
+
+def _fields(market: Market) -> list[str]:
+    return [getattr(market, name) for name in MARKET_FIELDS]

@@ -1,0 +1,309 @@
+"""ExoSphere's master: rents for applications, tells them what is coming, does what they ask (ExoSphere 4, 5).
+
+Applications are told by up-calls and answer with down-calls; whatever the market does, each is brought to what it
+wants of its portfolio: servers on the free list first, then new ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.policies.actions import Action, Assign, Release, Request, Save, WakeAt
+from ebbtide.policies.events import Wake
+from ebbtide.policies.exosphere.account import Account, FreeList
+from ebbtide.policies.exosphere.allocation import Resources, allocate
+from ebbtide.policies.exosphere.applications import Mpi, Spark
+from ebbtide.policies.exosphere.construction import Holding, construct, time_to_revocation
+from ebbtide.policies.exosphere.interface import (
+    Application,
+    CallAgain,
+    Checkpoint,
+    DownCall,
+    PortfolioRequest,
+    ReleaseServers,
+    RentedServer,
+    Resize,
+    VirtualCluster,
+)
+from ebbtide.policies.exosphere.risk import COVARIANCES
+from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.view import View
+from ebbtide.utc import DAY_S
+from ebbtide.workloads.job import Coupling
+from ebbtide.workloads.progress import JobProgress
+
+# How often applications are told how long their portfolio lives (4). So soon is asked again if nothing is there.
+TOLD_EVERY_S = 300.0
+
+
+@dataclass(frozen=True)
+class ExoSphere:
+    """Portfolios of servers for transiency-aware applications, one for each job.
+
+    Attributes:
+        applications: One a job, in order; empty: of each job what it looks like, see `default_application`.
+        history_s: How much of the past portfolios are made from: EC2 tells of three months (5).
+        covariance: Of `price`, of `revocation`, or of both: `hybrid`.
+        selection: Who chooses markets: portfolios, or a rival in their place.
+        soft_share: A server whose price comes to this part of its bid may be taken soon: a soft revocation.
+        free_list_s: Servers of an application that has ended are kept so long for others: twice what a new one
+            takes to come (5).
+    """
+
+    applications: tuple[Application, ...] = ()
+    history_s: float = 90 * DAY_S
+    covariance: str = "hybrid"
+    selection: Selection = Selection.PORTFOLIO
+    soft_share: float = 0.5
+    free_list_s: float = 600.0
+    name: str = "exosphere"
+    wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
+
+    def __post_init__(self) -> None:
+        if self.covariance not in COVARIANCES:
+            raise unknown_name("covariance", self.covariance, COVARIANCES)
+        if not 0.0 < self.soft_share <= 1.0:
+            raise InputError(f"soft_share is {self.soft_share}; a part of the bid is needed, from 0 to 1")
+
+    def decide(self, view: View) -> Iterable[Action]:
+        free = FreeList.in_memory(view.memory)
+        for job in view.jobs:
+            account = Account.in_memory(view.memory, job.job_id)
+            if not job.is_finished and self._concerns(view, account):
+                yield from self._serve(view, job, account, free)
+        yield from self._free(view, free)
+
+    def application(self, view: View, job: JobProgress) -> Application:
+        """The one that a job is."""
+        if not self.applications:
+            return default_application(view, job)
+        if len(self.applications) != len(view.jobs):
+            raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
+        return self.applications[job.job_id]
+
+    def _concerns(self, view: View, account: Account) -> bool:
+        """Prices of markets that a cluster is not in change nothing for it."""
+        held = {holding.market for holding in account.holdings}
+        return any(event.wake is not Wake.PRICE or event.market in held for event in view.events)
+
+    def _serve(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+        application = self.application(view, job)
+        calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
+        while calls:
+            call = calls.popleft()
+            match call:
+                case PortfolioRequest():
+                    self._make(view, job, account, call)
+                    calls.extend(self._tell_mttr(view, job, account, application))
+                case Resize(resources):
+                    shrinks = not account.wanted.without(resources).is_nothing
+                    account.wanted = resources
+                    if shrinks:
+                        yield from self._shrink(view, job, account, free)
+                case ReleaseServers(lease_ids):
+                    yield from self._give_back(view, job, account, free, lease_ids)
+                case Checkpoint():
+                    yield Save(job.job_id)
+                case CallAgain(time_s):
+                    account.call_at(time_s)
+                    yield WakeAt(time_s)
+        if account.told_s <= view.now_s:
+            account.told_s = view.now_s + TOLD_EVERY_S
+            yield WakeAt(account.told_s)
+        yield from self._rent(view, job, account, free)
+
+    # Up-calls.
+
+    def _up_calls(
+        self, view: View, job: JobProgress, account: Account, application: Application
+    ) -> Iterator[DownCall]:
+        """What has happened since the last time, told to the application, and what it answers."""
+        if account.is_new:
+            account.begin(view.now_s)
+            yield from application.begin(self._cluster(view, job, account))
+            return
+        lost = account.newly_lost(_server(view, view.lease(lease_id)) for lease_id in account.servers)
+        if lost:
+            for server in lost:
+                account.wanted = account.wanted.without(server.resources)
+            yield from application.on_hard_revocation(self._cluster(view, job, account), lost)
+        steady = [server for server in self._cluster(view, job, account).servers if not server.is_leaving]
+        threshold = account.price_threshold
+        above = [one for one in steady if one.usd_per_hour > threshold * one.bid_usd_per_hour]
+        dear = account.newly("dear", above)
+        if dear and threshold < 1.0:
+            yield from application.on_price_threshold(self._cluster(view, job, account), dear)
+        near = [one for one in steady if one.usd_per_hour >= self.soft_share * one.bid_usd_per_hour]
+        shaky = account.newly("shaky", near)
+        if shaky:
+            yield from application.on_soft_revocation(self._cluster(view, job, account), shaky)
+        if account.is_due(view.now_s):
+            yield from application.on_due(self._cluster(view, job, account))
+        if account.told_s <= view.now_s:
+            yield from self._tell_mttr(view, job, account, application)
+
+    def _tell_mttr(
+        self, view: View, job: JobProgress, account: Account, application: Application
+    ) -> Iterable[DownCall]:
+        deaf = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
+        if deaf or not account.holdings:
+            return ()
+        mttr = time_to_revocation(view, account.holdings, self.history_s)
+        return application.on_portfolio_mttr(self._cluster(view, job, account), mttr)
+
+    # What an application has.
+
+    def _cluster(self, view: View, job: JobProgress, account: Account) -> VirtualCluster:
+        servers = [_server(view, lease) for lease in view.leases_of(job.job_id)]
+        done = job.steps_done / job.job.steps
+        return VirtualCluster(view.now_s, done, account.wanted, servers, account.of_application)
+
+    def _make(self, view: View, job: JobProgress, account: Account, request: PortfolioRequest) -> None:
+        account.request = request
+        account.wanted = request.resources
+        account.holdings = construct(
+            view, job.job, request, history_s=self.history_s, covariance=self.covariance,
+            selection=self.selection, without=account.closed(view.now_s),
+        )  # fmt: skip
+
+    # Renting and giving back.
+
+    def _rent(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+        """What is missing of what is wanted."""
+        for event in view.events:
+            if event.wake is Wake.LAUNCH_FAILED:
+                account.close(view.lease(event.lease_id).market, view.now_s + TOLD_EVERY_S)
+        held = self._cluster(view, job, account)
+        missing = account.wanted.without(held.steady)
+        if missing.is_nothing or account.request is None:
+            account.servers = [server.lease_id for server in held.servers]
+            return
+        open_now = self._open(view, account)
+        if not open_now:
+            # All of it has become dear: another portfolio, of what there is.
+            wanted = account.wanted
+            self._make(view, job, account, account.request)
+            account.wanted = wanted
+            open_now = self._open(view, account)
+        if not open_now:
+            yield WakeAt(view.now_s + TOLD_EVERY_S)
+            return
+        steady = Counter(server.market for server in held.servers if not server.is_leaving)
+        counts = self._counts(view, open_now, steady, missing, account.wanted)
+        taken = free.take(view, counts)
+        if taken:
+            yield Assign(job.job_id, [*(server.lease_id for server in held.servers), *taken])
+        counts.subtract(view.lease(lease_id).market for lease_id in taken)
+        account.servers = [*(server.lease_id for server in held.servers), *taken]
+        bids = {holding.market: holding.bid_usd_per_hour for holding in open_now}
+        for market, count in counts.items():
+            if count > 0:
+                yield Request(market, bids[market], job=job.job_id, count=count, keep=True)
+
+    def _open(self, view: View, account: Account) -> list[Holding]:
+        """Markets of the portfolio that can be rented now."""
+        closed = account.closed(view.now_s)
+        return [
+            holding
+            for holding in account.holdings
+            if holding.market not in closed
+            and view.price(holding.market) <= account.price_threshold * holding.bid_usd_per_hour
+        ]
+
+    def _counts(
+        self, view: View, holdings: list[Holding], held: Counter[Market], missing: Resources, wanted: Resources
+    ) -> Counter[Market]:
+        """Machines to rent by market: all of a portfolio by Equation 8; what was lost of it one by one."""
+        total = sum(holding.share for holding in holdings)
+        shares = {holding.market: holding.share / total for holding in holdings}
+        if not held:
+            return Counter(allocate(shares, missing, view.machine).new)
+        counts: Counter[Market] = Counter()
+        while not missing.is_nothing:
+            market = max(shares, key=lambda one: _short(view, one, shares[one], held[one] + counts[one], wanted))
+            machine = view.machine(market)
+            counts[market] += 1
+            missing = missing.without(Resources(machine.vcpus, machine.memory_gib))
+        return counts
+
+    def _shrink(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+        """Give back whole servers beyond what is wanted, first of markets that have most beyond their share."""
+        cluster = self._cluster(view, job, account)
+        left = [server for server in cluster.servers if not server.is_leaving]
+        shares = {holding.market: holding.share for holding in account.holdings}
+        while left:
+            counts = Counter(server.market for server in left)
+            last = min(
+                left, key=lambda one: _short(view, one.market, shares.get(one.market, 0.0), counts[one.market],
+                                             account.wanted),
+            )  # fmt: skip
+            rest = Resources(0.0, 0.0)
+            for server in left:
+                rest = rest if server is last else rest.plus(server.resources)
+            if not account.wanted.without(rest).is_nothing:
+                return
+            left.remove(last)
+            account.drop(last.lease_id)
+            free.never(last.lease_id)
+            yield Release(last.lease_id)
+
+    def _give_back(
+        self, view: View, job: JobProgress, account: Account, free: FreeList, lease_ids: Iterable[int]
+    ) -> Iterator[Action]:
+        mine = {server.lease_id: server for server in self._cluster(view, job, account).servers}
+        for lease_id in lease_ids:
+            if lease_id not in mine:
+                raise InputError(f"lease {lease_id} is none of job {job.job.name}'s; it cannot give it back")
+            account.wanted = account.wanted.without(mine[lease_id].resources)
+            account.drop(lease_id)
+            free.never(lease_id)
+            yield Release(lease_id)
+
+    def _free(self, view: View, free: FreeList) -> Iterator[Action]:
+        """Servers of ended applications: kept for a while, then given back."""
+        used = {lease.lease_id for job in view.jobs if not job.is_finished for lease in view.leases_of(job.job_id)}
+        idle = [lease for lease in view.leases if lease.lease_id not in used and lease.state is LeaseState.RUNNING]
+        for lease_id in free.enter((lease.lease_id for lease in idle), view.now_s + self.free_list_s):
+            yield WakeAt(free.until_s(lease_id))
+        for lease_id in free.expired(view.now_s):
+            yield Release(lease_id, save=False)
+
+
+def default_application(view: View, job: JobProgress) -> Application:
+    """What a job looks like: a gang is MPI, the other kind Spark; of as many of the smallest machines as it wants.
+
+    Raises:
+        InputError: The job cannot run on any machine here.
+    """
+    machines = [view.machine(market) for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
+    if not machines:
+        raise InputError(f"job {job.job.name} can run on no machine of these markets")
+    resources = Resources(job.job.machines * min(machine.vcpus for machine in machines), 0.0)
+    if job.job.coupling is Coupling.GANG:
+        return Mpi(resources)
+    return Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
+
+
+def _server(view: View, lease: Lease) -> RentedServer:
+    machine = view.machine(lease.market)
+    leaving = lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
+    return RentedServer(
+        lease.lease_id, lease.market, Resources(machine.vcpus, machine.memory_gib), view.price(lease.market),
+        lease.max_price_usd_per_hour, leaving,
+    )  # fmt: skip
+
+
+def _short(view: View, market: Market, share: float, count: int, wanted: Resources) -> float:
+    """How many machines a market is below its share."""
+    machine = view.machine(market)
+    need = max(
+        share * wanted.vcpus / machine.vcpus,
+        share * wanted.memory_gib / machine.memory_gib if machine.memory_gib else 0.0,
+    )
+    return need - count
+
