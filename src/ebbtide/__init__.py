@@ -13,65 +13,9 @@ eb.run(eb.Reactive(), job, provider="local")   # the same policy, for real
 
 from importlib.metadata import version as _version
 
-from ebbtide.errors import InputError
-from ebbtide.execution.outcome import Outcome
-from ebbtide.execution.run import run
-from ebbtide.experiments.backtest import backtest
-from ebbtide.experiments.planning import plan
-from ebbtide.experiments.result import BacktestResult
-from ebbtide.learning_curves.fit import fit_curve
-from ebbtide.learning_curves.predictions import CurvePrediction
-from ebbtide.market.availability import Availability
-from ebbtide.market.billing import PRESETS, Billing, billing_preset
-from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.generator import MarketProfile, generate_prices
-from ebbtide.market.ingestion import ingest_ec2, ingest_files
-from ebbtide.market.markets import Market
-from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
-from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.deepspotcloud import DeepSpotCloud
-from ebbtide.policies.dynamic_pricing import DynamicPricing
-from ebbtide.policies.protocol import Policy
-from ebbtide.policies.registry import policies, policy
-from ebbtide.policies.spottune import SpotTune
-from ebbtide.workloads.job import Job
-from ebbtide.workloads.sweep import Sweep
+import lazy_loader as _lazy
+
+# What the stub beside this file names is imported when it is first used: a training process needs little of it.
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 
 __version__ = _version("ebbtide")
-
-__all__ = [
-    "PRESETS",
-    "Availability",
-    "BacktestResult",
-    "Billing",
-    "Catalogue",
-    "CheapestSpot",
-    "CurvePrediction",
-    "DeepSpotCloud",
-    "DynamicPricing",
-    "FastestSpot",
-    "InputError",
-    "Job",
-    "Market",
-    "MarketProfile",
-    "OnDemand",
-    "Outcome",
-    "Policy",
-    "PriceHistory",
-    "Reactive",
-    "SpotTune",
-    "Sweep",
-    "WithinBudget",
-    "backtest",
-    "billing_preset",
-    "default_catalogue",
-    "fit_curve",
-    "generate_prices",
-    "ingest_ec2",
-    "ingest_files",
-    "plan",
-    "policies",
-    "policy",
-    "run",
-]

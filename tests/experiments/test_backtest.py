@@ -13,6 +13,7 @@ from ebbtide.errors import InputError
 from ebbtide.experiments.record import Record
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.policies.registry import policies
 
 ALL = "on-demand,cheapest-spot,fastest-spot,reactive"
 
@@ -24,7 +25,7 @@ def prices() -> eb.PriceHistory:
 
 @pytest.fixture(scope="module")
 def result(prices: eb.PriceHistory, one_day: eb.Job) -> eb.BacktestResult:
-    return eb.backtest(eb.policies(ALL), one_day, prices, billing="ec2-hourly", starts=12, seed=1)
+    return eb.backtest(policies(ALL), one_day, prices, billing="ec2-hourly", starts=12, seed=1)
 
 
 def test_statistics_are_those_of_the_outcomes(result: eb.BacktestResult) -> None:
@@ -47,7 +48,7 @@ def test_the_json_is_as_promised(result: eb.BacktestResult, tmp_path: Path) -> N
 
 def test_the_same_seed_gives_the_same_bytes_and_another_others(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     texts = [
-        eb.backtest(eb.policies("reactive"), one_day, prices, starts=5, seed=seed).to_json() for seed in (1, 1, 2)
+        eb.backtest(policies("reactive"), one_day, prices, starts=5, seed=seed).to_json() for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
 
@@ -57,7 +58,7 @@ def test_policies_do_not_see_each_other(
 ) -> None:
     alone = eb.backtest([eb.Reactive()], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
     assert alone.summary()["reactive"] == result.summary()["reactive"]
-    rest = eb.backtest(eb.policies(ALL)[:3], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
+    rest = eb.backtest(policies(ALL)[:3], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
     assert eb.BacktestResult.joined([rest, alone]).to_json() == result.to_json()
 
 
@@ -173,7 +174,7 @@ def test_the_face_of_the_library_on_real_prices(
 def test_on_real_prices_spot_costs_less_than_on_demand_and_never_revoked_means_never_revoked(
     auction_2015: eb.PriceHistory, one_day: eb.Job
 ) -> None:
-    told = eb.backtest(eb.policies(ALL), one_day, auction_2015, billing="ec2-hourly", starts=60, seed=1).summary()
+    told = eb.backtest(policies(ALL), one_day, auction_2015, billing="ec2-hourly", starts=60, seed=1).summary()
     assert all(row["unfinished"] == 0 for row in told.values())
     for name in ("cheapest-spot", "fastest-spot"):
         assert told[name]["revocations"]["mean"] == 0

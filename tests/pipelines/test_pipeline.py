@@ -19,6 +19,7 @@ from ebbtide.learning_curves.calibration import read_calibration
 from ebbtide.learning_curves.curves import read_curves
 from ebbtide.market.chain_storage import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
+from ebbtide.policies.registry import policies
 
 ROOT = Path(__file__).parents[2]
 STAGES = [
@@ -101,7 +102,7 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     assert prices.markets == grid.markets
     told = json.loads((project.folder / "reports" / "metrics.json").read_text())
     assert list(told["policies"]) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]
-    again = eb.backtest(eb.policies(list(told["policies"])), eb.Job.read(ROOT / "examples" / "one-day.yaml"), prices,
+    again = eb.backtest(policies(list(told["policies"])), eb.Job.read(ROOT / "examples" / "one-day.yaml"), prices,
                         billing="ec2-hourly", starts=4, seed=1)  # fmt: skip
     assert again.to_dict()["policies"] == told["policies"]
     assert "<!doctype html>" in (project.folder / "reports" / "report.html").read_text()[:20]

@@ -12,6 +12,7 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.protocol import Policy
+from ebbtide.policies.registry import policies
 
 C3B = eb.Market("aws", "us-east-1", "us-east-1b", "c3.xlarge")
 
@@ -78,7 +79,7 @@ def test_reactives_max_price_is_a_multiple_of_on_demand_or_of_the_price() -> Non
 
 
 @pytest.mark.parametrize(
-    "policy", eb.policies("on-demand,cheapest-spot,fastest-spot,reactive"), ids=lambda p: p.name
+    "policy", policies("on-demand,cheapest-spot,fastest-spot,reactive"), ids=lambda p: p.name
 )
 def test_a_job_gets_as_many_machines_as_it_wants(policy: Policy) -> None:
     outcome = replay(policy, [job(machines=3)], history({C3: [(0, 0.06)]}))
@@ -87,8 +88,8 @@ def test_a_job_gets_as_many_machines_as_it_wants(policy: Policy) -> None:
 
 
 def test_policies_are_found_by_name() -> None:
-    assert [policy.name for policy in eb.policies("reactive, on-demand")] == ["reactive", "on-demand"]
-    assert all(isinstance(policy, Policy) for policy in eb.policies(["cheapest-spot"]))
+    assert [policy.name for policy in policies("reactive, on-demand")] == ["reactive", "on-demand"]
+    assert all(isinstance(policy, Policy) for policy in policies(["cheapest-spot"]))
     for bad in ("reactiv", "", "reactive,reactive"):
         with pytest.raises(InputError, match="known: .*cheapest-spot"):
-            eb.policies(bad)
+            policies(bad)

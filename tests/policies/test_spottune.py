@@ -15,6 +15,7 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.offers import StepCost
+from ebbtide.policies.registry import policies
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.policies.step_times import ObservedStepTimes
 from ebbtide.revocation.forecasts import Foresight, Never, PastFrequency
@@ -161,7 +162,7 @@ def test_every_step_is_run_once_in_the_winning_history(seed: int) -> None:
 
 
 def test_it_is_found_by_name() -> None:
-    names = [policy.name for policy in eb.policies("spottune,spottune-full,spottune-bid")]
+    names = [policy.name for policy in policies("spottune,spottune-full,spottune-bid")]
     assert names == ["spottune", "spottune-full", "spottune-bid"]
     assert eb.SpotTune is SpotTune
 

@@ -7,12 +7,13 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.experiments.record import Record
+from ebbtide.policies.registry import policies
 from ebbtide.report.html import render, write_report
 
 
 @pytest.fixture(scope="module")
 def record(one_day: eb.Job) -> Record:
-    return eb.backtest(eb.policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=4).record()
+    return eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=4).record()
 
 
 def test_the_report_is_one_page_that_needs_no_network(record: Record, tmp_path: Path) -> None:

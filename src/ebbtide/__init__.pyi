@@ -1,0 +1,34 @@
+from .errors import InputError as InputError
+from .execution.outcome import Outcome as Outcome
+from .execution.run import run as run
+from .experiments.backtest import backtest as backtest
+from .experiments.planning import plan as plan
+from .experiments.result import BacktestResult as BacktestResult
+from .learning_curves.fit import fit_curve as fit_curve
+from .learning_curves.predictions import CurvePrediction as CurvePrediction
+from .market.availability import Availability as Availability
+from .market.billing import PRESETS as PRESETS
+from .market.billing import Billing as Billing
+from .market.billing import billing_preset as billing_preset
+from .market.catalogue import Catalogue as Catalogue
+from .market.catalogue import default_catalogue as default_catalogue
+from .market.generator import MarketProfile as MarketProfile
+from .market.generator import generate_prices as generate_prices
+from .market.ingestion import ingest_ec2 as ingest_ec2
+from .market.ingestion import ingest_files as ingest_files
+from .market.markets import Market as Market
+from .market.prices import PriceHistory as PriceHistory
+from .policies.baselines import CheapestSpot as CheapestSpot
+from .policies.baselines import FastestSpot as FastestSpot
+from .policies.baselines import OnDemand as OnDemand
+from .policies.baselines import Reactive as Reactive
+from .policies.budget import WithinBudget as WithinBudget
+from .policies.deepspotcloud import DeepSpotCloud as DeepSpotCloud
+from .policies.dynamic_pricing import DynamicPricing as DynamicPricing
+from .policies.protocol import Policy as Policy
+from .policies.registry import policy as policy
+from .policies.spottune import SpotTune as SpotTune
+from .workloads.job import Job as Job
+from .workloads.sweep import Sweep as Sweep
+
+__version__: str
