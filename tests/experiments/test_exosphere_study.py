@@ -74,8 +74,9 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     assert set(rows) == IDS
     assert rows["saving_vs_on_demand"]["ours"] > 0.8
     assert rows["risk_vs_best_greedy"]["ours"] < 0.1
-    # The cheapest market of 2015's thirteen is the steadiest, too: there is nothing to gain on it.
-    assert 0.9 < rows["risk_vs_lowest_cost_fleet"]["ours"] <= 1.0
+    # A fleet takes what is cheapest when it is asked for, and that is seldom the steadiest market, which saves most.
+    assert rows["risk_vs_lowest_cost_fleet"]["ours"] < 0.1
+    assert "known in hindsight, 0.99" in rows["risk_vs_lowest_cost_fleet"]["note"]
     # Prices leap: next to no revocation is told of by a price that comes near the bid.
     assert content["tables"]["soft_signals"]["0.5"]["warned_of"] < 0.1
     assert (tmp_path / "e.html").stat().st_size > 100_000

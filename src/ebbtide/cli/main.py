@@ -11,6 +11,7 @@ from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.cookbook import cookbook_app
 from ebbtide.cli.curves import curves_app
 from ebbtide.cli.planning import plan_command
+from ebbtide.cli.portfolio import portfolio_command
 from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.reproducing import reproduce_app
@@ -34,6 +35,7 @@ app.command("describe")(describe_command)
 app.command("watch")(watch_command)
 app.command("recommend")(recommend_command)
 app.command("plan")(plan_command)
+app.command("portfolio")(portfolio_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")

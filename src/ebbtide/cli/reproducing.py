@@ -17,6 +17,7 @@ from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.experiments.reproduction import Reproduction
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import DAY_S
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -26,6 +27,7 @@ reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's eval
 # With --quick.
 _FEW_STARTS = 3
 _FEW_MOVES = 20
+_RARELY_S = 2 * DAY_S
 _FEW_TRACES = 4_000
 
 
@@ -224,7 +226,7 @@ def exosphere_command(
         list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help=f"Markets are lost at {_FEW_STARTS} moments.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Few starts, and {_FEW_STARTS} losses.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 3, 4 and 7 to 12 there.")
@@ -237,14 +239,22 @@ def exosphere_command(
     """
     from ebbtide.experiments.exosphere_figures import exosphere_figure
     from ebbtide.experiments.exosphere_reproduction import reproduce_exosphere
+    from ebbtide.experiments.mpi_study import EVERY_S
     from ebbtide.experiments.reproduction import sha256_of
 
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
     regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
     files = sha256_of([prices, *(region or ())])
-    draws = _FEW_STARTS if quick else 20
-    result = reproduce_exosphere(history, regions, catalogue, inputs=files, draws=draws, seed=seed)
+    result = reproduce_exosphere(
+        history,
+        regions,
+        catalogue,
+        inputs=files,
+        draws=_FEW_STARTS if quick else 20,
+        starts_every_s=_RARELY_S if quick else EVERY_S,
+        seed=seed,
+    )
     _tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))
 
 

@@ -12,7 +12,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.candidates import Candidates, assess
+from ebbtide.policies.exosphere.candidates import Candidates, assess, settled_s
 from ebbtide.policies.exosphere.portfolio import (
     Portfolio,
     best_portfolio,
@@ -25,7 +25,7 @@ from ebbtide.policies.exosphere.risk import (
     with_unseen,
 )
 from ebbtide.policies.exosphere.solving import solve_portfolio
-from ebbtide.utc import DAY_S
+from ebbtide.utc import DAY_S, HOUR_S
 
 # Portfolios are as cheap as a rival if they save no less than so much below it, of the on-demand price.
 ABOUT = 0.01
@@ -35,8 +35,6 @@ ALPHAS = tuple(float(alpha) for alpha in np.round(np.logspace(-4, 4, 33), 10))
 # The aversion of an application that says nothing of it.
 MEDIUM_ALPHA = 1.0
 
-# Markets that begin this soon count as there from the start; one day is needed to fit anything.
-_SETTLING_S = 3 * DAY_S
 _FIT_SHARE = 0.6
 
 # Rounding.
@@ -65,8 +63,9 @@ class PortfolioStudy:
         split_s: Where the later part begins.
         frontier: By aversion to risk.
         greedy: By number of markets.
-        lowest_cost: All in the market whose cores cost least in the mean: Spot Fleet's lowest price, which is by
-            unit of capacity.
+        lowest_cost: Spot Fleet's lowest price: all in the market whose cores cost least when the fleet is asked for;
+            the mean over times to ask. Its weights are how often which market is that.
+        lowest_cost_later: The same in the rest.
     """
 
     fitted: Judged
@@ -75,6 +74,7 @@ class PortfolioStudy:
     frontier: Mapping[float, Portfolio]
     greedy: Mapping[int, Portfolio]
     lowest_cost: Portfolio
+    lowest_cost_later: Portfolio
 
     @property
     def medium(self) -> Portfolio:
@@ -102,6 +102,12 @@ class PortfolioStudy:
         later, of_rival = self.later.judge(ours.weights), self.later.judge(rival.weights)
         return _ratio(ours.risk, rival.risk), _ratio(later.risk, of_rival.risk)
 
+    def against_lowest_cost(self) -> tuple[float, float]:
+        """The same over Spot Fleet's lowest price, which is asked for at any time."""
+        ours = self.as_cheap_as(self.lowest_cost)
+        later = self.later.judge(ours.weights)
+        return _ratio(ours.risk, self.lowest_cost.risk), _ratio(later.risk, self.lowest_cost_later.risk)
+
     def best_greedy(self) -> Portfolio:
         """The greedy one of several markets against which portfolios gain least."""
         several = [portfolio for count, portfolio in self.greedy.items() if count > 1]
@@ -128,7 +134,7 @@ def portfolio_study(
     Raises:
         InputError: The record is too short.
     """
-    start_s = prices.start_s + min(_SETTLING_S, 0.1 * (prices.end_s - prices.start_s))
+    start_s = settled_s(prices.start_s, prices.end_s)
     split_s = start_s + _FIT_SHARE * (prices.end_s - start_s)
     if split_s - start_s < DAY_S:
         raise InputError("the record is too short to fit portfolios on; some days are needed")
@@ -151,7 +157,8 @@ def portfolio_study(
             for number in sorted(set(taken))
             if number <= count
         },
-        _lowest_cost(fitted, catalogue),
+        _lowest_cost(prices, fitted, catalogue, np.arange(start_s, split_s, HOUR_S)),
+        _lowest_cost(prices, later, catalogue, np.arange(split_s, prices.end_s, HOUR_S)),
     )
 
 
@@ -177,12 +184,16 @@ def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0, ro
     return min(seconds)
 
 
-def _lowest_cost(fitted: Judged, catalogue: Catalogue) -> Portfolio:
-    found = fitted.candidates
-    vcpus = np.array([catalogue.machine_of(market).vcpus for market in found.markets])
-    weights = np.zeros(len(vcpus))
-    weights[int((found.mean_usd / vcpus).argmin())] = 1.0
-    return fitted.judge(weights)
+def _lowest_cost(prices: PriceHistory, judged: Judged, catalogue: Catalogue, times_s: Floats) -> Portfolio:
+    """What Spot Fleet's lowest price takes at each of these times, in the mean: one market, never a mix."""
+    found = judged.candidates
+    by_core = np.array(
+        [prices[market].at_each(times_s) / catalogue.machine_of(market).vcpus for market in found.markets]
+    )
+    chosen = np.argmin(np.where(np.isnan(by_core), np.inf, by_core), axis=0)
+    shares: Floats = np.bincount(chosen, minlength=len(found.markets)) / len(times_s)
+    alone = judged.covariance.diagonal()
+    return Portfolio(found.markets, shares, float(shares @ found.returns), float(shares @ alone))
 
 
 def _judged(

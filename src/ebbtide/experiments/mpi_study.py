@@ -12,6 +12,7 @@ from ebbtide.execution.start_delay import StartDelay
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Mpi
@@ -22,21 +23,24 @@ from ebbtide.workloads.job import Job
 
 LENGTH_H = 4.0
 VCPUS = 40
+EVERY_S = 6 * HOUR_S
 
 # The high diversity that Figure 10 has beside a single market.
 _DIVERSE_ALPHA = 1e3
-_EVERY_S = 6 * HOUR_S
 _ROOM_S = 5 * 24 * HOUR_S
 _DELAY = StartDelay(20.0, 280.0)
 
 
-def mpi_study(prices: PriceHistory, split_s: float, catalogue: Catalogue) -> dict[str, dict[str, Any]]:
+def mpi_study(
+    prices: PriceHistory, split_s: float, catalogue: Catalogue, *, every_s: float = EVERY_S
+) -> dict[str, dict[str, Any]]:
     """Time over that of a run that loses nothing, less one, mean over starts on later days.
 
     Args:
         prices: The record.
         split_s: Where later days begin: the past before each start is what markets are chosen by.
         catalogue: List prices.
+        every_s: Between starts.
     """
     cores = Resources(VCPUS, 0.0)
     length_s = LENGTH_H * HOUR_S
@@ -46,10 +50,11 @@ def mpi_study(prices: PriceHistory, split_s: float, catalogue: Catalogue) -> dic
         "cost_now": ExoSphere((Mpi(cores),), selection=Selection.LOWEST_COST),
         "mttr_diverse": ExoSphere((Mpi(cores, length_s, alpha=_DIVERSE_ALPHA),)),
     }
-    return {name: _overhead(prices, policy, split_s, catalogue) for name, policy in policies.items()}
+    starts = np.arange(split_s, prices.end_s - _ROOM_S, every_s)
+    return {name: _overhead(prices, policy, starts, catalogue) for name, policy in policies.items()}
 
 
-def _overhead(prices: PriceHistory, policy: ExoSphere, split_s: float, catalogue: Catalogue) -> dict[str, Any]:
+def _overhead(prices: PriceHistory, policy: ExoSphere, starts: Floats, catalogue: Catalogue) -> dict[str, Any]:
     job = Job.parse(
         {
             "name": "mpi",
@@ -61,7 +66,6 @@ def _overhead(prices: PriceHistory, policy: ExoSphere, split_s: float, catalogue
         catalogue=catalogue,
     )
     scenario = Scenario((job,), prices, billing_preset("ec2-hourly"), delay=_DELAY, catalogue=catalogue)
-    starts = np.arange(split_s, prices.end_s - _ROOM_S, _EVERY_S)
     outcomes = [scenario.run(policy, start_s) for start_s in starts.tolist()]
     ended = [outcome.makespan_s / _unharmed_s(outcome, catalogue) for outcome in outcomes if outcome.finished]
     chosen = Counter(str(outcome.leases[0].market) for outcome in outcomes if outcome.leases)

@@ -62,7 +62,7 @@ def test_constraints_leave_those_that_live_long_enough() -> None:
     dear = candidates(history(a=(C3, [(0, 0.05), (6, 0.30)]), b=(M3, [(0, 0.01)])))
     assert dear.where(lambda _: True).markets == (M3,)
     # No revocation was seen, but no longer than a day was watched.
-    with pytest.raises(InputError, match="no market meets the constraints"):
+    with pytest.raises(InputError, match="none meets the constraints.* and live 25 h"):
         found.where(lambda _: True, least_mttr_s=25 * HOUR_S)
     with pytest.raises(InputError, match="span that markets are judged by is empty"):
         assess(history(a=(M3, [(0, 0.01)])), eb.default_catalogue().list_prices(START_S), START_S, START_S)

@@ -109,9 +109,9 @@ class Account:
     def told_s(self, time_s: float) -> None:
         self._values["told_s"] = time_s
 
-    def newly_lost(self, servers: Iterable[RentedServer]) -> list[RentedServer]:
-        """Of the servers that it had, those that are going or gone and were not told of."""
-        lost = [one for one in servers if one.is_leaving and one.lease_id not in self._values["lost"]]
+    def newly_lost(self, leaving: Iterable[RentedServer]) -> list[RentedServer]:
+        """Of servers that are going or gone, those that were not told of."""
+        lost = [server for server in leaving if server.lease_id not in self._values["lost"]]
         self._values["lost"] += [server.lease_id for server in lost]
         return lost
 

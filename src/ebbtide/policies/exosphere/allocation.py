@@ -127,7 +127,8 @@ def allocate(
             missing = missing.without(taken)
             all_taken[len(found)] = taken
             found.append(Server(market, machine.without(taken)))
-    surplus = max((1.0 - need / have for need, have in zip(asked, rented, strict=True) if have), default=0.0)
+    parts = [1.0 - need / have for need, have in zip(asked, rented, strict=True) if need > _ROUNDING]
+    surplus = max(parts, default=0.0)
     return Allocation(new, tuple(found), all_taken, surplus)
 
 

@@ -10,6 +10,11 @@ import numpy as np
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.utc import DAY_S, HOUR_S
+
+# Markets that begin this soon count as there from the start.
+_SETTLING_S = 3 * DAY_S
+_SETTLING_SHARE = 0.1
 
 Record = Mapping[Market, PriceSeries]
 ListPrice = Callable[[Market], float | None]
@@ -92,9 +97,10 @@ class Candidates:
         share = self.rented_s / self.watched_s
         kept = [place for place in kept if known_s[place] >= least_mttr_s and share[place] >= least_share]
         if not kept:
+            lives = f" and live {least_mttr_s / HOUR_S:g} h in the mean" if least_mttr_s else ""
             raise InputError(
-                f"no market meets the constraints, with a mean time to revocation of {least_mttr_s:g} s, and is "
-                f"to be had {least_share:.0%} of the time"
+                f"of {len(self.markets)} markets none meets the constraints; they must be to be had "
+                f"{least_share:.0%} of the time{lives}"
             )
         return self.take(kept)
 
@@ -103,6 +109,11 @@ class Candidates:
         chosen = np.array(list(places), dtype=np.int64)
         arrays = (getattr(self, field.name)[chosen] for field in fields(self)[1:])
         return Candidates(tuple(self.markets[place] for place in chosen.tolist()), *arrays)
+
+
+def settled_s(start_s: float, end_s: float) -> float:
+    """From when on a record tells of all markets that it begins with: their first prices come one by one."""
+    return start_s + min(_SETTLING_S, _SETTLING_SHARE * (end_s - start_s))
 
 
 def assess(

@@ -74,7 +74,7 @@ class ExoSphere:
         free = FreeList.in_memory(view.memory)
         for job in view.jobs:
             account = Account.in_memory(view.memory, job.job_id)
-            if not job.is_finished and self._concerns(view, account):
+            if not job.is_finished and self._concerns(view, job, account):
                 yield from self._serve(view, job, account, free)
         yield from self._free(view, free)
 
@@ -86,10 +86,18 @@ class ExoSphere:
             raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
         return self.applications[job.job_id]
 
-    def _concerns(self, view: View, account: Account) -> bool:
-        """Prices of markets that a cluster is not in change nothing for it."""
+    def _concerns(self, view: View, job: JobProgress, account: Account) -> bool:
+        """Prices of markets that a cluster is not in change nothing for it, nor does that a server has come."""
         held = {holding.market for holding in account.holdings}
-        return any(event.wake is not Wake.PRICE or event.market in held for event in view.events)
+        concerned = False
+        for event in view.events:
+            if event.wake is Wake.RUNNING:
+                lease = view.lease(event.lease_id)
+                if lease in job.leases and lease.lease_id not in account.servers:
+                    account.servers.append(lease.lease_id)
+            elif event.wake is not Wake.PRICE or event.market in held:
+                concerned = True
+        return concerned
 
     def _serve(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
         application = self.application(view, job)
@@ -127,7 +135,8 @@ class ExoSphere:
             account.begin(view.now_s)
             yield from application.begin(self._cluster(view, job, account))
             return
-        lost = account.newly_lost(_server(view, view.lease(lease_id)) for lease_id in account.servers)
+        leases = [view.lease(lease_id) for lease_id in account.servers]
+        lost = account.newly_lost([_server(view, lease) for lease in leases if _is_leaving(lease)])
         if lost:
             for server in lost:
                 account.wanted = account.wanted.without(server.resources)
@@ -291,11 +300,14 @@ def default_application(view: View, job: JobProgress) -> Application:
 
 def _server(view: View, lease: Lease) -> RentedServer:
     machine = view.machine(lease.market)
-    leaving = lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
     return RentedServer(
         lease.lease_id, lease.market, Resources(machine.vcpus, machine.memory_gib), view.price(lease.market),
-        lease.max_price_usd_per_hour, leaving,
+        lease.max_price_usd_per_hour, _is_leaving(lease),
     )  # fmt: skip
+
+
+def _is_leaving(lease: Lease) -> bool:
+    return lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
 
 
 def _short(view: View, market: Market, share: float, count: int, wanted: Resources) -> float:

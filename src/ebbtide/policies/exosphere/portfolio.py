@@ -45,7 +45,9 @@ class Portfolio:
 
     def mttr_s(self, candidates: Candidates) -> float:
         """Of a machine of it: revocations add up, by weight; infinity if none was seen."""
-        rate = float(self.weights @ (1.0 / candidates.mttr_s))
+        shares = self.shares
+        weights = np.array([shares.get(market, 0.0) for market in candidates.markets])
+        rate = float(weights @ (1.0 / candidates.mttr_s))
         return 1.0 / rate if rate else float("inf")
 
 

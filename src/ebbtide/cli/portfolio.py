@@ -1,0 +1,133 @@
+"""`ebbtide portfolio`: which markets to spread a cluster over, and how many machines in each."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.files import write_text
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import HOUR_S
+
+# Aversions of the frontier.
+_ALPHAS = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+
+def portfolio_command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices up to now.")],
+    vcpus: Annotated[float, typer.Option(min=0.0, help="Cores of the whole cluster.")] = 0.0,
+    memory_gib: Annotated[float, typer.Option("--memory-gib", min=0.0, help="Memory of the whole cluster.")] = 0.0,
+    alpha: Annotated[
+        float, typer.Option(min=0.0, help="Aversion to risk; 0: the one market that saves most.")
+    ] = 1.0,
+    covariance: Annotated[str, typer.Option(help="Of price, of revocation, or of both: hybrid.")] = "hybrid",
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="NAME", help="Only this instance type; again for more.")
+    ] = None,
+    least_mttr_h: Annotated[
+        float, typer.Option("--least-mttr-h", min=0.0, help="Only markets that live so many hours in the mean.")
+    ] = 0.0,
+    frontier: Annotated[bool, typer.Option("--frontier", help="Show several aversions to risk instead.")] = False,
+    start: FromOption = None,
+    end: ToOption = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write it there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Spread a cluster over markets: the most saving for the risk of losing machines of several at once.
+
+    ebbtide portfolio --prices prices.parquet --vcpus 120 --memory-gib 240 --alpha 1
+    """
+    from ebbtide.policies.exosphere.allocation import Resources, allocate
+    from ebbtide.policies.exosphere.candidates import assess, settled_s
+    from ebbtide.policies.exosphere.portfolio import Portfolio, PortfolioCache
+    from ebbtide.policies.exosphere.risk import COVARIANCES, Windows, with_unseen
+
+    if covariance not in COVARIANCES:
+        raise unknown_name("covariance", covariance, COVARIANCES)
+    catalogue = catalogue_with(instance_types)
+    history = windowed(PriceHistory.read(prices, catalogue), start, end)
+    start_s, end_s = settled_s(history.start_s, history.end_s), history.end_s
+    known = assess(history, catalogue.list_prices(end_s), start_s, end_s)
+    found = known.where(
+        lambda market: not types or market.instance_type in types, least_mttr_s=least_mttr_h * HOUR_S
+    )
+    measure, size = COVARIANCES[covariance]
+    windows = Windows.within(start_s, end_s)
+    cache = PortfolioCache(found, with_unseen(measure(history, found, windows), windows, size))
+    if frontier:
+        rows = [_summary(cache.get(one), found, one) for one in _ALPHAS]
+        _show(rows, f"{len(found.markets)} markets, by aversion to risk", json_path, {"frontier": rows})
+        return
+    wanted = Resources(vcpus, memory_gib)
+    if wanted.is_nothing:
+        raise InputError("the cluster is of nothing; give --vcpus, --memory-gib or both, or --frontier")
+    best: Portfolio = cache.get(alpha)
+    allocated = allocate(best.shares, wanted, catalogue.machine_of)
+    places = {market: place for place, market in enumerate(found.markets)}
+    markets: list[dict[str, Any]] = [
+        {
+            "market": str(market),
+            "share": share,
+            "machines": allocated.new.get(market, 0),
+            "bid_usd_per_hour": float(found.on_demand_usd[places[market]]),
+            "bid_is_list_price": bool(found.is_listed[places[market]]),
+            "saving": float(found.returns[places[market]]),
+            "saving_while_paid": float(found.returns_paid[places[market]]),
+            "mttr_h": _hours(float(found.mttr_s[places[market]])),
+        }
+        for market, share in best.shares.items()
+    ]
+    summary = _summary(best, found, alpha) | {"over_allocated": allocated.surplus}
+    title = f"{len(found.markets)} markets to choose from"
+    _show(markets, title, json_path, {"portfolio": summary, "markets": markets})
+    lives = "none of it was taken" if summary["mttr_h"] is None else f"a machine lives {summary['mttr_h']:.0f} h"
+    typer.echo(
+        f"saves {best.saving:.1%} of on demand, risk {best.risk:.3g}; in this record {lives}; "
+        f"{allocated.surplus:.0%} of what is rented is more than was asked for, since machines are whole"
+    )
+
+
+def _summary(portfolio: Any, found: Any, alpha: float) -> dict[str, Any]:
+    return {
+        "alpha": alpha,
+        "markets": len(portfolio.used),
+        "saving": portfolio.saving,
+        "risk": portfolio.risk,
+        "mttr_h": _hours(portfolio.mttr_s(found)),
+        "largest": str(next(iter(portfolio.used))),
+    }
+
+
+def _hours(seconds: float) -> float | None:
+    """None: never, as far as was seen."""
+    return seconds / HOUR_S if math.isfinite(seconds) else None
+
+
+def _show(rows: list[dict[str, Any]], title: str, json_path: Path | None, content: dict[str, Any]) -> None:
+    if json_path:
+        write_text(json_path, json.dumps(content, indent=2) + "\n")
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in rows[0]:
+        is_name = heading in ("market", "largest")
+        table.add_column(heading.replace("_", " "), justify="left" if is_name else "right")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    terminal().print(table)
+    if json_path:
+        typer.echo(f"wrote {json_path}")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "not seen to end"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
