@@ -63,8 +63,8 @@ class PortfolioStudy:
         split_s: Where the later part begins.
         frontier: By aversion to risk.
         greedy: By number of markets.
-        lowest_cost: Spot Fleet's lowest price: all in the market whose cores cost least when the fleet is asked for;
-            the mean over times to ask. Its weights are how often which market is that.
+        lowest_cost: Spot Fleet's lowest price: all in the market whose cores cost least when it is asked for; the
+            mean over times to ask. Its weights are how often which market is that.
         lowest_cost_later: The same in the rest.
     """
 
