@@ -16,6 +16,8 @@ LAYERS = [
     "learning_curves",
     "workloads",
     "policies",
+    "checkpoints",
+    "agent",
     "execution",
     "experiments",
     "report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ebbtide.errors import InputError
+from ebbtide.files import replacing
 
 _KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
 _PART = ".part"
@@ -25,6 +27,18 @@ class ObjectStore(Protocol):
 
     def put_once(self, key: str, content: bytes) -> bool:
         """Write an object, unless there is one of that key; whether it was written."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a file as an object, in place of one of that key if there is one."""
+        ...
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Read an object into a file.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
         ...
 
     def get(self, key: str) -> bytes:
@@ -104,6 +118,21 @@ class FolderStore:
         _sync_folder(path.parent)
         return True
 
+    def put_file(self, key: str, path: Path) -> None:
+        target = self._folder / checked_key(key)
+        with replacing(target) as temporary:
+            # By the kernel, where it can.
+            shutil.copyfile(path, temporary)
+        _sync_folder(target.parent)
+
+    def get_file(self, key: str, path: Path) -> None:
+        try:
+            shutil.copyfile(self._folder / checked_key(key), path)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
+            raise MissingObjectError(key) from None
+
     def get(self, key: str) -> bytes:
         try:
             return (self._folder / checked_key(key)).read_bytes()
@@ -114,10 +143,12 @@ class FolderStore:
         return (self._folder / checked_key(key)).is_file()
 
     def keys(self, prefix: str = "") -> Iterator[str]:
+        # Only the folder that the prefix names need be looked through.
+        folder = self._folder / prefix.rpartition("/")[0]
         found = (
             path.relative_to(self._folder).as_posix()
-            for path in self._folder.rglob("*")
-            if path.is_file() and not path.name.endswith(_PART)
+            for path in folder.rglob("*")
+            if not path.name.endswith(_PART) and path.is_file()
         )
         return iter(sorted(key for key in found if key.startswith(prefix)))
 
@@ -159,6 +190,25 @@ class S3Store:
                     continue
                 raise
             return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        from boto3.exceptions import S3UploadFailedError
+
+        try:
+            # In parts, several at a time, where it is large.
+            self._client.upload_file(str(path), self._bucket, self._prefix + checked_key(key))
+        except S3UploadFailedError as error:
+            raise OSError(str(error)) from error
+
+    def get_file(self, key: str, path: Path) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client.download_file(self._bucket, self._prefix + checked_key(key), str(path))
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                raise MissingObjectError(key) from None
+            raise
 
     def get(self, key: str) -> bytes:
         from botocore.exceptions import ClientError

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pandas as pd
-
 from ebbtide.errors import InputError
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 DAY_S = 86400.0
 
-Time = float | int | str | datetime | pd.Timestamp
+# Timestamps of pandas are datetimes.
+Time = float | int | str | datetime
 
 
 def to_epoch_s(time: Time) -> float:

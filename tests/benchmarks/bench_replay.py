@@ -13,6 +13,7 @@ from ebbtide.execution.engine import run_policy
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.policies.events import Wake
+from ebbtide.policies.registry import policies
 from ebbtide.utc import to_epoch_s
 
 BILLING = eb.billing_preset("ec2-hourly")
@@ -57,7 +58,7 @@ def test_the_backtest_of_the_documentation(benchmark, auction_2015: eb.PriceHist
     names = "on-demand,cheapest-spot,fastest-spot,reactive"
 
     def backtest() -> None:
-        eb.backtest(eb.policies(names), one_day, auction_2015, billing="ec2-hourly", starts=200, seed=1)
+        eb.backtest(policies(names), one_day, auction_2015, billing="ec2-hourly", starts=200, seed=1)
 
     benchmark.pedantic(backtest, rounds=5, warmup_rounds=1)
     began = time.perf_counter()

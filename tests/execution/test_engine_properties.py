@@ -13,13 +13,13 @@ from tests.execution.tick_simulation import simulate
 from tests.market.test_billing import recount
 from tests.markets import C3, R3, START_S
 
-import ebbtide as eb
 from ebbtide.execution.outcome import Outcome
 from ebbtide.market.billing import PRESETS, Ending
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.registry import policies
 from ebbtide.utc import to_epoch_s
 from ebbtide.workloads.job import Checkpointing, Coupling, Job
 
@@ -164,7 +164,7 @@ def test_the_engine_agrees_with_a_simulation_second_by_second(
 @pytest.mark.parametrize("start", ["2015-04-20T00:00:00Z", "2015-05-17T12:00:00Z", "2015-06-30T06:00:00Z"])
 def test_on_real_prices_too(auction_2015: PriceHistory, one_day: Job, start: str) -> None:
     start_s = to_epoch_s(start)
-    for policy in (*eb.policies("cheapest-spot,fastest-spot,reactive"), Reactive(max_price_ratio=0.2)):
+    for policy in (*policies("cheapest-spot,fastest-spot,reactive"), Reactive(max_price_ratio=0.2)):
         for billing in ("ec2-second", "ec2-hourly"):
             outcome = replay(policy, [one_day], auction_2015, billing, start_s=start_s)
             assert outcome.finished

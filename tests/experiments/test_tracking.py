@@ -8,12 +8,13 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.experiments.tracking import log_record
+from ebbtide.policies.registry import policies
 
 
 def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, one_day: eb.Job) -> None:
     from mlflow.tracking import MlflowClient
 
-    result = eb.backtest(eb.policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=3)
+    result = eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=3)
     uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
     note = tmp_path / "note.txt"
     note.write_text("kept")

@@ -1,0 +1,311 @@
+"""The agent's loop: what happens in other threads comes to one queue, and is dealt with one after the other."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.agent.mailbox import Letters, alive_lately
+from ebbtide.agent.metadata import Metadata, Notice
+from ebbtide.agent.outbox import Outbox
+from ebbtide.agent.timing import SavingTimes
+from ebbtide.agent.training import TrainingProcess
+from ebbtide.agent.uploads import Uploaded, Uploads
+from ebbtide.agent.work import Ending, Work
+from ebbtide.checkpoints.manifest import Manifest
+from ebbtide.checkpoints.store import CheckpointStore, CheckpointWriter
+from ebbtide.object_storage import object_store
+from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
+
+_LOGGER = logging.getLogger(__name__)
+
+# Exit codes: the machine goes on to be rented, or is to be ended.
+STAYS, ENDS_MACHINE = 0, 42
+
+_TICK_S = 0.05
+_TAIL_LINES = 30
+# One that does not leave is killed after so many times what saving needs, without a notice.
+_PATIENCE = 4.0
+_RETRY_S = 1.0
+
+
+class Agent:
+    """One machine's.
+
+    Args:
+        config: What it was told.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._objects = object_store(config.store)
+        self._folder = Path(config.folder)
+        self._orders = Letters(self._objects, config.machine, "orders")
+        self._outbox = Outbox(Letters(self._objects, config.machine, "reports"), config.report_s)
+        self._metadata = Metadata(config.metadata_url)
+        self._happened: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
+        self._work: Work | None = None
+        self._next: Assignment | None = None
+        self._taken_at_s = math.inf
+        self._notice = Notice()
+        self._alive_s = time.monotonic()
+        self._code: int | None = None
+        self._closing = threading.Event()
+
+    def run(self) -> int:
+        """Until told to end, or the machine is; returns the exit code."""
+        signal.signal(signal.SIGTERM, lambda *_: self._happened.put(lambda: self._end(STAYS)))
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        self._outbox.put({"type": "up"})
+        for watch, every_s in ((self._watch_orders, self._config.poll_s),
+                               (self._watch_metadata, self._config.notice_poll_s),
+                               (self._watch_controller, max(self._config.poll_s, 1.0))):  # fmt: skip
+            threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
+        while self._code is None or self._work is not None:
+            try:
+                happened = self._happened.get(timeout=_TICK_S)
+            except queue.Empty:
+                pass
+            else:
+                happened()
+            self._tick()
+        self._closing.set()
+        self._outbox.put({"type": "down"})
+        self._outbox.close()
+        return self._code
+
+    # What is watched, in threads of their own.
+
+    def _repeat(self, watch: Callable[[], None], every_s: float) -> None:
+        while not self._closing.is_set():
+            try:
+                watch()
+            except Exception as error:
+                _LOGGER.warning("%s", error)
+            self._closing.wait(every_s)
+
+    def _watch_orders(self) -> None:
+        for order in self._orders.new():
+            self._happened.put(lambda order=order: self._ordered(order))  # type: ignore[misc]
+
+    def _watch_metadata(self) -> None:
+        notice = self._metadata.notice()
+        if notice != self._notice:
+            self._happened.put(lambda: self._noticed(notice))
+
+    def _watch_controller(self) -> None:
+        if alive_lately(self._objects, self._config.run, time.time()):
+            self._alive_s = time.monotonic()
+
+    # What happens.
+
+    def _ordered(self, order: Mapping[str, Any]) -> None:
+        work = self._work
+        match order["type"]:
+            case "train":
+                self._next = Assignment.decode(order["assignment"])
+                if work is None:
+                    self._begin()
+                elif work.assignment.attempt != self._next.attempt:
+                    work.ask_to_leave()
+            case "save" if work is not None:
+                work.ask_to_save()
+            case "leave":
+                attempt = order.get("attempt")
+                if self._next is not None and attempt in (None, self._next.attempt):
+                    self._next = None
+                if work is not None and attempt in (None, work.assignment.attempt):
+                    work.ask_to_leave()
+            case "end":
+                self._end(ENDS_MACHINE)
+
+    def _end(self, code: int) -> None:
+        self._code, self._next = code, None
+        if self._work is not None:
+            self._work.ask_to_leave()
+
+    def _noticed(self, notice: Notice) -> None:
+        before, self._notice = self._notice, notice
+        if notice.rebalance and not before.rebalance:
+            # A likelihood: what to do about it is for the policy to say.
+            self._outbox.put({"type": "rebalance"})
+        if notice.taken_at_s is not None and before.taken_at_s is None:
+            left_s = notice.taken_at_s - time.time()
+            self._taken_at_s = time.monotonic() + left_s
+            self._outbox.put({"type": "notice", "taken_at_s": notice.taken_at_s})
+            if self._work is not None and not self._times.is_known:
+                # How long saving takes is not known: now there is time to find out.
+                self._work.ask_to_save()
+
+    def _begin(self) -> None:
+        """Take on the next assignment: fetch its newest checkpoint, and train."""
+        assert self._next is not None
+        assignment, self._next = self._next, None
+        folder = self._folder / f"{assignment.trial_id}-{assignment.attempt}"
+        self._work = work = Work(assignment, folder / "checkpoints", time.monotonic(), self._times)
+        threading.Thread(target=self._restore, args=(work,), daemon=True).start()
+
+    def _restore(self, work: Work) -> None:
+        """In a thread of its own, until storage answers or nobody waits any more."""
+        store = CheckpointStore(self._objects, work.assignment.trial_id)
+        while not work.over:
+            try:
+                writer = store.begin_writing(self._config.machine)
+                manifest = store.restore(work.folder)
+            except Exception as error:
+                _LOGGER.warning("trial %s is not restored yet: %s", work.assignment.trial_id, error)
+                time.sleep(_RETRY_S)
+                continue
+            self._happened.put(partial(self._restored, work, writer, manifest))
+            return
+
+    def _restored(self, work: Work, writer: CheckpointWriter, manifest: Manifest | None) -> None:
+        if work.over or work is not self._work:
+            return
+        if manifest is not None:
+            work.restored, work.step = manifest.number, manifest.step
+            work.written = work.stored = manifest.step
+        self._tell(work, "restored", step=work.step, number=work.restored)
+        if work.asked_to_leave_s is not None:
+            return
+        work.folder.mkdir(parents=True, exist_ok=True)
+        work.uploads = Uploads(
+            writer, work.folder, work.assignment.keep,
+            lambda found: self._happened.put(lambda: self._uploaded(work, found)),
+        )  # fmt: skip
+        assignment = work.assignment
+        environment = {
+            **assignment.environment,
+            TRIAL_ID: assignment.trial_id,
+            CHECKPOINT_DIR: str(work.folder),
+            MAX_STEPS: str(assignment.max_steps),
+            AGENT: "1",
+        }
+        arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
+        try:
+            work.process = TrainingProcess(
+                arguments, environment, work.folder.parent,
+                lambda line: self._happened.put(lambda: self._heard(work, line)),
+            )  # fmt: skip
+        except OSError as error:
+            self._failed_to_start(work, str(error))
+
+    def _failed_to_start(self, work: Work, problem: str) -> None:
+        self._close(work)
+        self._tell(work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem])
+
+    def _heard(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
+        if line is None:
+            self._exited(work)
+        elif isinstance(line, str):
+            work.tail = [*work.tail, line][-_TAIL_LINES:]
+            self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
+        else:
+            self._told(work, line)
+
+    def _told(self, work: Work, line: Mapping[str, Any]) -> None:
+        """A line of JSON: what it does not know of it leaves alone."""
+        if "api" in line:
+            work.has_api = True
+        step = line.get("step", line.get("started"))
+        if isinstance(step, int):
+            work.step = max(work.step, step)
+            told: dict[str, Any] = {"step": work.step}
+            metric = line.get(work.assignment.metric)
+            if isinstance(metric, int | float):
+                told |= {"at": step, "metric": float(metric)}
+            self._tell(work, "step", urgent=False, **told)
+        if isinstance(line.get("saved"), int):
+            work.written = int(line["saved"])
+            work.step = max(work.step, work.written)
+            if "save_s" in line:
+                self._times.saved(float(line["save_s"]))
+            if work.uploads is not None:
+                folder = line.get("folder", "")
+                work.uploads.add(folder if isinstance(folder, str) else "", work.written)
+        if "finished" in line:
+            work.finished = True
+
+    def _exited(self, work: Work) -> None:
+        plain = not work.has_api
+        if plain and work.uploads is not None and not work.superseded and any(work.folder.iterdir()):
+            # Its folder is whole now, whatever it told.
+            done = work.process is not None and work.process.exit_code == 0 and work.asked_to_leave_s is None
+            work.step = work.assignment.max_steps if done else work.step
+            work.uploads.add("", work.step)
+            work.written = work.step
+
+    def _uploaded(self, work: Work, found: Uploaded) -> None:
+        if found.manifest is None:
+            work.superseded = True
+            if work.process is not None:
+                work.process.kill()
+            return
+        self._times.uploaded(found.seconds)
+        work.stored = max(work.stored, found.step)
+        stored = found.manifest
+        self._tell(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
+
+    # What time brings.
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._alive_s > self._config.controller_limit_s and self._code is None:
+            _LOGGER.warning("no sign of the controller for %g s: this machine ends", now_s - self._alive_s)
+            self._outbox.put({"type": "stranded"})
+            self._end(ENDS_MACHINE)
+        work = self._work
+        if work is None:
+            return
+        if work.is_running:
+            self._save_in_time(work, now_s)
+        elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(work):
+            self._conclude(work)
+
+    def _save_in_time(self, work: Work, now_s: float) -> None:
+        if now_s >= self._taken_at_s - self._times.needed_s:
+            work.ask_to_leave()
+        if work.asked_to_leave_s is not None:
+            patience_s = _PATIENCE * self._times.needed_s
+            if math.isinf(self._taken_at_s) and now_s > work.asked_to_leave_s + patience_s and work.process:
+                _LOGGER.warning("trial %s does not leave; it is killed", work.assignment.trial_id)
+                work.process.kill()
+        elif now_s - work.saved_s >= self._times.interval_s(work.assignment.mttr_s):
+            work.ask_to_save()
+
+    def _is_quiet(self, work: Work) -> bool:
+        """Whether nothing of it is under way: no line unheard, no upload."""
+        return self._happened.empty() and (work.uploads is None or not work.uploads.is_busy)
+
+    def _conclude(self, work: Work) -> None:
+        ending = work.ending()
+        self._close(work)
+        code = work.process.exit_code if work.process is not None else None
+        step = work.stored if ending is Ending.LEFT else work.step
+        self._tell(work, ending, step=step, number=work.restored, code=code, tail=work.tail)
+        if self._next is not None and self._code is None:
+            self._begin()
+
+    def _close(self, work: Work) -> None:
+        work.over = True
+        if work.uploads is not None:
+            work.uploads.close()
+        if work is self._work:
+            self._work = None
+        shutil.rmtree(work.folder.parent, ignore_errors=True)
+
+    def _tell(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
+        about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
+        self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)

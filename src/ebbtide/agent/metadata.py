@@ -1,0 +1,73 @@
+"""Instance metadata as EC2 has it (IMDSv2): whether the machine will be taken, or may be."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+
+from ebbtide.utc import to_epoch_s
+
+EC2_URL = "http://169.254.169.254"
+
+_TOKEN_S = 21_600
+_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the metadata say.
+
+    Attributes:
+        taken_at_s: When the machine will be taken, seconds since 1970; None: nothing is said.
+        rebalance: Whether it is recommended to move: a likelihood, not a command.
+    """
+
+    taken_at_s: float | None = None
+    rebalance: bool = False
+
+
+class Metadata:
+    """Asks an endpoint.
+
+    Args:
+        url: Where it is: EC2's own, or one for tests.
+    """
+
+    def __init__(self, url: str = EC2_URL) -> None:
+        self._url = url.rstrip("/")
+        self._token: str | None = None
+
+    def notice(self) -> Notice:
+        """What it says now.
+
+        Raises:
+            OSError: It does not answer.
+        """
+        action = self._get("spot/instance-action")
+        rebalance = self._get("events/recommendations/rebalance")
+        taken_at_s = to_epoch_s(json.loads(action)["time"]) if action else None
+        return Notice(taken_at_s, rebalance is not None)
+
+    def _get(self, path: str) -> str | None:
+        """None: there is no such thing now."""
+        for _ in range(2):
+            if self._token is None:
+                asked = self._request("PUT", "api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)})
+                self._token = asked
+            try:
+                return self._request("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    return None
+                if error.code != 401:
+                    raise
+                self._token = None  # it has run out
+        raise OSError("instance metadata refuse our token")
+
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
+        request = urllib.request.Request(f"{self._url}/latest/{path}", method=method, headers=headers)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            content: bytes = answer.read()
+        return content.decode()

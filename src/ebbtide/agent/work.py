@@ -1,0 +1,95 @@
+"""One assignment on this machine: restored, trained, saved, ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.timing import SavingTimes
+from ebbtide.agent.training import TrainingProcess
+from ebbtide.agent.uploads import Uploads
+
+
+class Ending(StrEnum):
+    """How an assignment ended here."""
+
+    FINISHED = "finished"  # all steps, saved
+    LEFT = "left"  # asked to, saved as far as it could be
+    FAILED = "failed"  # of itself
+    SUPERSEDED = "superseded"  # another machine has the trial
+
+
+@dataclass(eq=False)
+class Work:
+    """An assignment under way.
+
+    Attributes:
+        assignment: What is to be trained.
+        folder: Where its checkpoints are written here.
+        began_s: When it was taken on; monotonic, as all times here.
+        times: How long saving takes.
+        process: None: it is not started yet, or never will be.
+        uploads: None: nothing is restored yet.
+        restored: Number of the checkpoint that it went on from; 0: from the beginning.
+        step: Done, as told.
+        written: Step of the newest checkpoint on this machine.
+        stored: Step of the newest checkpoint in storage.
+        has_api: The program uses `ebbtide.trial`, and saves when asked to.
+        asked_to_leave_s: When it was; None: it was not.
+        saved_s: When it was last asked to save, or began.
+        finished: It said that it has done all.
+        superseded: Another has the trial.
+        tail: The last lines that it printed.
+    """
+
+    assignment: Assignment
+    folder: Path
+    began_s: float
+    times: SavingTimes
+    process: TrainingProcess | None = None
+    uploads: Uploads | None = None
+    restored: int = 0
+    step: int = 0
+    written: int = 0
+    stored: int = 0
+    has_api: bool = False
+    asked_to_leave_s: float | None = None
+    saved_s: float = field(default_factory=time.monotonic)
+    finished: bool = False
+    superseded: bool = False
+    over: bool = False
+    tail: list[str] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program runs."""
+        return self.process is not None and self.process.exit_code is None
+
+    def ask_to_leave(self) -> None:
+        """Once."""
+        if self.asked_to_leave_s is None:
+            self.asked_to_leave_s = time.monotonic()
+            if self.process is not None:
+                self.process.ask_to_leave()
+
+    def ask_to_save(self) -> None:
+        """If it can."""
+        self.saved_s = time.monotonic()
+        # At its end a program hears no signal any more, and would die of it.
+        if self.has_api and not self.finished and self.is_running and self.process is not None:
+            self.process.ask_to_save()
+
+    def ending(self) -> Ending:
+        """How it ended, now that it has."""
+        code = self.process.exit_code if self.process is not None else 0
+        if self.superseded:
+            return Ending.SUPERSEDED
+        if self.finished:
+            return Ending.FINISHED
+        if self.asked_to_leave_s is not None:
+            return Ending.LEFT
+        # A program that knows nothing of us has done all it had to when it ends without an error.
+        return Ending.FINISHED if code == 0 and not self.has_api else Ending.FAILED
