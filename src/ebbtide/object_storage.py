@@ -22,8 +22,12 @@ class MissingObjectError(KeyError):
     """There is no object of that key."""
 
 
+class StorageError(OSError):
+    """Storage does not answer, or not as it should: to be tried again."""
+
+
 class ObjectStore(Protocol):
-    """Objects by key: names with slashes between them."""
+    """Objects by key: names with slashes between them. All methods may raise `OSError`."""
 
     def put_once(self, key: str, content: bytes) -> bool:
         """Write an object, unless there is one of that key; whether it was written."""
@@ -175,74 +179,88 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
 
     def put_once(self, key: str, content: bytes) -> bool:
-        from botocore.exceptions import ClientError
-
         where = self._where(key)
         while True:
             try:
-                self._client.put_object(**where, Body=content, IfNoneMatch="*")
-            except ClientError as error:
-                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-                if status == 412:
+                self._ask("put_object", **where, Body=content, IfNoneMatch="*")
+            except _Refused as refused:
+                if refused.status == 412:
                     return False
-                if status == 409:
+                if refused.status == 409:
                     # Another is writing it at this moment: whether it succeeds is soon known.
                     continue
                 raise
             return True
 
     def put_file(self, key: str, path: Path) -> None:
-        from boto3.exceptions import S3UploadFailedError
-
-        try:
-            # In parts, several at a time, where it is large.
-            self._client.upload_file(str(path), self._bucket, self._prefix + checked_key(key))
-        except S3UploadFailedError as error:
-            raise OSError(str(error)) from error
+        # In parts, several at a time, where it is large.
+        self._ask("upload_file", str(path), self._bucket, self._prefix + checked_key(key))
 
     def get_file(self, key: str, path: Path) -> None:
-        from botocore.exceptions import ClientError
-
         try:
-            self._client.download_file(self._bucket, self._prefix + checked_key(key), str(path))
-        except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
-                raise MissingObjectError(key) from None
-            raise
+            self._ask("download_file", self._bucket, self._prefix + checked_key(key), str(path))
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
 
     def get(self, key: str) -> bytes:
-        from botocore.exceptions import ClientError
+        from botocore.exceptions import BotoCoreError
 
         try:
-            content: bytes = self._client.get_object(**self._where(key))["Body"].read()
-        except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
-                raise MissingObjectError(key) from None
-            raise
+            content: bytes = self._ask("get_object", **self._where(key))["Body"].read()
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
+        except BotoCoreError as error:
+            raise StorageError(f"{key} is not read: {error}") from error
         return content
 
     def has(self, key: str) -> bool:
-        from botocore.exceptions import ClientError
-
         try:
-            self._client.head_object(**self._where(key))
-        except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+            self._ask("head_object", **self._where(key))
+        except _Refused as refused:
+            if refused.status == 404:
                 return False
             raise
         return True
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        pages = self._client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix):
+        after: dict[str, str] = {}
+        while True:
+            page = self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
             for entry in page.get("Contents", ()):
                 yield entry["Key"].removeprefix(self._prefix)
+            if not page.get("IsTruncated"):
+                return
+            after = {"ContinuationToken": page["NextContinuationToken"]}
 
     def delete(self, key: str) -> None:
-        self._client.delete_object(**self._where(key))
+        self._ask("delete_object", **self._where(key))
+
+    def _ask(self, method: str, *arguments: Any, **given: Any) -> Any:
+        """Call the client; what it raises becomes ours."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return getattr(self._client, method)(*arguments, **given)
+        except ClientError as error:
+            raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
+        except (BotoCoreError, Boto3Error) as error:
+            raise StorageError(str(error)) from error
 
     def _where(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
+
+
+class _Refused(StorageError):
+    """S3 said no."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+    def as_missing(self, key: str) -> Exception:
+        """Missing, if that is what it is."""
+        return MissingObjectError(key) if self.status == 404 else self
 
 
 def _sync_folder(folder: Path) -> None:

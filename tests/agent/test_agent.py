@@ -66,7 +66,7 @@ class Machine:
         self.sent += 1
         assert self.orders.write(self.sent, [order])
 
-    def train(self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 0, **options: Any) -> None:
+    def train(self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 1, **options: Any) -> None:
         command = (sys.executable, *map(str, arguments))
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
         self.order(type="train", assignment=assignment.encode())
@@ -136,7 +136,7 @@ def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(machine: Machine, 
     machine.close()
     metadata.taken_at_s = None
     other = Machine(tmp_path, metadata, machine="m-2")
-    other.train(PROGRAM, "--steps", 60, attempt=1, steps=60)
+    other.train(PROGRAM, "--steps", 60, attempt=2, steps=60)
     assert other.until("restored")["step"] == left["step"]
     other.close()
 
@@ -161,15 +161,15 @@ def test_a_notice_in_the_warm_up_costs_nothing(machine: Machine, metadata: Metad
 def test_any_command_works_by_its_folder(machine: Machine) -> None:
     machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150)
     machine.until("step", step=20)
-    machine.order(type="leave", attempt=0)
+    machine.order(type="leave", attempt=1)
     left = machine.until("left")
     assert 20 <= left["step"] < 150
     assert any(told.get("log") == "a line for people" for told in machine.told)
-    machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150, attempt=1)
+    machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150, attempt=2)
     restored = machine.until("restored")
     assert restored["step"] == left["step"]
     assert machine.until("finished")["step"] == 150
-    steps = [told["step"] for told in machine.told if told["type"] == "step" and told["attempt"] == 1]
+    steps = [told["step"] for told in machine.told if told["type"] == "step" and told["attempt"] == 2]
     assert steps[0] > left["step"]
 
 
@@ -178,9 +178,9 @@ def test_training_that_fails_is_told_apart_and_its_last_lines_are_kept(machine: 
     failed = machine.until("failed")
     assert failed["code"] == 1
     assert "ValueError: a bad setting" in failed["tail"][-1]
-    machine.train("-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", attempt=1)
+    machine.train("-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", attempt=2)
     assert machine.until("failed")["code"] == -signal.SIGKILL
-    machine.order(type="train", assignment=Assignment("t-1", ("/no/such/program",), 1, "loss", attempt=2).encode())
+    machine.order(type="train", assignment=Assignment("t-1", ("/no/such/program",), 1, "loss", attempt=3).encode())
     assert machine.until("failed")["code"] == 127
 
 
@@ -195,7 +195,7 @@ def test_a_rebalance_recommendation_is_told_and_nothing_else(machine: Machine, m
 def test_another_assignment_takes_over_when_the_first_is_saved(machine: Machine) -> None:
     machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
     machine.until("step", step=5)
-    machine.train(PROGRAM, "--steps", 20, trial="t-2", steps=20, attempt=1)
+    machine.train(PROGRAM, "--steps", 20, trial="t-2", steps=20, attempt=2)
     assert machine.until("left")["trial"] == "t-1"
     assert machine.until("finished")["trial"] == "t-2"
 

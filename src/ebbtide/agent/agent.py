@@ -57,6 +57,7 @@ class Agent:
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
         self._work: Work | None = None
         self._next: Assignment | None = None
+        self._attempts: dict[str, int] = {}
         self._taken_at_s = math.inf
         self._notice = Notice()
         self._alive_s = time.monotonic()
@@ -97,8 +98,9 @@ class Agent:
             self._closing.wait(every_s)
 
     def _watch_orders(self) -> None:
-        for order in self._orders.new():
-            self._happened.put(lambda order=order: self._ordered(order))  # type: ignore[misc]
+        begins = self._orders.read == 0
+        for order in _in_force(list(self._orders.new())) if begins else self._orders.new():
+            self._happened.put(partial(self._ordered, order))
 
     def _watch_metadata(self) -> None:
         notice = self._metadata.notice()
@@ -115,10 +117,14 @@ class Agent:
         work = self._work
         match order["type"]:
             case "train":
-                self._next = Assignment.decode(order["assignment"])
+                assignment = Assignment.decode(order["assignment"])
+                if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
+                    return  # written twice
+                self._attempts[assignment.trial_id] = assignment.attempt
+                self._next = assignment
                 if work is None:
                     self._begin()
-                elif work.assignment.attempt != self._next.attempt:
+                else:
                     work.ask_to_leave()
             case "save" if work is not None:
                 work.ask_to_save()
@@ -162,6 +168,8 @@ class Agent:
         store = CheckpointStore(self._objects, work.assignment.trial_id)
         while not work.over:
             try:
+                for number in work.assignment.aside:
+                    store.set_aside(number, "training failed from it")
                 writer = store.begin_writing(self._config.machine)
                 manifest = store.restore(work.folder)
             except Exception as error:
@@ -196,7 +204,7 @@ class Agent:
         arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
         try:
             work.process = TrainingProcess(
-                arguments, environment, work.folder.parent,
+                arguments, environment, Path(assignment.cwd) if assignment.cwd else work.folder.parent,
                 lambda line: self._happened.put(lambda: self._heard(work, line)),
             )  # fmt: skip
         except OSError as error:
@@ -309,3 +317,14 @@ class Agent:
     def _tell(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
         about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
         self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)
+
+
+def _in_force(orders: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of all orders that a machine ever had, what an agent that begins has to obey: the last training, unless it
+    is over, and whatever came after it."""
+    last = max((place for place, order in enumerate(orders) if order["type"] == "train"), default=None)
+    if last is None:
+        return orders
+    attempt, rest = orders[last]["assignment"]["attempt"], orders[last + 1 :]
+    over = any(order["type"] == "leave" and order.get("attempt") in (None, attempt) for order in rest)
+    return rest if over else [orders[last], *rest]

@@ -73,6 +73,8 @@ class Assignment:
         environment: More variables.
         mttr_s: How long machines of this market live in the mean: how often to save follows from it.
         keep: How many checkpoints stay.
+        aside: Numbers of checkpoints that training fails from: not to be gone on from.
+        cwd: Where the program runs; empty: in a folder of its own.
         attempt: Counted by the controller; told back, so that an answer is known to be to this.
     """
 
@@ -83,13 +85,15 @@ class Assignment:
     environment: Mapping[str, str] = field(default_factory=dict)
     mttr_s: float = 6 * 3600.0
     keep: int = 2
+    aside: tuple[int, ...] = ()
+    cwd: str = ""
     attempt: int = 0
 
     def encode(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self) | {"arguments": list(self.arguments)}
+        return asdict(self) | {"arguments": list(self.arguments), "aside": list(self.aside)}
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Assignment:
         """From what `encode` gave."""
-        return cls(**{**content, "arguments": tuple(content["arguments"])})
+        return cls(**{**content, "arguments": tuple(content["arguments"]), "aside": tuple(content["aside"])})

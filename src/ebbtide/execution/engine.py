@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -52,6 +52,7 @@ class Engine:
         egress: What data cost that leave a region.
         seed: Of the policy's random numbers.
         record: Keep a timeline.
+        keep: Called before anything is waited for: what is lost with this process from then on can be had again.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Engine:
         egress: EgressPrices | None = None,
         seed: int = 0,
         record: bool = False,
+        keep: Callable[[Engine], None] | None = None,
     ) -> None:
         self.policy = policy
         self.billing = billing
@@ -90,20 +92,27 @@ class Engine:
         self._rates: dict[tuple[int, str, str], float] = {}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
+        self._keep = keep
+        self._started_s: float | None = None
 
     def run(self) -> Outcome:
-        """Run to the end of the last job, or of the provider's time."""
-        start_s = self._provider.now_s
+        """Run to the end of the last job, or of the provider's time; go on, where a snapshot was taken on."""
+        goes_on = self._started_s is not None
+        start_s = self._provider.now_s if self._started_s is None else self._started_s
+        self._started_s = start_s
         self._provider.start(self.jobs, watch_prices=Wake.PRICE in self._wakes)
         try:
-            self._ask([Event(Wake.START, start_s)])
+            self._ask([Event(Wake.TIMER if goes_on else Wake.START, self.now_s)])
             decided_at, decided = start_s, 0
             while self._unfinished and not (self._gave_up and not self._open):
+                if self._keep is not None:
+                    self._keep(self)
                 events = self._next_events()
                 if events is None:
                     break
                 wanted = [event for event in events if event.wake in self._wakes]
-                if wanted:
+                # Once a run is given up, nobody is to rent for it any more.
+                if wanted and not self._gave_up:
                     now_s = self.now_s
                     decided = decided + 1 if now_s == decided_at else 0
                     decided_at = now_s
@@ -216,7 +225,9 @@ class Engine:
                 self._open.pop(lease.lease_id, None)
                 self._forget(lease)
             elif wake is Wake.ENDED:
-                self._settle(lease, Ending.REVOKED)
+                # A machine may have ended itself; that is no revocation.
+                released = lease.state is LeaseState.RELEASED
+                self._settle(lease, Ending.RELEASED if released else Ending.REVOKED)
         elif wake is Wake.FINISHED:
             self._job_done(event.job_id)
         if self._record:
@@ -267,6 +278,24 @@ class Engine:
                 self._provider.wake_at_step(job, step)
             case _:
                 raise PolicyError(f"policy {self.policy.name} answered {action!r}, which is no action")
+
+    @property
+    def gave_up(self) -> str:
+        """Why the run is being ended before all is done; empty: it is not."""
+        return self._gave_up
+
+    @property
+    def all_leases(self) -> Sequence[Lease]:
+        """All of this run, by id."""
+        return self._leases
+
+    def go_on(self) -> None:
+        """After a run that was given up: go on with what is unfinished."""
+        self._gave_up = ""
+
+    def give_up(self, reason: str) -> None:
+        """End the run from outside: save every job, give every machine back."""
+        self._give_up(reason)
 
     def _give_up(self, reason: str) -> None:
         self._gave_up = reason

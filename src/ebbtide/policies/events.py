@@ -23,6 +23,7 @@ class Wake(StrEnum):
     PRICE = "price"  # some market's price was set anew
     PERIOD_END = "period_end"  # a lease's charge period is about to end
     SAVED = "saved"  # a checkpoint is complete
+    REBALANCE = "rebalance"  # the provider recommends to leave a lease: a likelihood of its end, not a command
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import shlex
@@ -25,6 +26,9 @@ from ebbtide.workloads.parsing import Frozen, read_mapping, validated
 Value = bool | int | float | str
 _Values = Annotated[list[Value], Field(min_length=1)]
 _Settings = Annotated[list[dict[str, Value]], Field(min_length=1)]
+
+# What a command may ask for beside the parameters.
+BUILT_IN = ("checkpoint_dir", "max_steps")
 
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -131,7 +135,8 @@ class Sweep(Frozen):
 
     Attributes:
         name: For tables and tags.
-        command: A command line with `{parameter}` where values go; it is never given to a shell.
+        command: A command line with `{parameter}` where values go, and `{checkpoint_dir}` and `{max_steps}` where
+            those are wanted; it is never given to a shell.
         entry_point: Instead, `package.module:function`, called with the parameters by name.
         grid: Every combination of these values,
         list: or these settings,
@@ -191,7 +196,8 @@ class Sweep(Frozen):
             raise ValueError(f"command is malformed: {error}") from None
         if not parts:
             raise ValueError("command is empty")
-        missing, unused = sorted(asked - set(trial.values)), sorted(set(trial.values) - asked)
+        known = {*trial.values, *BUILT_IN}
+        missing, unused = sorted(asked - known), sorted(set(trial.values) - asked)
         if missing:
             raise ValueError(f"command asks for {{{missing[0]}}}; there are {', '.join(trial.values)}")
         if unused:
@@ -231,7 +237,15 @@ class Sweep(Frozen):
         """
         if self.command is None:
             raise InputError(f"sweep {self.name} has no command; it calls {self.entry_point}")
-        return tuple(part.format(**trial.values) for part in shlex.split(self.command))
+        # Where checkpoints go only the machine knows.
+        built_in = {"checkpoint_dir": "{checkpoint_dir}", "max_steps": self.max_trial_steps}
+        return tuple(part.format(**built_in | trial.values) for part in shlex.split(self.command))
+
+    def command_line(self, trial: Trial) -> tuple[str, ...]:
+        """What a machine runs for a trial: its command, or Python with the entry point."""
+        if self.entry_point is None:
+            return self.arguments(trial)
+        return "python", "-m", "ebbtide.agent.entry_point", self.entry_point, json.dumps(trial.values)
 
     @property
     def is_measured(self) -> bool:
