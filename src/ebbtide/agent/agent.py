@@ -247,11 +247,12 @@ class Agent:
             work.finished = True
 
     def _exited(self, work: Work) -> None:
-        plain = not work.has_api
-        if plain and work.uploads is not None and not work.superseded and any(work.folder.iterdir()):
-            # Its folder is whole now, whatever it told.
-            done = work.process is not None and work.process.exit_code == 0 and work.asked_to_leave_s is None
-            work.step = work.assignment.max_steps if done else work.step
+        if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
+            return
+        # Of a program that knows nothing of us the folder is whole now, unless the program failed.
+        if work.ending() is Ending.FINISHED:
+            work.step = work.assignment.max_steps
+        if work.ending() is not Ending.FAILED:
             work.uploads.add("", work.step)
             work.written = work.step
 
