@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo demo-live chaos test lint bench clean
 
 install: $(INSTALLED)
 
@@ -20,6 +20,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro train_revpred evaluate
 	$(BIN)/ebbtide report data/record --out reports/report.html
+
+# A sweep of a real network, trained by local processes that a market gives and takes; reports/demo-live.json.
+demo-live: $(INSTALLED)
+	$(BIN)/python -m ebbtide.experiments.live_demo
+
+# Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
+SEED ?= 0
+chaos: $(INSTALLED)
+	$(BIN)/python -m ebbtide.experiments.chaos.chaos --seed $(SEED)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile

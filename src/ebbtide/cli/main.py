@@ -16,6 +16,14 @@ from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.reproducing import reproduce_app
 from ebbtide.cli.revocation import revocation_app
+from ebbtide.cli.running import (
+    down_command,
+    logs_command,
+    resume_command,
+    run_command,
+    status_command,
+    stop_command,
+)
 from ebbtide.cli.watching import recommend_command, watch_command
 from ebbtide.errors import InputError
 
@@ -35,6 +43,12 @@ app.command("describe")(describe_command)
 app.command("watch")(watch_command)
 app.command("recommend")(recommend_command)
 app.command("plan")(plan_command)
+app.command("run")(run_command)
+app.command("status")(status_command)
+app.command("logs")(logs_command)
+app.command("stop")(stop_command)
+app.command("resume")(resume_command)
+app.command("down")(down_command)
 app.command("portfolio")(portfolio_command)
 app.command("backtest")(backtest_command)
 app.command("report")(report_command)

@@ -286,7 +286,7 @@ class AgentProvider:
         instances = {instance.token: instance for instance in self._cloud.instances()}
         for lease_id, lease in list(self._leases.items()):
             instance = instances.get(self._token(lease_id))
-            if lease_id in self._posts:
+            if lease.is_open:
                 self._read(lease)
             if instance is not None:
                 self._compare(lease, instance)
@@ -426,7 +426,9 @@ class AgentProvider:
             post.orders.read += 1
 
     def _read(self, lease: Lease) -> None:
-        post = self._posts[lease.lease_id]
+        post = self._posts.get(lease.lease_id)
+        if post is None:
+            return  # it never booted
         for letter in post.reports.new():
             boot, count = letter.get("boot", ""), int(letter.get("count", 0))
             if count > post.heard.get(boot, 0):

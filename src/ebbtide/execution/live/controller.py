@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,11 @@ class Controller:
             outcome = self._engine.run()
             self._journal.keep({"run": self._state(), "outcome": _summary(outcome)}, self._moments())
             return outcome
+
+    @property
+    def metrics(self) -> tuple[Mapping[int, float], ...]:
+        """Of each trial, by step."""
+        return tuple(trial.metrics for trial in self._provider.trials)
 
     def _keep(self, engine: Engine) -> None:
         """Before anything is waited for."""

@@ -1,0 +1,1 @@
+"""Live runs with faults at random moments: whether anything is lost by them."""
