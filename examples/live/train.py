@@ -8,15 +8,27 @@ It uses `ebbtide.trial`; without an agent it trains the same, and keeps no check
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch.nn import functional
 
 from ebbtide.trial import Trial
 from ebbtide.trial_torch import TorchState
 
 VALIDATE_EVERY = 20
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels, from the file that scikit-learn has; to import it would take longer than to train."""
+    spec = find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    rows = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    images = torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16.0
+    return images, torch.tensor(rows[:, -1], dtype=torch.long)
 
 
 def network(width: int) -> torch.nn.Module:
@@ -43,9 +55,7 @@ def main() -> None:
     trial = Trial.current()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    labels = torch.tensor(digits.target)
+    images, labels = digits()
     model = network(options.width)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     trial.keep(TorchState(model=model, optimizer=optimizer))

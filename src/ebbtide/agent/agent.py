@@ -184,7 +184,7 @@ class Agent:
             return
         if manifest is not None:
             work.restored, work.step = manifest.number, manifest.step
-            work.written = work.stored = manifest.step
+            work.began = work.written = work.stored = manifest.step
         self._tell(work, "restored", step=work.step, number=work.restored)
         if work.asked_to_leave_s is not None:
             return
@@ -303,7 +303,9 @@ class Agent:
         self._close(work)
         code = work.process.exit_code if work.process is not None else None
         step = work.stored if ending is Ending.LEFT else work.step
-        self._tell(work, ending, step=step, number=work.restored, code=code, tail=work.tail)
+        self._tell(
+            work, ending, step=step, came=work.step - work.began, number=work.restored, code=code, tail=work.tail
+        )
         if self._next is not None and self._code is None:
             self._begin()
 

@@ -34,6 +34,7 @@ class Work:
         process: None: it is not started yet, or never will be.
         uploads: None: nothing is restored yet.
         restored: Number of the checkpoint that it went on from; 0: from the beginning.
+        began: The step that was gone on from.
         step: Done, as told.
         written: Step of the newest checkpoint on this machine.
         stored: Step of the newest checkpoint in storage.
@@ -52,6 +53,7 @@ class Work:
     process: TrainingProcess | None = None
     uploads: Uploads | None = None
     restored: int = 0
+    began: int = 0
     step: int = 0
     written: int = 0
     stored: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -509,10 +510,12 @@ class AgentProvider:
         """The program's own failure: tried again a few times, from an older checkpoint if need be."""
         number = str(letter.get("number", 0))
         trial.failures += 1
-        trial.from_one[number] = trial.from_one.get(number, 0) + 1
+        # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
+        if not letter.get("came", 0) and letter.get("code") != -signal.SIGKILL:
+            trial.from_one[number] = trial.from_one.get(number, 0) + 1
         tail = " | ".join(letter.get("tail", ())[-3:])
         _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
-        if number != "0" and trial.from_one[number] >= _FAILURES_FROM_ONE:
+        if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
             trial.progress.steps_saved = trial.progress.steps_done = 0.0
         if trial.failures >= MOST_FAILURES:

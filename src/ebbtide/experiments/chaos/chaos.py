@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import math
 import os
 import random
@@ -99,6 +100,7 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
     from moto.server import ThreadedMotoServer
 
     began = time.monotonic()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     storage = FaultyStorage(server.get_host_and_port()[1])
