@@ -16,6 +16,7 @@ from ebbtide.files import replacing
 
 _KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
 _PART = ".part"
+_COPIED_BYTES = 1 << 26
 
 
 class MissingObjectError(KeyError):
@@ -55,6 +56,14 @@ class ObjectStore(Protocol):
 
     def has(self, key: str) -> bool:
         """Whether there is such an object."""
+        ...
+
+    def size_bytes(self, key: str) -> int:
+        """How long an object is.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
         ...
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -125,8 +134,7 @@ class FolderStore:
     def put_file(self, key: str, path: Path) -> None:
         target = self._folder / checked_key(key)
         with replacing(target) as temporary:
-            # By the kernel, where it can.
-            shutil.copyfile(path, temporary)
+            _copy(path, temporary)
         _sync_folder(target.parent)
 
     def get_file(self, key: str, path: Path) -> None:
@@ -145,6 +153,12 @@ class FolderStore:
 
     def has(self, key: str) -> bool:
         return (self._folder / checked_key(key)).is_file()
+
+    def size_bytes(self, key: str) -> int:
+        try:
+            return (self._folder / checked_key(key)).stat().st_size
+        except FileNotFoundError:
+            raise MissingObjectError(key) from None
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         # Only the folder that the prefix names need be looked through.
@@ -222,6 +236,13 @@ class S3Store:
             raise
         return True
 
+    def size_bytes(self, key: str) -> int:
+        try:
+            size: int = self._ask("head_object", **self._where(key))["ContentLength"]
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
+        return size
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         after: dict[str, str] = {}
         while True:
@@ -261,6 +282,16 @@ class _Refused(StorageError):
     def as_missing(self, key: str) -> Exception:
         """Missing, if that is what it is."""
         return MissingObjectError(key) if self.status == 404 else self
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Within the kernel, where it can; that is as fast as `cp`."""
+    try:
+        with source.open("rb") as read, target.open("wb") as written:
+            while os.copy_file_range(read.fileno(), written.fileno(), _COPIED_BYTES):
+                pass
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from moto import mock_aws
 from ebbtide.checkpoints.manifest import Manifest, StoredFile, relative_path
 from ebbtide.checkpoints.store import CheckpointStore, SupersededWriterError
 from ebbtide.errors import InputError
-from ebbtide.object_storage import FolderStore, ObjectStore, S3Store
+from ebbtide.object_storage import FolderStore, ObjectStore, S3Store, StorageError
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -81,6 +81,21 @@ def test_a_torn_or_damaged_checkpoint_is_skipped_with_a_warning(
         assert f"checkpoint {number} of trial t is skipped" in told
         assert why in told
     assert content_of(tmp_path / "there") == {"a.txt": "1" * 100}
+
+
+def test_an_upload_that_is_cut_short_and_said_to_be_whole_is_seen(objects: ObjectStore, tmp_path: Path) -> None:
+    class Cutting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(objects, name)
+
+        def put_file(self, key: str, path: Path) -> None:
+            (tmp_path / "cut").write_bytes(path.read_bytes()[:-1])
+            objects.put_file(key, tmp_path / "cut")
+
+    writer = CheckpointStore(Cutting(), "t").begin_writing("me")  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=r"of a\.txt 9 of 10 bytes are stored"):
+        writer.save(written(tmp_path / "here", a="x" * 10), 1)
+    assert list(CheckpointStore(objects, "t").manifests()) == []
 
 
 def test_an_upload_that_did_not_end_is_not_there_and_is_cleared_away(objects: ObjectStore, tmp_path: Path) -> None:

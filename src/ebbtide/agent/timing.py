@@ -55,5 +55,8 @@ class SavingTimes:
     def interval_s(self, mttr_s: float) -> float:
         """How often to save where nothing may be told: `sqrt(2 x save x MTTR)`, upload not counted, since training
         goes on meanwhile; but no more often than uploads end."""
-        save_s = max(self._saves_s, default=self.first_s)
+        if not self._saves_s:
+            # Soon: then it is known.
+            return 4.0 * self.first_s
+        save_s = max(self._saves_s)
         return max(math.sqrt(2.0 * save_s * mttr_s), 2.0 * max(self._uploads_s, default=0.0), 4.0 * save_s)

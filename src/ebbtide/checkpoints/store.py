@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ebbtide.checkpoints.manifest import Manifest, StoredFile, checksum_of, relative_path
 from ebbtide.errors import InputError
-from ebbtide.object_storage import MissingObjectError, ObjectStore, checked_key
+from ebbtide.object_storage import MissingObjectError, ObjectStore, StorageError, checked_key
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -176,11 +176,18 @@ class CheckpointWriter:
         with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
             # What is moved is read beside it, so that the checksum costs no time of its own.
             sums = [pool.submit(checksum_of, path) for path in paths]
-            moved = [pool.submit(self._objects.put_file, key, path) for key, path in zip(keys, paths, strict=True)]
+            moved = [pool.submit(self._move, key, path) for key, path in zip(keys, paths, strict=True)]
             for move in moved:
                 move.result()
             files = tuple(StoredFile(name, *each.result()) for name, each in zip(names, sums, strict=True))
         return Manifest(self._store.trial_id, self._next, self.writer, step, time.time(), files)
+
+    def _move(self, key: str, path: Path) -> None:
+        """Store one file, and see that all of it is there: an upload may be cut short, and said to be whole."""
+        self._objects.put_file(key, path)
+        stored, wanted = self._objects.size_bytes(key), path.stat().st_size
+        if stored != wanted:
+            raise StorageError(f"of {path.name} {stored} of {wanted} bytes are stored")
 
     def _check_current(self) -> None:
         newest = max(self._store.numbers("writers"), default=0)

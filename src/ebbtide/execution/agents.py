@@ -87,7 +87,7 @@ class Trial:
     leaving: bool = False
     stopping: bool = False
     ended: bool = False
-    failures: int = 0
+    failures: float = 0.0
     from_one: dict[str, int] = field(default_factory=dict)
     aside: list[int] = field(default_factory=list)
     best: float = 0.0
@@ -509,9 +509,11 @@ class AgentProvider:
     def _failed(self, trial: Trial, letter: Letter) -> None:
         """The program's own failure: tried again a few times, from an older checkpoint if need be."""
         number = str(letter.get("number", 0))
-        trial.failures += 1
+        # Who kills it may be this machine, short of memory, or anyone: that counts half.
+        killed = letter.get("code") == -signal.SIGKILL
+        trial.failures += 0.5 if killed else 1.0
         # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
-        if not letter.get("came", 0) and letter.get("code") != -signal.SIGKILL:
+        if not letter.get("came", 0) and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
         tail = " | ".join(letter.get("tail", ())[-3:])
         _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
@@ -519,7 +521,7 @@ class AgentProvider:
             trial.aside.append(int(number))
             trial.progress.steps_saved = trial.progress.steps_done = 0.0
         if trial.failures >= MOST_FAILURES:
-            trial.problem = f"failed {trial.failures} times, last with exit code {letter.get('code')}: {tail}"
+            trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 

@@ -38,16 +38,17 @@ from ebbtide.object_storage import object_store
 from ebbtide.workloads.sweep import Sweep
 
 _BUCKET = "chaos"
-_STEPS = 900
+_STEPS = 400
 _STEP_S = 0.02
 _TRIALS = 3
-_BETWEEN_S = (0.1, 0.7)
+_BETWEEN_S = (0.03, 0.3)
 # A run that has not ended so long after its last fault never will.
 _LONGEST_S = 240.0
 # Restoring begins some time before training does; checkpoints of that time need not be in it.
 _RESTORING_S = 2.0
 
-_KILLS = ("training", "agent", "controller")
+# A controller takes a while to begin again: the others are to have faults meanwhile.
+_KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
 
 _CONTROLLER = """
 import logging, sys
@@ -159,22 +160,22 @@ def _disturb(
     agents: set[int] = set()
     controller = _controller(folder)
     journal = Journal(folder.journal)
+    prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
-    asked_of_storage = 0
     while time.monotonic() < end_s:
         code = controller.poll()
         if code is not None:
             if journal.state("outcome") is not None:
                 break
             controller = _controller(folder)
-        agents |= set(_agents(folder).values())
+        agents_now = _agents(folder, prices)
+        agents |= set(agents_now)
         if sum(counts.values()) < faults:
-            kind = draws.choice([*_KILLS, *StorageFault])
-            if kind in _KILLS:
-                counts[kind] += _kill(kind, folder, controller, draws)
+            (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
+            if not isinstance(kind, StorageFault):
+                counts[kind] += _kill(kind, agents_now, controller, draws)
             elif len(storage.armed) < 2:
-                storage.arm(StorageFault(kind))
-                asked_of_storage += 1
+                storage.arm(kind)
             counts["storage"] = storage.done
         else:
             storage.armed.clear()
@@ -191,21 +192,20 @@ def _controller(folder: RunFolder) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", _CONTROLLER, str(folder.path)], stdout=log, stderr=log)
 
 
-def _agents(folder: RunFolder) -> dict[str, int]:
+def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
+    """Process ids."""
     try:
-        cloud = LocalCloud(folder.path / "cloud", PriceHistory.read(folder.path / "prices.parquet"))
-        return cloud.processes()
+        return sorted(LocalCloud(folder.path / "cloud", prices).processes().values())
     except CloudError:
-        return {}
+        return []
 
 
-def _kill(kind: str, folder: RunFolder, controller: subprocess.Popen[bytes], draws: random.Random) -> int:
+def _kill(kind: str, agents: list[int], controller: subprocess.Popen[bytes], draws: random.Random) -> int:
     """Kill one of a kind; returns how many that were."""
     if kind == "controller":
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
         return 1
-    agents = sorted(_agents(folder).values())
     victims = agents if kind == "agent" else [child for agent in agents for child in _children(agent)]
     if not victims:
         return 0
@@ -261,7 +261,8 @@ def _wrong(store: str, trial: str, number: int) -> int:
     """How many steps too many, or too few, are in what a trial ended with."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "newest"
-        CheckpointStore(object_store(store), trial).restore(folder)
+        if CheckpointStore(object_store(store), trial).restore(folder) is None:
+            return _STEPS
         found = json.loads(next(folder.glob("step-*/sum.json")).read_text())
     wanted = number * _STEPS * (_STEPS + 1) // 2
     return 0 if found == wanted else max(abs(found - wanted) // (number * _STEPS), 1)

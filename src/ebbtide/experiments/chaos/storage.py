@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -86,7 +87,9 @@ class FaultyStorage:
                     self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(content)
+                    # Who asked may have been killed meanwhile.
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -122,8 +125,9 @@ class FaultyStorage:
                 step = json.loads(json.loads(body)["manifest"])["step"]
                 entry = (time.time(), int(manifest.group(2)), int(step))
                 self.seen.complete.setdefault(manifest.group(1), []).append(entry)
-            elif data is not None and truncated:
-                self.seen.damaged.add((data.group(1), int(data.group(2))))
+            elif data is not None:
+                checkpoint = (data.group(1), int(data.group(2)))
+                self.seen.damaged.add(checkpoint) if truncated else self.seen.damaged.discard(checkpoint)
 
     @staticmethod
     def forward(

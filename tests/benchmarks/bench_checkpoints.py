@@ -1,0 +1,104 @@
+"""How fast a checkpoint is stored, beside the bare copy and the bare upload in the same run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from ebbtide.checkpoints.store import CheckpointStore
+from ebbtide.object_storage import FolderStore, S3Store
+
+GIB = 1 << 30
+ROUNDS = 5
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    with (folder / "model.pt").open("wb") as file:
+        block = os.urandom(1 << 24)
+        for _ in range(GIB // len(block)):
+            file.write(block)
+    return folder
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # A process of its own: it is not to share our interpreter's lock.
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{port}")
+    for _ in range(100):
+        try:
+            client.create_bucket(Bucket="bench")
+            break
+        except EndpointConnectionError:
+            time.sleep(0.1)
+    yield S3Store("bench", "", client)
+    server.kill()
+    server.wait()
+
+
+def in_turn(*works: Callable[[int], object]) -> list[float]:
+    """Medians of some rounds, in turn: the disk is not as fast at one time as at another."""
+    taken: list[list[float]] = [[] for _ in works]
+    for turn in range(ROUNDS):
+        for times, work in zip(taken, works, strict=True):
+            os.sync()
+            began = time.perf_counter()
+            work(turn)
+            times.append(time.perf_counter() - began)
+    return [statistics.median(times) for times in taken]
+
+
+def told(what: str, ours: float, bare: float) -> None:
+    print(f"\n{what}: {1 / ours:.2f} GiB/s, bare {1 / bare:.2f} GiB/s, ratio {bare / ours:.2f} (target 0.8)")
+
+
+def test_saving_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
+    writer = CheckpointStore(FolderStore(tmp_path / "objects"), "t").begin_writing("bench")
+    target = tmp_path / "copy"
+
+    def bare(_: int) -> None:
+        # To disk, as ours is: a copy that a crash loses is none.
+        target.unlink(missing_ok=True)
+        subprocess.run(["cp", str(checkpoint / "model.pt"), str(target)], check=True)
+        subprocess.run(["sync", str(target)], check=True)
+
+    def cached(_: int) -> None:
+        target.unlink(missing_ok=True)
+        subprocess.run(["cp", str(checkpoint / "model.pt"), str(target)], check=True)
+
+    ours, synced, left = in_turn(lambda turn: writer.save(checkpoint, turn, keep=1), bare, cached)
+    told("folder, beside cp and sync", ours, synced)
+    told("folder, beside cp alone, which leaves it in memory", ours, left)
+    shutil.rmtree(tmp_path / "objects")
+
+
+def test_saving_to_s3(checkpoint: Path, s3: S3Store) -> None:
+    writer = CheckpointStore(s3, "t").begin_writing("bench")
+    client = s3._client
+    ours, bare = in_turn(
+        lambda turn: writer.save(checkpoint, turn, keep=1),
+        lambda _: client.upload_file(str(checkpoint / "model.pt"), "bench", "bare"),
+    )
+    told("S3 (moto), beside upload_file", ours, bare)
+
