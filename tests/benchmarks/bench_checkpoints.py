@@ -20,7 +20,7 @@ from ebbtide.checkpoints.store import CheckpointStore
 from ebbtide.object_storage import FolderStore, S3Store
 
 GIB = 1 << 30
-ROUNDS = 5
+ROUNDS = 2
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,15 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
 
 
 def in_turn(*works: Callable[[int], object]) -> list[float]:
-    """Medians of some rounds, in turn: the disk is not as fast at one time as at another."""
+    """Medians of some rounds, in turn and each first as often: the disk is not as fast at one time as at another."""
     taken: list[list[float]] = [[] for _ in works]
-    for turn in range(ROUNDS):
-        for times, work in zip(taken, works, strict=True):
+    for turn in range(ROUNDS * len(works)):
+        for place in range(len(works)):
+            which = (turn + place) % len(works)
             os.sync()
             began = time.perf_counter()
-            work(turn)
-            times.append(time.perf_counter() - began)
+            works[which](turn)
+            taken[which].append(time.perf_counter() - began)
     return [statistics.median(times) for times in taken]
 
 
@@ -75,19 +76,23 @@ def told(what: str, ours: float, bare: float) -> None:
 
 def test_saving_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
     writer = CheckpointStore(FolderStore(tmp_path / "objects"), "t").begin_writing("bench")
-    target = tmp_path / "copy"
 
-    def bare(_: int) -> None:
-        # To disk, as ours is: a copy that a crash loses is none.
-        target.unlink(missing_ok=True)
+    def copied(turn: int, name: str, *, synced: bool) -> None:
+        # As with checkpoints, the old one goes when the new one is there.
+        target = tmp_path / f"{name}-{turn}"
         subprocess.run(["cp", str(checkpoint / "model.pt"), str(target)], check=True)
-        subprocess.run(["sync", str(target)], check=True)
+        if synced:
+            # To disk: a copy that a crash loses is none.
+            subprocess.run(["sync", str(target)], check=True)
+        for old in tmp_path.glob(f"{name}-*"):
+            if old != target:
+                old.unlink()
 
-    def cached(_: int) -> None:
-        target.unlink(missing_ok=True)
-        subprocess.run(["cp", str(checkpoint / "model.pt"), str(target)], check=True)
-
-    ours, synced, left = in_turn(lambda turn: writer.save(checkpoint, turn, keep=1), bare, cached)
+    ours, synced, left = in_turn(
+        lambda turn: writer.save(checkpoint, turn, keep=1),
+        lambda turn: copied(turn, "synced", synced=True),
+        lambda turn: copied(turn, "cached", synced=False),
+    )
     told("folder, beside cp and sync", ours, synced)
     told("folder, beside cp alone, which leaves it in memory", ours, left)
     shutil.rmtree(tmp_path / "objects")
