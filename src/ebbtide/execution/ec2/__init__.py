@@ -1,0 +1,1 @@
+"""EC2 as the cloud of a live run."""
