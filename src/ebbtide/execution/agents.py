@@ -184,6 +184,9 @@ class AgentProvider:
         if instance is not None:
             self._times(lease, instance)
         lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
+        if instance is not None and instance.state is LeaseState.REVOKED:
+            # Taken before it could be given back, which may cost another sum.
+            lease.state = LeaseState.REVOKED
         lease.ended_s = ended_s if ended_s is not None else self.now_s
         self._gone(lease)
 

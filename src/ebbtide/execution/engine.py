@@ -225,9 +225,7 @@ class Engine:
                 self._open.pop(lease.lease_id, None)
                 self._forget(lease)
             elif wake is Wake.ENDED:
-                # A machine may have ended itself; that is no revocation.
-                released = lease.state is LeaseState.RELEASED
-                self._settle(lease, Ending.RELEASED if released else Ending.REVOKED)
+                self._settle(lease)
         elif wake is Wake.FINISHED:
             self._job_done(event.job_id)
         if self._record:
@@ -371,14 +369,19 @@ class Engine:
         if not lease.is_open:
             return
         self._provider.terminate(lease)
-        self._settle(lease, Ending.RELEASED)
+        self._settle(lease)
         if self._record:
             self._remember("released", lease.lease_id, -1, "")
 
-    def _settle(self, lease: Lease, ending: Ending) -> None:
-        """Charge an ended lease and forget it."""
+    def _settle(self, lease: Lease) -> None:
+        """Charge an ended lease and forget it.
+
+        Who ended it is as it was in the end: a machine may have ended itself, or have been taken just before it
+        was given back.
+        """
         self._open.pop(lease.lease_id, None)
-        self._accounts.settle(lease, ending)
+        revoked = lease.state is LeaseState.REVOKED
+        self._accounts.settle(lease, Ending.REVOKED if revoked else Ending.RELEASED)
         self._forget(lease)
 
     def _forget(self, lease: Lease) -> None:

@@ -38,10 +38,11 @@ from ebbtide.object_storage import object_store
 from ebbtide.workloads.sweep import Sweep
 
 _BUCKET = "chaos"
-_STEPS = 400
+_STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
+_CONTROLLER_STARTS_S = 3.0
 # A run that has not ended so long after its last fault never will.
 _LONGEST_S = 240.0
 # Restoring begins some time before training does; checkpoints of that time need not be in it.
@@ -158,7 +159,7 @@ def _disturb(
     """Run it; let faults happen until there were enough, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
-    controller = _controller(folder)
+    controller, began_s = _controller(folder), time.monotonic()
     journal = Journal(folder.journal)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
@@ -167,12 +168,14 @@ def _disturb(
         if code is not None:
             if journal.state("outcome") is not None:
                 break
-            controller = _controller(folder)
+            controller, began_s = _controller(folder), time.monotonic()
         agents_now = _agents(folder, prices)
         agents |= set(agents_now)
         if sum(counts.values()) < faults:
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
-            if not isinstance(kind, StorageFault):
+            if kind == "controller" and time.monotonic() - began_s < _CONTROLLER_STARTS_S:
+                pass  # it has not done anything yet
+            elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
             elif len(storage.armed) < 2:
                 storage.arm(kind)
