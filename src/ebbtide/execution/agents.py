@@ -12,7 +12,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.mailbox import ALIVE_SLOT_S, Letter, Letters, sign_of_life
 from ebbtide.errors import InputError
+from ebbtide.execution.agent_state import PLAIN_FIELDS, Post, Trial
 from ebbtide.execution.cloud import Cloud, CloudError, Instance, Wanted
 from ebbtide.execution.engine_snapshot import event_of, event_values
 from ebbtide.market.leases import Lease, LeaseState
@@ -38,68 +38,6 @@ MOST_FAILURES = 5
 _FAILURES_FROM_ONE = 2
 
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
-
-
-@dataclass(eq=False)
-class Post:
-    """The letters of one machine.
-
-    Attributes:
-        orders: Written so far.
-        reports: What it told.
-        pending: Orders that are still to be written.
-        heard: Of each boot of its agent, letters up to this one are known.
-    """
-
-    orders: Letters
-    reports: Letters
-    pending: deque[Letter] = field(default_factory=deque)
-    heard: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class Trial:
-    """One job's training.
-
-    Attributes:
-        progress: Kept up to date.
-        trial_id: Stable over all moves.
-        assigned: Leases that it may be on, as the policy has it.
-        on: The lease whose agent has it; None: none has.
-        attempt: Of the assignment in force.
-        leaving: The agent was told to let go of it.
-        stopping: It is to be counted as finished then.
-        ended: It is.
-        failures: Since it last came further.
-        from_one: Failures by number of the checkpoint that was gone on from.
-        aside: Numbers of checkpoints that it is not to go on from.
-        best: Steps it ever had stored: to come further is to have more.
-        metrics: By step.
-        milestones: Steps to be told of.
-        problem: Why it failed.
-    """
-
-    progress: JobProgress
-    trial_id: str
-    assigned: list[Lease] = field(default_factory=list)
-    on: int | None = None
-    attempt: int = 0
-    leaving: bool = False
-    stopping: bool = False
-    ended: bool = False
-    failures: float = 0.0
-    from_one: dict[str, int] = field(default_factory=dict)
-    aside: list[int] = field(default_factory=list)
-    best: float = 0.0
-    metrics: dict[int, float] = field(default_factory=dict)
-    milestones: list[int] = field(default_factory=list)
-    problem: str = ""
-
-
-_PLAIN = (
-    "on", "attempt", "leaving", "stopping", "ended", "failures", "from_one", "aside", "best", "milestones",
-    "problem",
-)  # fmt: skip
 
 
 class AgentProvider:
@@ -242,7 +180,7 @@ class AgentProvider:
         """As plain values, beside the engine's."""
         return {
             "trials": [
-                {name: getattr(trial, name) for name in _PLAIN}
+                {name: getattr(trial, name) for name in PLAIN_FIELDS}
                 | {"assigned": [lease.lease_id for lease in trial.assigned]}
                 | {"metrics": list(trial.metrics.items())}
                 for trial in self._trials
@@ -263,7 +201,7 @@ class AgentProvider:
 
     def _take_on(self, kept: dict[str, Any]) -> None:
         for trial, values in zip(self._trials, kept["trials"], strict=True):
-            for name in _PLAIN:
+            for name in PLAIN_FIELDS:
                 setattr(trial, name, values[name])
             trial.assigned = [self._leases[lease_id] for lease_id in values["assigned"]]
             trial.metrics = dict(values["metrics"])
