@@ -80,8 +80,12 @@ class Allocation:
 
 def server_count(share: float, wanted: Resources, machine: Resources) -> int:
     """Machines of a market for its share of what is wanted (Equation 8, which gives fractions: rounded up)."""
-    need = max(share * wanted.vcpus / machine.vcpus, share * wanted.memory_gib / machine.memory_gib)
-    return math.ceil(need - _ROUNDING)
+    return math.ceil(machines_needed(share, wanted, machine) - _ROUNDING)
+
+
+def machines_needed(share: float, wanted: Resources, machine: Resources) -> float:
+    """The same, a fraction."""
+    return max(share * wanted.vcpus / machine.vcpus, share * wanted.memory_gib / machine.memory_gib)
 
 
 def allocate(

@@ -16,7 +16,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.actions import Action, Assign, Release, Request, Save, WakeAt
 from ebbtide.policies.events import Wake
 from ebbtide.policies.exosphere.account import Account, FreeList
-from ebbtide.policies.exosphere.allocation import Resources, allocate
+from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
 from ebbtide.policies.exosphere.applications import Mpi, Spark
 from ebbtide.policies.exosphere.construction import Holding, construct, time_to_revocation
 from ebbtide.policies.exosphere.interface import (
@@ -313,9 +313,5 @@ def _is_leaving(lease: Lease) -> bool:
 def _short(view: View, market: Market, share: float, count: int, wanted: Resources) -> float:
     """How many machines a market is below its share."""
     machine = view.machine(market)
-    need = max(
-        share * wanted.vcpus / machine.vcpus,
-        share * wanted.memory_gib / machine.memory_gib if machine.memory_gib else 0.0,
-    )
-    return need - count
+    return machines_needed(share, wanted, Resources(machine.vcpus, machine.memory_gib)) - count
 
