@@ -22,8 +22,10 @@ demo: $(INSTALLED)
 	$(BIN)/ebbtide report data/record --out reports/report.html
 
 # A sweep of a real network, trained by local processes that a market gives and takes; reports/demo-live.json.
+# PROVIDER=ec2: by machines of a stand-in for EC2.
+PROVIDER ?= local
 demo-live: $(INSTALLED)
-	$(BIN)/python -m ebbtide.experiments.live_demo
+	$(BIN)/python -m ebbtide.experiments.live_demo --provider $(PROVIDER)
 
 # Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
 SEED ?= 0

@@ -17,7 +17,7 @@ from tests.agent.metadata_server import MetadataServer
 from tests.test_trial import PROGRAM, undisturbed
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.mailbox import Letters, sign_of_life
+from ebbtide.agent.mailbox import Letters, SignsOfLife
 from ebbtide.checkpoints.store import CheckpointStore
 from ebbtide.object_storage import FolderStore
 
@@ -47,6 +47,7 @@ class Machine:
             "run-1", self.name, str(folder / "objects"), str(folder / self.name), metadata_url=metadata.url,
             **{"poll_s": 0.05, "notice_poll_s": 0.05, "report_s": 0.05, "first_save_s": 2.0, "margin_s": 0.3, **options},
         )  # fmt: skip
+        self.signs = SignsOfLife(self.objects, "run-1", config.controller_limit_s)
         self.config = folder / f"{self.name}.json"
         self.config.write_text(config.encode())
         self.orders = Letters(self.objects, self.name, "orders")
@@ -60,7 +61,7 @@ class Machine:
         self.process = subprocess.Popen([sys.executable, "-m", "ebbtide.agent", str(self.config)], stderr=subprocess.DEVNULL)
 
     def alive(self) -> None:
-        sign_of_life(self.objects, "run-1", time.time())
+        self.signs.give(time.time())
 
     def order(self, **order: Any) -> None:
         self.sent += 1
@@ -204,7 +205,7 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
     machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
     machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
-    # Signs of life hold for some twenty seconds; then the limit.
+    # Signs of life hold for some of the limit; then the limit.
     assert machine.process.wait(60) == 42
     for letter in machine.reports.new():
         machine.told.append(dict(letter))

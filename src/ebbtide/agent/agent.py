@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agent.code import unpack
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.mailbox import Letters, alive_lately
+from ebbtide.agent.mailbox import Letters, SignsOfLife
 from ebbtide.agent.metadata import Metadata, Notice
 from ebbtide.agent.outbox import Outbox
 from ebbtide.agent.timing import SavingTimes
@@ -49,8 +50,9 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._objects = object_store(config.store)
-        self._folder = Path(config.folder)
+        self._folder = Path(config.folder).resolve()
         self._orders = Letters(self._objects, config.machine, "orders")
+        self._signs = SignsOfLife(self._objects, config.run, config.controller_limit_s)
         self._outbox = Outbox(Letters(self._objects, config.machine, "reports"), config.report_s)
         self._metadata = Metadata(config.metadata_url)
         self._happened: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -72,7 +74,7 @@ class Agent:
         self._outbox.put({"type": "up"})
         for watch, every_s in ((self._watch_orders, self._config.poll_s),
                                (self._watch_metadata, self._config.notice_poll_s),
-                               (self._watch_controller, max(self._config.poll_s, 1.0))):  # fmt: skip
+                               (self._watch_controller, self._signs.slot_s / 2.0)):  # fmt: skip
             threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
         while self._code is None or self._work is not None:
             try:
@@ -86,6 +88,10 @@ class Agent:
         self._outbox.put({"type": "down"})
         self._outbox.close()
         return self._code
+
+    @property
+    def _code_folder(self) -> Path:
+        return self._folder / "code"
 
     # What is watched, in threads of their own.
 
@@ -108,7 +114,7 @@ class Agent:
             self._happened.put(lambda: self._noticed(notice))
 
     def _watch_controller(self) -> None:
-        if alive_lately(self._objects, self._config.run, time.time()):
+        if self._signs.seen(time.time()):
             self._alive_s = time.monotonic()
 
     # What happens.
@@ -170,6 +176,8 @@ class Agent:
             try:
                 for number in work.assignment.aside:
                     store.set_aside(number, "training failed from it")
+                if work.assignment.code:
+                    unpack(self._objects, work.assignment.code, self._code_folder)
                 writer = store.begin_writing(self._config.machine)
                 manifest = store.restore(work.folder)
             except Exception as error:
@@ -202,9 +210,10 @@ class Agent:
             AGENT: "1",
         }
         arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
+        runs_in = self._code_folder if assignment.code else Path(assignment.cwd or work.folder.parent)
         try:
             work.process = TrainingProcess(
-                arguments, environment, Path(assignment.cwd) if assignment.cwd else work.folder.parent,
+                arguments, environment, runs_in,
                 lambda line: self._happened.put(lambda: self._heard(work, line)),
             )  # fmt: skip
         except OSError as error:

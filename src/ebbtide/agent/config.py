@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.metadata import EC2_URL
+from ebbtide.agent.metadata import default_url
 from ebbtide.errors import InputError
 
 
@@ -21,7 +21,7 @@ class AgentConfig:
         machine: Its id there.
         store: Where checkpoints, orders and reports are: a folder, or s3://bucket/prefix.
         folder: On this machine, for what it works on.
-        metadata_url: Where instance metadata are.
+        metadata_url: Where instance metadata are; by default where AWS_EC2_METADATA_SERVICE_ENDPOINT says.
         poll_s: Between looks for orders.
         notice_poll_s: Between looks at the metadata; EC2 says every five seconds.
         report_s: Reports are gathered for so long.
@@ -34,7 +34,7 @@ class AgentConfig:
     machine: str
     store: str
     folder: str
-    metadata_url: str = EC2_URL
+    metadata_url: str = field(default_factory=default_url)
     poll_s: float = 5.0
     notice_poll_s: float = 5.0
     report_s: float = 5.0
@@ -75,6 +75,7 @@ class Assignment:
         keep: How many checkpoints stay.
         aside: Numbers of checkpoints that training fails from: not to be gone on from.
         cwd: Where the program runs; empty: in a folder of its own.
+        code: Key in the store of an archive of the user's code, which it runs in instead; empty: none.
         attempt: Counted by the controller; told back, so that an answer is known to be to this.
     """
 
@@ -87,6 +88,7 @@ class Assignment:
     keep: int = 2
     aside: tuple[int, ...] = ()
     cwd: str = ""
+    code: str = ""
     attempt: int = 0
 
     def encode(self) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from ebbtide.object_storage import MissingObjectError, ObjectStore, checked_key
 
 Letter = Mapping[str, Any]
 
-# Longest time between signs of life of a controller, in slots of this length.
-ALIVE_SLOT_S = 5
+# A controller's signs of life are by slots of time: so many in the time after which machines end without one.
+_SLOTS_IN_LIMIT = 12
+# Whoever has seen one in the last few is not worried, and older ones are cleared away.
+_SLOTS_SEEN, _SLOTS_KEPT = 4, 8
 
 
 class Letters:
@@ -48,16 +50,30 @@ class Letters:
         return self._objects.put_once(f"{self._folder}/{number:08d}", json.dumps(letters).encode())
 
 
-def sign_of_life(objects: ObjectStore, run: str, now_s: float) -> None:
-    """The controller of a run is there."""
-    objects.put_once(_slot(run, int(now_s // ALIVE_SLOT_S)), b"")
+class SignsOfLife:
+    """Of the controller of a run, seen by its machines.
 
+    Args:
+        objects: Where signs are left.
+        run: The run's id.
+        limit_s: Machines that see none for so long end.
+    """
 
-def alive_lately(objects: ObjectStore, run: str, now_s: float) -> bool:
-    """Whether the controller gave a sign in this slot or in the last three."""
-    slot = int(now_s // ALIVE_SLOT_S)
-    return any(objects.has(_slot(run, slot - past)) for past in range(4))
+    def __init__(self, objects: ObjectStore, run: str, limit_s: float) -> None:
+        self._objects = objects
+        self._folder = checked_key(f"runs/{run}/alive")
+        self.slot_s = min(max(limit_s / _SLOTS_IN_LIMIT, 0.5), 60.0)
 
+    def give(self, now_s: float) -> None:
+        """The controller is there. To be called twice in a slot at least."""
+        slot = int(now_s // self.slot_s)
+        if self._objects.put_once(self._key(slot), b""):
+            self._objects.delete(self._key(slot - _SLOTS_KEPT))
 
-def _slot(run: str, slot: int) -> str:
-    return f"runs/{run}/alive/{slot}"
+    def seen(self, now_s: float) -> bool:
+        """Whether it gave one in this slot or in the last three."""
+        slot = int(now_s // self.slot_s)
+        return any(self._objects.has(self._key(slot - past)) for past in range(_SLOTS_SEEN))
+
+    def _key(self, slot: int) -> str:
+        return f"{self._folder}/{slot}"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 
 from ebbtide.utc import to_epoch_s
 
-EC2_URL = "http://169.254.169.254"
+_EC2_URL = "http://169.254.169.254"
 
 _TOKEN_S = 21_600
 _TIMEOUT_S = 2.0
+
+
+def default_url() -> str:
+    """Where metadata are: as AWS's own tools find them."""
+    return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _EC2_URL
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,10 @@ class Metadata:
     """Asks an endpoint.
 
     Args:
-        url: Where it is: EC2's own, or one for tests.
+        url: Where it is.
     """
 
-    def __init__(self, url: str = EC2_URL) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         self._token: str | None = None
 

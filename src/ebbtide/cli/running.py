@@ -14,9 +14,11 @@ from rich.live import Live
 from ebbtide.cli.live_table import run_table
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, prices_from, terminal
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.execution.ec2.settings import Ec2Settings
 from ebbtide.execution.engine_snapshot import snapshot
 from ebbtide.execution.live.journal import Journal
-from ebbtide.execution.live.local import SPEED, begin_local, end_local, run_local
+from ebbtide.execution.live.local import SPEED, begin_local
+from ebbtide.execution.live.providers import end_machines, run_live
 from ebbtide.execution.live.settings import RUNS, RunFolder, find_run
 from ebbtide.execution.run import run as run_once
 from ebbtide.experiments.planning import policy_of
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from ebbtide.execution.engine import Engine
     from ebbtide.policies.protocol import Policy
 
-_PROVIDERS = ("local", "replay")
+_PROVIDERS = ("local", "ec2", "replay")
 _TABLE_EVERY_S = 0.5
 _FOLLOW_EVERY_S = 0.3
 
@@ -43,8 +45,12 @@ def run_command(
         Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as examples/live/sweep.yaml has it.")
     ],
     provider: Annotated[
-        str, typer.Option(help="local: processes here, taken by a replayed market; or replay.")
+        str, typer.Option(help="local: processes here, taken by a replayed market; ec2; or replay.")
     ] = "local",
+    machines: Annotated[
+        Path | None,
+        typer.Option(metavar="EC2.yaml", help="For ec2: what machines are, as examples/live/ec2.yaml has it."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="Who decides.")] = "spottune",
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None,
     generate: Annotated[
@@ -73,6 +79,14 @@ def run_command(
     wanted = Sweep.read(sweep, catalogue)
     jobs = wanted.jobs()
     decides = _policy(wanted, policy)
+    if provider == "ec2":
+        if machines is None:
+            raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
+        from ebbtide.execution.live.ec2 import begin_ec2
+
+        settings = Ec2Settings.read(machines)
+        _go(begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed), decides, wanted)
+        return
     history = wanted.allowed(prices_from(prices, generate, seed, catalogue))
     if provider == "replay":
         outcome = run_once(
@@ -154,7 +168,7 @@ def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """End every machine of a run now, whatever it is at; checkpoints stay."""
     folder = find_run(runs, run)
-    typer.echo(f"{end_local(folder)} machines ended")
+    typer.echo(f"{end_machines(folder)} machines ended")
 
 
 def _policy(sweep: Sweep, name: str) -> Policy:
@@ -187,10 +201,9 @@ def _go(folder: RunFolder, policy: Policy, sweep: Sweep) -> None:
                 kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
                 live.update(run_table(run, sweep, kept, catalogue))
 
-        ended = run_local(folder, policy, looked)
+        outcome = run_live(folder, policy, looked)
     kept = journal.state("run")
     terminal().print(run_table(run, sweep, kept, catalogue))
-    outcome = ended.outcome
     if outcome.gave_up:
         typer.echo(f"{outcome.gave_up}; go on with `ebbtide resume {run}`")
     if not outcome.finished and not outcome.gave_up:

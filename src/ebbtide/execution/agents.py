@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.mailbox import ALIVE_SLOT_S, Letter, Letters, sign_of_life
+from ebbtide.agent.mailbox import Letter, Letters, SignsOfLife
 from ebbtide.errors import InputError
 from ebbtide.execution.agent_state import PLAIN_FIELDS, Post, Trial
 from ebbtide.execution.cloud import Cloud, CloudError, Instance, Wanted
@@ -36,6 +36,9 @@ _LOGGER = logging.getLogger(__name__)
 MOST_FAILURES = 5
 # From one checkpoint so often, and the one before it is taken.
 _FAILURES_FROM_ONE = 2
+
+# So many machines that end before their agent began, and the set-up is at fault.
+_MOST_STILLBORN = 3
 
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
@@ -72,7 +75,9 @@ class AgentProvider:
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
         self._kept: dict[str, Any] | None = None
+        self._signs = SignsOfLife(objects, run, agent.controller_limit_s)
         self._sign_s = -math.inf
+        self._stillborn = 0
 
     # What the engine asks.
 
@@ -222,10 +227,19 @@ class AgentProvider:
     # Machines.
 
     def _look(self) -> None:
-        while self._launching:
-            self._launch(self._leases[self._launching[0]])
-            self._launching.popleft()
+        for _ in range(len(self._launching)):
+            lease_id = self._launching.popleft()
+            try:
+                self._launch(self._leases[lease_id])
+            except CloudError as error:
+                _LOGGER.warning("%s; asked again", error)
+                self._launching.append(lease_id)
         instances = {instance.token: instance for instance in self._cloud.instances()}
+        known = {self._token(lease_id) for lease_id in self._leases}
+        for token, stray in instances.items():
+            if token not in known and stray.state not in _OVER:
+                _LOGGER.warning("machine %s of this run is not known any more; it is ended", token)
+                self._cloud.terminate(token)
         for lease_id, lease in list(self._leases.items()):
             instance = instances.get(self._token(lease_id))
             if lease.is_open:
@@ -263,6 +277,7 @@ class AgentProvider:
             # What its agent told at last is still heard.
             self._read(lease)
             lease.state, lease.ended_s = instance.state, instance.ended_s
+            self._check_begins(lease)
             self._tell(Wake.ENDED, lease, instance.why or str(instance.state))
             self._gone(lease)
         elif instance.state is LeaseState.STARTING and lease.state is LeaseState.REQUESTED:
@@ -271,6 +286,22 @@ class AgentProvider:
             lease.state = LeaseState.RUNNING
             self._post(lease.lease_id)
             self._tell(Wake.RUNNING, lease)
+
+    def _check_begins(self, lease: Lease) -> None:
+        """Machines that end of themselves before their agent was up would be rented again and again.
+
+        Raises:
+            InputError: So many have.
+        """
+        post = self._posts.get(lease.lease_id)
+        if lease.state is not LeaseState.RELEASED or (post is not None and post.heard):
+            return
+        self._stillborn += 1
+        if self._stillborn >= _MOST_STILLBORN:
+            raise InputError(
+                f"{self._stillborn} machines ended before their agent began, last {self._token(lease.lease_id)}; "
+                "see what their set-up said (on EC2 `aws ec2 get-console-output`)"
+            )
 
     def _times(self, lease: Lease, instance: Instance) -> None:
         if not math.isnan(instance.started_s):
@@ -472,10 +503,10 @@ class AgentProvider:
     def _sign(self) -> None:
         """Agents end their machines if they see nothing of us for long."""
         now_s = time.time()
-        if now_s - self._sign_s >= ALIVE_SLOT_S / 2:
+        if now_s - self._sign_s >= self._signs.slot_s / 2:
             self._sign_s = now_s
             try:
-                sign_of_life(self._objects, self._run, now_s)
+                self._signs.give(now_s)
             except OSError as error:
                 _LOGGER.warning("no sign of life could be given: %s", error)
 

@@ -19,11 +19,14 @@ from pathlib import Path
 import torch
 
 from ebbtide.checkpoints.store import CheckpointStore
-from ebbtide.execution.live.controller import command_of
-from ebbtide.execution.live.local import Ended, begin_local, end_local, run_local
+from ebbtide.errors import InputError
+from ebbtide.execution.live.controller import command_of, metrics_of
+from ebbtide.execution.live.local import begin_local, end_local, run_local
 from ebbtide.execution.live.settings import RunFolder
+from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.planning import policy_of
 from ebbtide.files import write_text
+from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.object_storage import object_store
 from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS
@@ -78,14 +81,25 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
     finally:
         end_local(folder)
     seconds = time.monotonic() - began
-    return report(folder, sweep, ended, seconds)
+    return live_report(folder, sweep, ended.outcome, ended.billed_usd, ended.left_running, seconds)
 
 
-def report(folder: RunFolder, sweep: Sweep, ended: Ended, seconds: float) -> LiveReport:
-    """What a run that has ended showed."""
-    outcome = ended.outcome
-    from ebbtide.market.catalogue import default_catalogue
+def live_report(
+    folder: RunFolder, sweep: Sweep, outcome: Outcome, billed_usd: float, left_running: int, seconds: float
+) -> LiveReport:
+    """What a run that has ended showed.
 
+    Args:
+        folder: The run's.
+        sweep: What was trained.
+        outcome: By the engine.
+        billed_usd: By the provider's record.
+        left_running: Machines that ran when it was over.
+        seconds: It took.
+
+    Raises:
+        InputError: No trial was trained to its end, so that there is no winner.
+    """
     catalogue = default_catalogue()
     on_demand_usd = 0.0
     for lease in outcome.leases:
@@ -96,30 +110,35 @@ def report(folder: RunFolder, sweep: Sweep, ended: Ended, seconds: float) -> Liv
     return LiveReport(
         trials=len(outcome.jobs),
         revocations=outcome.revocations,
-        identical_weights=_identical(folder, sweep, ended),
+        identical_weights=_identical(folder, sweep, winner(sweep, folder, outcome)),
         steps_lost=outcome.steps_lost,
         steps_counted_twice=max(twice, 0.0),
-        instances_left_running=ended.left_running,
+        instances_left_running=left_running,
         cost_usd=outcome.cost_usd,
         refund_usd=outcome.refund_usd,
-        ledger_difference_usd=abs(outcome.cost_usd - ended.billed_usd),
+        ledger_difference_usd=abs(outcome.cost_usd - billed_usd),
         saved_share=1.0 - outcome.cost_usd / on_demand_usd if on_demand_usd else 0.0,
         seconds=seconds,
     )
 
 
-def winner(sweep: Sweep, ended: Ended) -> int:
-    """The number of the best trial that was trained to its end."""
+def winner(sweep: Sweep, folder: RunFolder, outcome: Outcome) -> int:
+    """The number of the best trial that was trained to its end.
+
+    Raises:
+        InputError: None was.
+    """
     best = {}
-    for number, job in enumerate(ended.outcome.jobs):
+    for number, (job, metrics) in enumerate(zip(outcome.jobs, metrics_of(folder), strict=True)):
         if not job.stopped and job.steps_done >= sweep.max_trial_steps:
-            best[number] = ended.metrics[number][max(ended.metrics[number])]
+            best[number] = metrics[max(metrics)]
+    if not best:
+        raise InputError(f"no trial of {sweep.name} was trained to its end; see {folder.path / 'logs'}")
     order = sorted(best, key=lambda number: best[number], reverse=sweep.direction is Direction.MAXIMIZE)
     return order[0]
 
 
-def _identical(folder: RunFolder, sweep: Sweep, ended: Ended) -> bool:
-    number = winner(sweep, ended)
+def _identical(folder: RunFolder, sweep: Sweep, number: int) -> bool:
     settings = folder.settings
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
         undisturbed, stored = Path(temporary) / "undisturbed", Path(temporary) / "stored"
@@ -149,17 +168,24 @@ def _same(one: object, other: object) -> bool:
 def main() -> None:
     """Run the demo, print what it showed, and write it down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--provider", choices=("local", "ec2"), default="local", help="ec2: a stand-in here")
     parser.add_argument("--sweep", type=Path, default=Path("examples/live/sweep.yaml"))
     parser.add_argument("--json", type=Path, default=Path("reports/demo-live.json"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="ebbtide-live-") as runs:
-        found = live_demo(options.sweep, Path(runs), seed=options.seed)
+        found: LiveReport
+        if options.provider == "ec2":
+            from ebbtide.experiments.ec2_demo import ec2_demo
+
+            found = ec2_demo(options.sweep, Path(runs), seed=options.seed)
+        else:
+            found = live_demo(options.sweep, Path(runs), seed=options.seed)
     write_text(options.json, json.dumps(asdict(found), indent=2) + "\n")
     for name, value in asdict(found).items():
-        sys.stdout.write(f"{name.replace('_', ' '):>24}  {value:g}\n" if not isinstance(value, bool) else
-                         f"{name.replace('_', ' '):>24}  {'yes' if value else 'no'}\n")  # fmt: skip
+        told = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+        sys.stdout.write(f"{name.replace('_', ' '):>24}  {told}\n")
     sys.stdout.write(f"wrote {options.json}\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +16,10 @@ from moto import mock_aws
 from tests.execution.live.sweeps import flapping
 
 import ebbtide as eb
+from ebbtide.errors import InputError
 from ebbtide.execution.cloud import CloudError, Wanted
-from ebbtide.execution.ec2.cloud import Ec2Cloud, Ec2Settings
+from ebbtide.execution.ec2.cloud import Ec2Cloud
+from ebbtide.execution.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.market.leases import LeaseState
 
 MARKET = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
@@ -59,8 +62,8 @@ def cloud(client: Faulty) -> Ec2Cloud:
 
 def made(client: Faulty, run: str) -> Ec2Cloud:
     image = client._client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    settings = Ec2Settings({"us-east-1": image}, lambda agent: "#!/bin/sh\n# " + json.dumps(dict(agent)))
-    return Ec2Cloud(run, ["us-east-1"], settings, flapping, client=lambda _: client)
+    settings = Ec2Settings(regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide")
+    return Ec2Cloud(run, settings, flapping, client=lambda _region, _tries: client)
 
 
 def wanted(token: str, **options: Any) -> Wanted:
@@ -82,7 +85,10 @@ def test_a_machine_is_asked_for_as_wanted(cloud: Ec2Cloud, client: Faulty) -> No
     tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
     assert (tags["ebbtide:run"], tags["ebbtide:token"]) == ("run-1", "run-1-m0000")
     asked = client._client.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")
-    assert '"machine": "run-1-m0000"' in base64.b64decode(asked["UserData"]["Value"]).decode()
+    script = base64.b64decode(asked["UserData"]["Value"]).decode()
+    config = re.search(r"printf %s (\S+)", script)
+    assert config is not None
+    assert json.loads(base64.b64decode(config.group(1)))["machine"] == "run-1-m0000"
     (found,) = cloud.instances()
     assert (found.token, found.state) == ("run-1-m0000", LeaseState.RUNNING)
     assert not math.isnan(found.started_s)
@@ -121,6 +127,13 @@ def test_what_may_pass_is_tried_again(cloud: Ec2Cloud, client: Faulty, fault: Ex
     assert cloud.instances() == []
     cloud.launch(wanted("a"))
     assert len(cloud.instances()) == 1
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidAMIID.NotFound"])
+def test_what_only_the_user_can_mend_is_said_to_the_user(cloud: Ec2Cloud, client: Faulty, code: str) -> None:
+    client.faults.append(refusal(code))
+    with pytest.raises(InputError, match=f"us-east-1 will not rent as it is asked to.*{code}"):
+        cloud.launch(wanted("a"))
 
 
 def test_what_is_given_back_is_released_and_its_end_known(cloud: Ec2Cloud) -> None:

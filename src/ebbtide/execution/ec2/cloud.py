@@ -10,11 +10,14 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ebbtide.errors import InputError
 from ebbtide.execution.cloud import CloudError, Instance, Wanted
+from ebbtide.execution.ec2.settings import Ec2Settings
+from ebbtide.execution.ec2.start_script import start_script
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -28,29 +31,15 @@ _REFUSALS = frozenset(
      "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded", "VcpuLimitExceeded", "Unsupported"}
 )  # fmt: skip
 
+# Nobody but the user can mend these.
+_NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
+
+_TRIES = 8
+
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
+
 _TAKEN = re.compile(r"Server\.Spot")
 _WHEN = re.compile(r"\((\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) (?:GMT|UTC)\)")
-
-
-@dataclass(frozen=True)
-class Ec2Settings:
-    """What machines are.
-
-    Attributes:
-        image_id: By region: an image with Python and Ebbtide, or one that the start script installs them on.
-        start_script: Given an agent's configuration, what runs when the machine starts.
-        instance_profile: A role that may read and write the store, and nothing else; empty: none.
-        subnet_id: By zone; where none is named, the zone's default.
-        security_group_ids: Of each machine; nothing need be reachable from outside.
-        volume_gib: Of the root volume; 0: as the image has it.
-    """
-
-    image_id: Mapping[str, str]
-    start_script: Callable[[Mapping[str, Any]], str]
-    instance_profile: str = ""
-    subnet_id: Mapping[str, str] = field(default_factory=dict)
-    security_group_ids: tuple[str, ...] = ()
-    volume_gib: int = 0
 
 
 class Ec2Cloud:
@@ -58,24 +47,24 @@ class Ec2Cloud:
 
     Args:
         run: Its id.
-        regions: Where machines may be.
-        settings: What they are.
+        settings: What machines are, and where they may be.
         prices: The newest prices known; called whenever they are asked for.
-        client: A client of a region; by default as boto3 makes one.
+        client: Makes a client of a region that tries so often; by default as boto3 does.
     """
 
     def __init__(
         self,
         run: str,
-        regions: Sequence[str],
         settings: Ec2Settings,
         prices: Callable[[], PriceHistory],
         *,
-        client: Callable[[str], Any] | None = None,
+        client: Callable[[str, int], Any] | None = None,
     ) -> None:
-        make = client or _client
         self._run, self._settings, self._prices = run, settings, prices
-        self._clients = {region: make(region) for region in regions}
+        self._make = client or _client
+        self._clients = {region: self._make(region, _TRIES) for region in settings.regions}
+        # Want of capacity looks like trouble that passes; the policy is to hear of it at once.
+        self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
 
     @property
@@ -106,6 +95,9 @@ class Ec2Cloud:
         try:
             self._ask(wanted.market.region, "run_instances", **self._request(wanted))
         except _Ec2Error as error:
+            if error.code in _NEVER or error.code.startswith("Invalid"):
+                where = wanted.market.region
+                raise InputError(f"EC2 in {where} will not rent as it is asked to: {error}") from None
             if error.code not in _REFUSALS:
                 raise
             now_s = self.now_s
@@ -146,16 +138,17 @@ class Ec2Cloud:
 
     def _request(self, wanted: Wanted) -> dict[str, Any]:
         settings, market = self._settings, wanted.market
+        region = settings.regions[market.region]
         tags = [{"Key": RUN_TAG, "Value": self._run}, {"Key": TOKEN_TAG, "Value": wanted.token},
                 {"Key": "Name", "Value": wanted.token}]  # fmt: skip
         request: dict[str, Any] = {
             "ClientToken": wanted.token,
-            "ImageId": settings.image_id[market.region],
+            "ImageId": region.image_id,
             "InstanceType": market.instance_type,
             "MinCount": 1,
             "MaxCount": 1,
             "Placement": {"AvailabilityZone": market.zone},
-            "UserData": settings.start_script(wanted.agent),
+            "UserData": start_script(settings, wanted.agent),
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
             # An agent that lost its controller shuts its machine down: that is to end it.
@@ -168,10 +161,10 @@ class Ec2Cloud:
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
         if settings.instance_profile:
             request["IamInstanceProfile"] = {"Name": settings.instance_profile}
-        if market.zone in settings.subnet_id:
-            request["SubnetId"] = settings.subnet_id[market.zone]
-        if settings.security_group_ids:
-            request["SecurityGroupIds"] = list(settings.security_group_ids)
+        if market.zone in region.subnets:
+            request["SubnetId"] = region.subnets[market.zone]
+        if region.security_groups:
+            request["SecurityGroupIds"] = region.security_groups
         if settings.volume_gib:
             volume = {"VolumeSize": settings.volume_gib, "DeleteOnTermination": True}
             request["BlockDeviceMappings"] = [{"DeviceName": "/dev/sda1", "Ebs": volume}]
@@ -191,10 +184,18 @@ class Ec2Cloud:
     def _ask(self, region: str, method: str, **given: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
 
+        clients = self._launchers if method == "run_instances" else self._clients
         try:
-            return getattr(self._clients[region], method)(**given)
+            return getattr(clients[region], method)(**given)
         except ClientError as error:
-            raise _Ec2Error(error.response["Error"]["Code"], str(error)) from error
+            code = error.response["Error"]["Code"]
+            if code in _EXPIRED:
+                # Renewed where they are kept, they are found by a client that is made anew.
+                self._clients[region] = self._make(region, _TRIES)
+                self._launchers[region] = self._make(region, 1)
+                problem = f"the AWS credentials have expired; renew them, and the run goes on: {error}"
+                raise _Ec2Error(code, problem) from error
+            raise _Ec2Error(code, str(error)) from error
         except BotoCoreError as error:
             raise CloudError(f"EC2 in {region} does not answer: {error}") from error
 
@@ -207,12 +208,13 @@ class _Ec2Error(CloudError):
         self.code = code
 
 
-def _client(region: str) -> Any:
+def _client(region: str, tries: int) -> Any:
     import boto3
     from botocore.config import Config
 
     # Throttled, it waits by itself for a while.
-    return boto3.client("ec2", region_name=region, config=Config(retries={"mode": "adaptive", "max_attempts": 8}))
+    config = Config(retries={"mode": "adaptive", "total_max_attempts": tries}, user_agent_extra="ebbtide")
+    return boto3.Session().client("ec2", region_name=region, config=config)
 
 
 def _instance(described: Mapping[str, Any]) -> Instance:

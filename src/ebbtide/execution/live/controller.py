@@ -43,6 +43,9 @@ class Controller:
         agent: What all agents are told.
         mttr_s: Real seconds that machines live in the mean: how often training saves follows from it.
         poll_s: Real seconds between looks.
+        python: On the machines: `python` in a command is this one.
+        code: Key in the store of the user's code; empty: machines find it where this one does.
+        environment: Of a trial's program, by the trial's number.
     """
 
     def __init__(
@@ -56,10 +59,14 @@ class Controller:
         *,
         mttr_s: float,
         poll_s: float = 0.1,
+        python: str = sys.executable,
+        code: str = "",
+        environment: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
-        self._agent, self._mttr_s = agent, mttr_s
+        self._mttr_s, self._python, self._code = mttr_s, python, code
+        self._environment = environment or {}
         self._journal = Journal(folder.journal)
         self._provider = AgentProvider(
             cloud, object_store(self._settings.store), self._settings.run, self._assignment, agent,
@@ -93,11 +100,6 @@ class Controller:
             self._journal.keep({"run": self._state(), "outcome": _summary(outcome)}, self._moments())
             return outcome
 
-    @property
-    def metrics(self) -> tuple[Mapping[int, float], ...]:
-        """Of each trial, by step."""
-        return tuple(trial.metrics for trial in self._provider.trials)
-
     def _keep(self, engine: Engine) -> None:
         """Before anything is waited for."""
         self._journal.keep({"run": self._state()}, self._moments())
@@ -117,8 +119,9 @@ class Controller:
     def _assignment(self, progress: JobProgress) -> Assignment:
         trial = self._sweep.trials()[progress.job_id]
         return Assignment(
-            "", command_of(self._sweep, trial.number), self._sweep.max_trial_steps, self._sweep.metric,
-            mttr_s=self._mttr_s, cwd=self._settings.sweep_folder,
+            "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps,
+            self._sweep.metric, environment=self._environment.get(trial.number, {}), mttr_s=self._mttr_s,
+            cwd="" if self._code else self._settings.sweep_folder, code=self._code,
         )  # fmt: skip
 
     def _log(self, trial_id: str, line: str) -> None:
@@ -126,10 +129,16 @@ class Controller:
             log.write(line + "\n")
 
 
-def command_of(sweep: Sweep, number: int) -> tuple[str, ...]:
-    """What a trial's machine runs. `python` is the one that runs this."""
+def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
+    """What a run's trials reported, by step."""
+    kept = Journal(folder.journal).state("run")
+    return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
+
+
+def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+    """What a trial's machine runs; `python` in it is the one given."""
     arguments = sweep.command_line(sweep.trials()[number])
-    return (sys.executable, *arguments[1:]) if arguments[0] == "python" else arguments
+    return (python, *arguments[1:]) if arguments[0] == "python" else arguments
 
 
 @contextmanager

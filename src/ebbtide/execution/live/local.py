@@ -42,13 +42,11 @@ class Ended:
         outcome: What came of it.
         bills: The provider's own record: a machine each.
         left_running: Machines that ran when the run was over.
-        metrics: Of each trial, by step.
     """
 
     outcome: Outcome
     bills: tuple[Mapping[str, Any], ...]
     left_running: int
-    metrics: tuple[Mapping[int, float], ...] = ()
 
     @property
     def billed_usd(self) -> float:
@@ -123,7 +121,7 @@ def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -
     )  # fmt: skip
     outcome = controller.run(looked)
     running = len(cloud.processes())
-    return Ended(outcome, tuple(cloud.end()), running, controller.metrics)
+    return Ended(outcome, tuple(cloud.end()), running)
 
 
 def end_local(folder: RunFolder) -> int:

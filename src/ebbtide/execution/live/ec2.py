@@ -1,0 +1,110 @@
+"""Live runs on EC2."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from ebbtide.agent.code import packed
+from ebbtide.agent.config import AgentConfig
+from ebbtide.errors import InputError
+from ebbtide.execution.ec2.cloud import Ec2Cloud
+from ebbtide.execution.ec2.credentials import check_credentials
+from ebbtide.execution.ec2.current_prices import CurrentPrices
+from ebbtide.execution.ec2.settings import Ec2Settings
+from ebbtide.execution.live.controller import Controller, Looked
+from ebbtide.execution.live.settings import LiveSettings, RunFolder, new_run_id
+from ebbtide.execution.outcome import Outcome
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.price_store import PriceStore
+from ebbtide.market.prices import PriceHistory
+from ebbtide.object_storage import object_store
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.refusals import BacksOff
+from ebbtide.utc import HOUR_S
+from ebbtide.workloads.parsing import validated
+from ebbtide.workloads.sweep import Sweep
+
+_LOGGER = logging.getLogger(__name__)
+
+# Seconds that machines live in the mean, where nothing else is known.
+_MTTR_S = 6 * HOUR_S
+
+
+def begin_ec2(
+    sweep: Sweep, sweep_folder: Path, runs: Path, settings: Ec2Settings, *, policy: str, seed: int = 0
+) -> RunFolder:
+    """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
+
+    Args:
+        sweep: What is to be trained.
+        sweep_folder: Its code.
+        runs: Where runs are kept.
+        settings: What machines are.
+        policy: Its name, for whoever goes on with the run.
+        seed: Of all chance.
+
+    Raises:
+        InputError: The sweep has no budget; there are no credentials, or they end too early; there is too much
+            code.
+    """
+    if sweep.budget_usd is None:
+        raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
+    warning = check_credentials(time.time() + _longest_s(sweep))
+    if warning:
+        _LOGGER.warning("%s", warning)
+    run = new_run_id(sweep.name)
+    object_store(settings.store).put_once(_code_key(run), packed(sweep_folder))
+    folder = RunFolder((runs / run).resolve())
+    folder.begin(
+        LiveSettings(
+            run, "ec2", policy, sweep.model_dump(mode="json"), str(sweep_folder.resolve()), settings.store,
+            {"ec2": settings.model_dump(mode="json")}, seed,
+        )
+    )  # fmt: skip
+    return folder
+
+
+def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
+    """Run it, or go on with it, to its end."""
+    live, settings = folder.settings, _ec2_settings(folder)
+    sweep = Sweep.model_validate(live.sweep)
+    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
+    agent = AgentConfig(
+        live.run, "", live.store, settings.folder, poll_s=settings.poll_s, notice_poll_s=settings.notice_poll_s,
+        report_s=settings.poll_s, controller_limit_s=settings.controller_limit_s,
+    )  # fmt: skip
+    controller = Controller(
+        folder, BacksOff(policy), Ec2Cloud(live.run, settings, prices), billing_preset(sweep.billing),
+        default_catalogue(), agent, mttr_s=_MTTR_S, poll_s=settings.poll_s, python=settings.python,
+        code=_code_key(live.run),
+    )  # fmt: skip
+    return controller.run(looked)
+
+
+def end_ec2(folder: RunFolder) -> int:
+    """End every machine that carries the run's tag, in all its regions; returns how many there were."""
+    settings = _ec2_settings(folder)
+    return Ec2Cloud(folder.settings.run, settings, _no_prices).end_all()
+
+
+def _ec2_settings(folder: RunFolder) -> Ec2Settings:
+    return validated(Ec2Settings, folder.settings.options["ec2"], folder.path / "run.json")
+
+
+def _code_key(run: str) -> str:
+    return f"runs/{run}/code.tar.gz"
+
+
+def _no_prices() -> PriceHistory:
+    raise InputError("no prices are asked for where machines are only ended")
+
+
+def _longest_s(sweep: Sweep) -> float:
+    """What the longest trial takes on its slowest machine, or all the time there is."""
+    if sweep.deadline_h is not None:
+        return sweep.deadline_h * HOUR_S
+    slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
+    return HOUR_S if slowest is None else sweep.max_trial_steps / slowest * HOUR_S

@@ -1,0 +1,199 @@
+"""What moto leaves out: its instances as processes here, which run their start script, and are taken by notice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+_TICK_S = 0.05
+_TAKEN = "Server.SpotInstanceTermination"
+_SHUT_DOWN = "Client.InstanceInitiatedShutdown"
+
+# On a machine of its own this ends it.
+_SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
+
+
+@dataclass(eq=False)
+class Machine:
+    """One instance.
+
+    Attributes:
+        instance: moto's.
+        folder: Its own file system.
+        process: Runs its start script.
+        began_s: When, seconds since 1970.
+        taken_at_s: When it will be taken; infinity: nobody has said so.
+        ended_s: When it ended; NaN: it runs.
+        taken: It was by then.
+    """
+
+    instance: Any
+    folder: Path
+    process: subprocess.Popen[bytes]
+    began_s: float
+    taken_at_s: float = math.inf
+    ended_s: float = math.nan
+    taken: bool = False
+
+
+@dataclass(eq=False)
+class StandInMachines:
+    """All instances of moto, in whatever region, as processes.
+
+    Attributes:
+        folder: For all that they write.
+        written: In start scripts the folder that is each machine's own here.
+        environment: Added to every machine's.
+        all: Machines that ever ran, by instance id.
+    """
+
+    folder: Path
+    written: str
+    environment: dict[str, str]
+    all: dict[str, Machine] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._programs = self.folder / "programs"
+        self._programs.mkdir(parents=True)
+        shutdown = self._programs / "shutdown"
+        shutdown.write_text(_SHUTDOWN)
+        shutdown.chmod(0o700)
+        machines = self
+
+        class Metadata(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                self._answer(200, "token")
+
+            def do_GET(self) -> None:
+                name, _, path = self.path.strip("/").partition("/")
+                content = machines.metadata(name, path)
+                allowed = self.headers.get("X-aws-ec2-metadata-token") == "token"
+                self._answer(401 if not allowed else 404 if content is None else 200, content or "")
+
+            def _answer(self, status: int, content: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> list[Machine]:
+        """Those that have not ended, the oldest first."""
+        with self._lock:
+            return [machine for machine in self.all.values() if math.isnan(machine.ended_s)]
+
+    def take(self, machine: Machine, notice_s: float) -> None:
+        """Tell it so by its metadata, and take it when the notice is over."""
+        machine.taken_at_s = time.time() + notice_s
+
+    def metadata(self, name: str, path: str) -> str | None:
+        """What an instance's metadata hold; None: nothing."""
+        machine = self.all.get(name)
+        if path != "latest/meta-data/spot/instance-action" or machine is None or math.isinf(machine.taken_at_s):
+            return None
+        at = datetime.fromtimestamp(machine.taken_at_s, UTC).isoformat().replace("+00:00", "Z")
+        return json.dumps({"action": "terminate", "time": at})
+
+    def close(self) -> None:
+        """End every process; again does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        for machine in self.running:
+            self._end(machine)
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_TICK_S):
+            for instance in _instances():
+                machine = self.all.get(instance.id)
+                if machine is None and _state(instance) == "running":
+                    self._start(instance)
+                elif machine is not None and math.isnan(machine.ended_s):
+                    self._look(machine)
+
+    def _look(self, machine: Machine) -> None:
+        if _state(machine.instance) != "running":
+            self._end(machine)
+        elif time.time() >= machine.taken_at_s:
+            machine.taken = True
+            self._end(machine, _TAKEN)
+        elif (machine.folder / "shut-down").exists():
+            self._end(machine, _SHUT_DOWN)
+
+    def _start(self, instance: Any) -> None:
+        folder = self.folder / instance.id
+        folder.mkdir()
+        script = instance.user_data.decode()
+        (folder / "start.sh").write_text(script.replace(self.written, str(folder / "root")))
+        environment = {
+            **os.environ, **self.environment, "EBBTIDE_STAND_IN": str(folder),
+            "PATH": f"{self._programs}{os.pathsep}{os.environ['PATH']}",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}/{instance.id}",
+        }  # fmt: skip
+        process = subprocess.Popen(
+            ["bash", str(folder / "start.sh")], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        with self._lock:
+            self.all[instance.id] = Machine(instance, folder, process, time.time())
+
+    def _end(self, machine: Machine, reason: str = "") -> None:
+        """With all that it runs; training is in a process group of its own, and ends with its agent."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(machine.process.pid, signal.SIGKILL)
+        machine.process.wait()
+        machine.ended_s = time.time()
+        if reason:
+            _mark_ended(machine.instance, reason, machine.ended_s)
+
+
+def _instances() -> list[Any]:
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models import ec2_backends
+
+    backends = list(ec2_backends[DEFAULT_ACCOUNT_ID].values())
+    return [
+        instance
+        for backend in backends
+        for reservation in list(backend.reservations.values())
+        for instance in reservation.instances
+    ]
+
+
+def _state(instance: Any) -> str:
+    return str(instance._state.name)
+
+
+def _mark_ended(instance: Any, reason: str, ended_s: float) -> None:
+    """Terminated as EC2 does it, not as a user does."""
+    from moto.ec2.models.instances import StateReason
+
+    instance.terminate()
+    at = datetime.fromtimestamp(ended_s, UTC)
+    instance._reason = f"{reason}: ended by EC2 ({at:%Y-%m-%d %H:%M:%S} GMT)"
+    instance.state_reason = StateReason(f"{reason}: ended by EC2", reason)

@@ -1,0 +1,82 @@
+"""Backing off from markets that refuse: the next best is asked at once, the one that refused later, and later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ebbtide.errors import InputError
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.policies.actions import Action, WakeAt
+from ebbtide.policies.events import Event, Wake
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.view import View
+
+
+@dataclass(frozen=True)
+class BacksOff:
+    """Another policy, to which a market that has just refused a machine is not shown for a while.
+
+    The time doubles with each refusal without a machine got between. Where every market refuses, all are shown,
+    and the policy waits as it would by itself.
+
+    Attributes:
+        policy: Decides.
+        first_s: The first time that a market is not shown.
+        longest_s: The longest.
+    """
+
+    policy: Policy
+    first_s: float = 120.0
+    longest_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_s <= self.longest_s:
+            raise InputError(f"need 0 < first_s <= longest_s, not {self.first_s:g} and {self.longest_s:g}")
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return self.policy.wakes_on
+
+    def decide(self, view: View) -> Iterable[Action]:
+        # By market: when it is shown again, and how often it has refused.
+        refused: dict[str, list[float]] = view.memory.setdefault("refused", {})
+        actions: list[Action] = []
+        for event in view.events:
+            if event.wake is Wake.LAUNCH_FAILED:
+                key = _key(view.lease(event.lease_id).market)
+                times = refused.get(key, [0.0, 0.0])[1] + 1.0
+                until_s = view.now_s + min(self.first_s * 2.0 ** (times - 1.0), self.longest_s)
+                refused[key] = [until_s, times]
+                actions.append(WakeAt(until_s))
+            elif event.wake is Wake.RUNNING:
+                refused.pop(_key(view.lease(event.lease_id).market), None)
+        shown = [market for market in view.markets if refused.get(_key(market), [0.0])[0] <= view.now_s]
+        if not shown or len(shown) == len(view.markets):
+            return [*actions, *self.policy.decide(view)]
+        events = list(view.events)
+        if any(event.wake is Wake.LAUNCH_FAILED for event in events):
+            # Others are left: it is to ask again now.
+            events.append(Event(Wake.TIMER, view.now_s))
+        seen: Any = _Shown(view, shown, events)
+        return [*actions, *self.policy.decide(seen)]
+
+
+class _Shown:
+    """A view in which only some markets are to be seen."""
+
+    def __init__(self, view: View, markets: Sequence[Market], events: Sequence[Event]) -> None:
+        self._view = view
+        self.markets, self.events = markets, events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+
+def _key(market: Market) -> str:
+    return "/".join(str(getattr(market, name)) for name in MARKET_FIELDS)

@@ -1,0 +1,54 @@
+"""The user's code on its way to machines."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ebbtide.agent import code
+from ebbtide.errors import InputError
+from ebbtide.object_storage import FolderStore
+
+
+def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text("print()\n")
+    (folder / "package" / "run.sh").write_text("true\n")
+    (folder / "package" / "run.sh").chmod(0o755)
+    for hidden in (".git", "__pycache__"):
+        (folder / hidden).mkdir()
+        (folder / hidden / "x").write_text("not code")
+    content = code.packed(folder)
+    assert content == code.packed(folder)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("runs/a/code.tar.gz", content)
+    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+    assert sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")) == [
+        "package", "package/run.sh", "train.py",
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "package" / "run.sh").stat().st_mode & 0o100
+    # Again changes nothing.
+    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+
+
+def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"))
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError):
+        code.unpack(store, "bad", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "outside").exists()
+
+
+def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "MOST_BYTES", 10)
+    (tmp_path / "images.bin").write_bytes(b"0" * 11)
+    with pytest.raises(InputError, match=r"the largest file is images\.bin"):
+        code.packed(tmp_path)

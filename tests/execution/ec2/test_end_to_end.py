@@ -1,0 +1,149 @@
+"""A sweep on a stand-in for EC2: moto's API over HTTP, real start scripts, agents, notices and refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.execution.live.sweeps import PROGRAM, flapping, sweep, total
+
+from ebbtide.cli.main import main
+from ebbtide.execution.ec2.settings import Ec2Settings
+from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.settings import find_run
+from ebbtide.experiments.ec2_demo import REFUSED, billed, stand_in, until_now, write_credentials
+from ebbtide.experiments.ec2_stand_in.api import StandInApi
+from ebbtide.experiments.ec2_stand_in.machines import StandInMachines
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.events import Wake
+from ebbtide.utc import HOUR_S
+
+EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
+
+
+def quiet() -> PriceHistory:
+    """Two markets that stay as they are, until now."""
+    whole = flapping(hours=2.0)
+    return until_now(whole.window(whole.start_s, whole.start_s + 12 * HOUR_S), time.time())
+
+
+@pytest.fixture
+def ec2(tmp_path: Path) -> Iterator[EC2]:
+    with stand_in(tmp_path / "stand-in", quiet()) as found:
+        yield found
+
+
+def files(tmp_path: Path, settings: Ec2Settings, **options: object) -> tuple[Path, Path]:
+    """A sweep, its program, and what machines are."""
+    code = tmp_path / "code"
+    code.mkdir()
+    wanted = sweep(code, program=PROGRAM, budget_usd=1.0, **options)  # type: ignore[arg-type]
+    content = wanted.model_dump(mode="json", exclude_none=True)
+    content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
+    (code / "sweep.yaml").write_text(yaml.safe_dump(content))
+    machines = tmp_path / "ec2.yaml"
+    machines.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    return code / "sweep.yaml", machines
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: EC2, tmp_path: Path) -> None:
+    api, machines, settings = ec2
+    api.refusals.launches.extend(REFUSED)
+    path, what = files(tmp_path, settings, trials=3, steps=700)
+    runs = tmp_path / "runs"
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
+    try:
+        wait_for(lambda: len(machines.running) >= 2)
+        machines.take(machines.running[0], notice_s=12.0)
+        # The credentials end, and are renewed where they are kept.
+        api.refusals.expired.add("FIRST")
+        wait_for(lambda: "RequestExpired" in api.refusals.told)
+        write_credentials(tmp_path / "stand-in" / "credentials", "RENEWED")
+        assert controller.wait(120) == 0
+    finally:
+        controller.kill()
+    assert set(api.refusals.told) == {*REFUSED, "RequestExpired"} - {""}
+    assert machines.running == []
+    folder = find_run(runs, None)
+    journal = Journal(folder.journal)
+    outcome = journal.state("outcome")
+    assert outcome["finished"]
+    assert outcome["revocations"] == 1
+    assert outcome["steps_lost"] == 0
+    told = [path.read_text() for path in sorted((folder.path / "logs").iterdir())]
+    assert [float(log.split()[-1]) for log in told] == [pytest.approx(total(0.1 * n, 700)) for n in (1, 2, 3)]
+    # What failed is backed off from, the other is asked at once.
+    moments = journal.moments()
+    failed = [moment for moment in moments if moment[1] == str(Wake.LAUNCH_FAILED)]
+    assert {detail.split("(")[1].split(")")[0] for *_, detail in failed} == {REFUSED[0], REFUSED[2]}
+    spent = billed(machines.all.values(), quiet(), billing_preset("ec2-second"))
+    assert outcome["cost_usd"] == pytest.approx(spent, abs=1e-4)
+    # Nothing of the credentials is written anywhere.
+    for written in folder.path.rglob("*"):
+        assert not written.is_file() or b"RENEWED" not in written.read_bytes()
+    for machine in machines.all.values():
+        assert "FIRST" not in (machine.folder / "start.sh").read_text()
+
+
+def test_down_ends_by_tag_what_a_killed_controller_left(
+    ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, machines, settings = ec2
+    path, what = files(tmp_path, settings, trials=2, steps=100_000)
+    runs = tmp_path / "runs"
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
+    try:
+        wait_for(lambda: len(machines.running) == 2)
+    finally:
+        controller.kill()
+        controller.wait()
+    assert command("down", "--runs", runs) == 0
+    assert capsys.readouterr().out == "2 machines ended\n"
+    wait_for(lambda: not machines.running)
+
+
+def test_a_machine_that_cannot_be_set_up_ends_and_is_not_rented_for_ever(
+    ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, machines, settings = ec2
+    broken = settings.model_copy(update={"setup": ["true", "false"]})
+    path, what = files(tmp_path, broken, trials=1, steps=10)
+    assert command("run", path, "--provider", "ec2", "--machines", what, "--runs", tmp_path / "runs") == 2
+    assert "machines ended before their agent began" in capsys.readouterr().err
+    assert 3 <= len(machines.all) <= 4
+    assert machines.running == []
+    assert "the set-up failed" in (next(iter(machines.all.values())).folder / "root" / "agent.log").read_text()
+
+
+def test_without_a_budget_nothing_is_rented(ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, machines, settings = ec2
+    path, what = files(tmp_path, settings)
+    content = yaml.safe_load(path.read_text())
+    del content["budget_usd"]
+    path.write_text(yaml.safe_dump(content))
+    assert command("run", path, "--provider", "ec2", "--machines", what, "--runs", tmp_path / "runs") == 2
+    assert "budget_usd" in capsys.readouterr().err
+    assert command("run", path, "--provider", "ec2", "--runs", tmp_path / "runs") == 2
+    assert "--machines EC2.yaml" in capsys.readouterr().err
+    assert not machines.all
+
+
+def wait_for(condition: object, within_s: float = 60.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)
