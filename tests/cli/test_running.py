@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from mlflow.tracking import MlflowClient
 from tests.execution.live.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
@@ -53,6 +54,34 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     # What is finished stays so.
     code, out, _ = command(capsys, "resume", *runs)
     assert code == 0
+
+
+def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, prices = files
+    # The program tells the run that it found in its environment.
+    program = tmp_path / "program.py"
+    told = "import os; print('run', os.environ['MLFLOW_RUN_ID'], os.environ['EBBTIDE_TRIAL_ID'], flush=True)\n"
+    program.write_text(told + program.read_text())
+    words = ("run", path, "--prices", prices, "--policy", "exosphere", "--runs", tmp_path / "runs")
+    code, _, _ = command(capsys, *words, "--track", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert code == 0
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'live runs'")
+    runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
+    trials = [run for run in runs.values() if run.data.tags["ebbtide.kind"] == "trial"]
+    (parent,) = (run for run in runs.values() if run.data.tags["ebbtide.kind"] == "live")
+    assert sorted(run.data.params["lr"] for run in trials) == ["0.1", "0.2"]
+    assert all(run.info.status == "FINISHED" for run in runs.values())
+    assert parent.data.metrics["cost_usd"] > 0
+    for run in trials:
+        history = client.get_metric_history(run.info.run_id, "loss")
+        assert [point.step for point in history] == list(range(5, 61, 5))
+        number = run.data.tags["ebbtide.trial"][-3:]
+        (log,) = (tmp_path / "runs").glob(f"*/logs/*-{number}.log")
+        said = {line for line in log.read_text().splitlines() if line.startswith("run ")}
+        assert said == {f"run {run.info.run_id} {run.data.tags['ebbtide.trial']}"}
 
 
 def test_in_replay_nothing_is_started(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,9 @@ def run_command(
     store: Annotated[
         str, typer.Option(help="For checkpoints: a folder or s3://bucket/prefix; else the run's.")
     ] = "",
+    track: Annotated[
+        str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
+    ] = "",
     runs: RunsOption = RUNS,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -85,7 +88,7 @@ def run_command(
         from ebbtide.execution.live.ec2 import begin_ec2
 
         settings = Ec2Settings.read(machines)
-        _go(begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed), decides, wanted)
+        _go(begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed), decides, wanted, track)
         return
     history = wanted.allowed(prices_from(prices, generate, seed, catalogue))
     if provider == "replay":
@@ -108,7 +111,7 @@ def run_command(
         seed=seed,
         store=store,
     )
-    _go(folder, decides, wanted)
+    _go(folder, decides, wanted, track)
 
 
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
@@ -179,9 +182,16 @@ def _policy(sweep: Sweep, name: str) -> Policy:
     return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
 
 
-def _go(folder: RunFolder, policy: Policy, sweep: Sweep) -> None:
+def _go(folder: RunFolder, policy: Policy, sweep: Sweep, track: str = "") -> None:
     """Run it in the foreground, with a table that is alive; Ctrl-C stops it."""
     run, catalogue = folder.path.name, default_catalogue()
+    if track:
+        from ebbtide.experiments.live_tracking import begin_tracking
+
+        # Programs run elsewhere: what is a path is to be one from everywhere.
+        file = track.removeprefix("sqlite:///")
+        uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
+        begin_tracking(folder, uri, folder.path / "mlflow")
     typer.echo(f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
     journal = Journal(folder.journal)
@@ -203,6 +213,10 @@ def _go(folder: RunFolder, policy: Policy, sweep: Sweep) -> None:
 
         outcome = run_live(folder, policy, looked)
     kept = journal.state("run")
+    if journal.state("tracking") is not None:
+        from ebbtide.experiments.live_tracking import end_tracking
+
+        end_tracking(folder, outcome)
     terminal().print(run_table(run, sweep, kept, catalogue))
     if outcome.gave_up:
         typer.echo(f"{outcome.gave_up}; go on with `ebbtide resume {run}`")

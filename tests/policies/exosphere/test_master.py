@@ -16,6 +16,7 @@ from ebbtide.execution.start_delay import StartDelay
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.events import Event, Wake
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
 from ebbtide.policies.exosphere.interface import (
@@ -231,6 +232,24 @@ def test_each_up_call_comes_when_its_time_is_there_and_once(notice: bool) -> Non
     # A revocation was seen since: one and a half against half a one.
     assert last.by_market_s[A] == pytest.approx(last.by_market_s[B] / 3, rel=0.05)
     assert last.portfolio_s == pytest.approx(2 / (1 / last.by_market_s[A] + 1 / last.by_market_s[B]), rel=0.01)
+
+
+def test_a_rebalance_recommendation_is_a_soft_revocation() -> None:
+    class Recommended(ExoSphere):
+        def decide(self, view: object) -> Iterable[object]:  # type: ignore[override]
+            if view.now_s >= START_S + HOUR_S and "recommended" not in view.memory:  # type: ignore[attr-defined]
+                view.memory["recommended"] = True  # type: ignore[attr-defined]
+                view.events = [*view.events, Event(Wake.REBALANCE, view.now_s, lease_id=2)]  # type: ignore[attr-defined]
+            return super().decide(view)  # type: ignore[arg-type]
+
+    assert Wake.REBALANCE in ExoSphere().wakes_on
+    application = Listening({"soft": [Checkpoint()]})
+    outcome = run(Recommended((application,)), scenario({"steps": 20}))
+    ((at_s, servers),) = told(application, "soft")
+    assert HOUR_S <= at_s < HOUR_S + 301
+    assert [server.lease_id for server in servers] == [2]  # type: ignore[attr-defined]
+    # What to do about it is the application's to say: the machine is kept.
+    assert len(outcome.leases) == 4
 
 
 def test_down_calls_resize_release_save_and_wake() -> None:

@@ -45,7 +45,6 @@ class Controller:
         poll_s: Real seconds between looks.
         python: On the machines: `python` in a command is this one.
         code: Key in the store of the user's code; empty: machines find it where this one does.
-        environment: Of a trial's program, by the trial's number.
     """
 
     def __init__(
@@ -61,13 +60,13 @@ class Controller:
         poll_s: float = 0.1,
         python: str = sys.executable,
         code: str = "",
-        environment: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
         self._mttr_s, self._python, self._code = mttr_s, python, code
-        self._environment = environment or {}
         self._journal = Journal(folder.journal)
+        # Of a trial's program, by the trial's number.
+        self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
         self._provider = AgentProvider(
             cloud, object_store(self._settings.store), self._settings.run, self._assignment, agent,
             poll_s=poll_s, log=self._log,
@@ -120,7 +119,7 @@ class Controller:
         trial = self._sweep.trials()[progress.job_id]
         return Assignment(
             "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps,
-            self._sweep.metric, environment=self._environment.get(trial.number, {}), mttr_s=self._mttr_s,
+            self._sweep.metric, environment=self._environment.get(str(trial.number), {}), mttr_s=self._mttr_s,
             cwd="" if self._code else self._settings.sweep_folder, code=self._code,
         )  # fmt: skip
 

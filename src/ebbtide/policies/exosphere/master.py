@@ -62,7 +62,7 @@ class ExoSphere:
     soft_share: float = 0.5
     free_list_s: float = 600.0
     name: str = "exosphere"
-    wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
+    wakes_on: frozenset[Wake] = frozenset({Wake.PRICE, Wake.REBALANCE})
 
     def __post_init__(self) -> None:
         if self.covariance not in COVARIANCES:
@@ -147,7 +147,13 @@ class ExoSphere:
         dear = account.newly("dear", above)
         if dear and threshold < 1.0:
             yield from application.on_price_threshold(self._cluster(view, job, account), dear)
-        near = [one for one in steady if one.usd_per_hour >= self.soft_share * one.bid_usd_per_hour]
+        # The cloud's own early warning counts as much as a price that rises.
+        warned = {event.lease_id for event in view.events if event.wake is Wake.REBALANCE}
+        near = [
+            one
+            for one in steady
+            if one.lease_id in warned or one.usd_per_hour >= self.soft_share * one.bid_usd_per_hour
+        ]
         shaky = account.newly("shaky", near)
         if shaky:
             yield from application.on_soft_revocation(self._cluster(view, job, account), shaky)
