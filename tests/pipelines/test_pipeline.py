@@ -38,10 +38,15 @@ pytestmark = pytest.mark.pipeline
 
 
 class Project:
-    """A copy of this project in a git repository of its own."""
+    """A copy of this project in a git repository of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: Where.
+        server: Of Prefect; empty: each stage has one of its own, as without any setting.
+    """
+
+    def __init__(self, folder: Path, server: str = "") -> None:
+        self.folder, self.server = folder, server
         listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
                                 text=True, check=True).stdout.splitlines()  # fmt: skip
         for name in listed:
@@ -65,6 +70,8 @@ class Project:
     def repro(self) -> subprocess.CompletedProcess[str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         quiet = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PYTEST_"))}
+        if self.server:
+            quiet["PREFECT_API_URL"] = self.server
         return subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=self.folder, capture_output=True, text=True,
                               env={**quiet, "PATH": path}, check=False)  # fmt: skip
 
@@ -76,8 +83,8 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project(tmp_path_factory.mktemp("project"))
+def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Project:
+    made = Project(tmp_path_factory.mktemp("project"), prefect_server)
     made.set(
         {
             "ingest.generated.days": 12,
