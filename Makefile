@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-live chaos test lint bench clean
+.PHONY: install demo nightly serve demo-live chaos test long lint bench clean
 
 install: $(INSTALLED)
 
@@ -21,6 +21,14 @@ demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro train_revpred evaluate
 	$(BIN)/ebbtide report data/record --out reports/report.html
 
+# The nightly run, once, without a server: what is new is added, what depends on it is made again, what changed told.
+nightly: $(INSTALLED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.nightly
+
+# A Prefect server, a worker and the nightly schedule, on loopback; Ctrl-C ends all three.
+serve: $(INSTALLED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.serve
+
 # A sweep of a real network, trained by local processes that a market gives and takes; reports/demo-live.json.
 # PROVIDER=ec2: by machines of a stand-in for EC2.
 PROVIDER ?= local
@@ -34,6 +42,10 @@ chaos: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# What takes minutes: nights that are killed, the schedule with a server and a worker, the pages in a browser.
+long: $(INSTALLED)
+	$(BIN)/python -m pytest -m long
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from ebbtide.experiments.result import BacktestResult
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies, policy
 from ebbtide.workloads.job import Job
+from flows.task_runner import task_runner
 
 
 @task(task_run_name="backtest-{name}", persist_result=False)
@@ -23,7 +24,7 @@ def backtest_policy(
     return backtest([policy(name)], job, prices, billing=billing, starts=starts, seed=seed)
 
 
-@flow(name="execute", validate_parameters=False)
+@flow(name="execute", validate_parameters=False, task_runner=task_runner())
 def execute(parameters: Mapping[str, Any], prices: Path, into: Path) -> None:
     """Backtest, and write the record.
 

@@ -42,13 +42,20 @@ def from_ec2(into: Path, regions: list[str], instance_types: list[str]) -> str:
     return str(ingest_ec2(regions, into, instance_types=instance_types))
 
 
+@task
+def from_batches(into: Path, accepted: Path) -> str:
+    """Add the batches that nights have found good, in the order of their names: the same each time."""
+    return str(ingest_files(sorted(accepted.iterdir()), into))
+
+
 @flow(name="ingest")
-def ingest(parameters: Mapping[str, Any], into: Path) -> None:
+def ingest(parameters: Mapping[str, Any], into: Path, accepted: Path) -> None:
     """Bring `into` up to date.
 
     Args:
         parameters: The `ingest` section of params.yaml.
         into: The price file.
+        accepted: Folder of batches to be added, if it is there.
     """
     source = parameters["source"]
     if source == "generated":
@@ -61,3 +68,5 @@ def ingest(parameters: Mapping[str, Any], into: Path) -> None:
     else:
         raise unknown_name("source in params.yaml", str(source), ("generated", "files", "ec2"))
     get_run_logger().info("%s: %s", into, done)
+    if accepted.exists():
+        get_run_logger().info("%s: %s", into, from_batches(into, accepted))

@@ -16,6 +16,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.revocation.card import model_card
 from ebbtide.revocation.fitting import LatestFit, fit_latest
 from ebbtide.revocation.storage import save_model
+from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
@@ -48,7 +49,7 @@ def promote(fitted: LatestFit, folder: Path, parameters: Mapping[str, Any], trac
     )
 
 
-@flow(name="train_revpred", validate_parameters=False)
+@flow(name="train_revpred", validate_parameters=False, task_runner=task_runner())
 def train_revpred(
     parameters: Mapping[str, Any], tracking: Mapping[str, Any], prices: Path, into: Path, metrics: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.ingest import ingest
 
-    ingest(parameters("ingest"), Path("data/prices.parquet"))
+    ingest(parameters("ingest"), Path("data/prices.parquet"), Path("data/accepted"))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ebbtide.errors import InputError
 
 
 @contextmanager
@@ -32,6 +35,25 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def only_one(lock: Path, what: str) -> Iterator[None]:
+    """Nobody else does this meanwhile; whoever was killed at it does it no more.
+
+    Args:
+        lock: A file; made if it is not there.
+        what: For the error: "nightly run".
+
+    Raises:
+        InputError: Another is at it.
+    """
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another {what} is under way in {lock.parent}") from None
+        yield
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 
 import ebbtide as eb
 from ebbtide.learning_curves.calibration import read_calibration
@@ -21,84 +15,13 @@ from ebbtide.market.chain_storage import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
 from ebbtide.policies.registry import policies
 
-ROOT = Path(__file__).parents[2]
-STAGES = [
-    "ingest",
-    "interpolate",
-    "train_revpred",
-    "measure_curves",
-    "calibrate_earlycurve",
-    "fit_price_model",
-    "solve",
-    "execute",
-    "evaluate",
-]
-
 pytestmark = pytest.mark.pipeline
-
-
-class Project:
-    """A copy of this project in a git repository of its own.
-
-    Args:
-        folder: Where.
-        server: Of Prefect; empty: each stage has one of its own, as without any setting.
-    """
-
-    def __init__(self, folder: Path, server: str = "") -> None:
-        self.folder, self.server = folder, server
-        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
-                                text=True, check=True).stdout.splitlines()  # fmt: skip
-        for name in listed:
-            if not name.startswith("tests/") and name != "dvc.lock" and (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
-        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-
-    def set(self, changes: Mapping[str, Any]) -> None:
-        """Change parameters, named by their path with dots."""
-        path = self.folder / "params.yaml"
-        content = yaml.safe_load(path.read_text())
-        for name, value in changes.items():
-            *sections, key = name.split(".")
-            section = content
-            for part in sections:
-                section = section[part]
-            section[key] = value
-        path.write_text(yaml.safe_dump(content))
-
-    def repro(self) -> subprocess.CompletedProcess[str]:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        quiet = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PYTEST_"))}
-        if self.server:
-            quiet["PREFECT_API_URL"] = self.server
-        return subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=self.folder, capture_output=True, text=True,
-                              env={**quiet, "PATH": path}, check=False)  # fmt: skip
-
-    def stages_run(self) -> list[str]:
-        """Bring the pipeline up to date; which stages did that run?"""
-        done = self.repro()
-        assert done.returncode == 0, done.stdout + done.stderr
-        return [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Project:
     made = Project(tmp_path_factory.mktemp("project"), prefect_server)
-    made.set(
-        {
-            "ingest.generated.days": 12,
-            "execute.starts": 4,
-            "train_revpred.train_days": 5,
-            "train_revpred.test_days": 2,
-            "train_revpred.stride": 60,
-            "measure_curves.workloads": ["svm", "gbt-regression"],
-            "measure_curves.settings": [1, 3],
-            "calibrate_earlycurve.windows": [1],
-            "fit_price_model.test_days": 2,
-            "solve.most": 20,
-        }
-    )
+    made.set(SMALL)
     return made
 
 

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.tracking import tracking
+from ebbtide.experiments.tracking import parent_tags, tracking
 from ebbtide.revocation.fitting import LatestFit, later_scores
 from ebbtide.revocation.storage import load_model
 
@@ -66,7 +66,8 @@ def register(
     """
     with tracking(uri, experiment, artifacts) as client:
         home = client.get_experiment_by_name(experiment).experiment_id
-        run_id: str = client.create_run(home, run_name=MODEL_NAME, tags={"ebbtide.kind": "revocation"}).info.run_id
+        tags = {"ebbtide.kind": "revocation", **parent_tags()}
+        run_id: str = client.create_run(home, run_name=MODEL_NAME, tags=tags).info.run_id
         try:
             for key, value in parameters.items():
                 client.log_param(run_id, key, str(value))
@@ -91,6 +92,14 @@ def register(
             raise
         client.set_terminated(run_id)
     return Promotion(version, promoted, brier, old)
+
+
+def champion_version(uri: str) -> str | None:
+    """The champion's number in the registry; None: there is none."""
+    try:
+        return str(MlflowClient(tracking_uri=uri).get_model_version_by_alias(MODEL_NAME, CHAMPION).version)
+    except MlflowException:
+        return None
 
 
 def _champion_brier(client: MlflowClient, fit: LatestFit, seed: int) -> float | None:

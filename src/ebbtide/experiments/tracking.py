@@ -17,6 +17,9 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide.experiments.record import Record
 
+# In the environment of a stage: the run of the whole pipeline that it is part of.
+PARENT = "EBBTIDE_PIPELINE_RUN"
+
 # Has MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
@@ -38,6 +41,12 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         location = None if own else Path(artifacts).resolve().as_uri()
         client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
     yield client
+
+
+def parent_tags() -> dict[str, str]:
+    """For a run at the top: the pipeline's run as its parent, where there is one."""
+    parent = os.environ.get(PARENT)
+    return {"mlflow.parentRunId": parent} if parent else {}
 
 
 def log_record(
@@ -65,7 +74,7 @@ def log_record(
     with tracking(uri, experiment, artifacts) as client:
         home = client.get_experiment_by_name(experiment).experiment_id
         common = {key: str(value) for key, value in parameters.items()}
-        parent = client.create_run(home, run_name=record.title, tags={"ebbtide.kind": "backtest"})
+        parent = client.create_run(home, run_name=record.title, tags={"ebbtide.kind": "backtest", **parent_tags()})
         parent_id: str = parent.info.run_id
         try:
             for key, value in common.items():

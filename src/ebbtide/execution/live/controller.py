@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.errors import InputError
 from ebbtide.execution.agents import AgentProvider
 from ebbtide.execution.cloud import Cloud
 from ebbtide.execution.engine import Engine
@@ -19,6 +15,7 @@ from ebbtide.execution.engine_snapshot import snapshot, take_on
 from ebbtide.execution.live.journal import Journal, Moment
 from ebbtide.execution.live.settings import RunFolder
 from ebbtide.execution.outcome import Outcome
+from ebbtide.files import only_one
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.object_storage import object_store
@@ -88,7 +85,7 @@ class Controller:
             InputError: Another controller has the run.
         """
         self._looked = looked
-        with alone(self._folder.path):
+        with only_one(self._folder.path / "controller.lock", "controller"):
             kept = self._journal.state("run")
             if kept is not None:
                 take_on(self._engine, kept["engine"])
@@ -138,21 +135,6 @@ def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple
     """What a trial's machine runs; `python` in it is the one given."""
     arguments = sweep.command_line(sweep.trials()[number])
     return (python, *arguments[1:]) if arguments[0] == "python" else arguments
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """No other controller has the run; one that was killed has it no more.
-
-    Raises:
-        InputError: Another has it.
-    """
-    with (folder / "controller.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another controller has the run in {folder}") from None
-        yield
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Seen:
     damaged: set[tuple[str, int]] = field(default_factory=set)
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """Whoever asked was killed: that is what all this is for."""
+
+
 class FaultyStorage:
     """A proxy before an S3 endpoint.
 
@@ -94,7 +99,7 @@ class FaultyStorage:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

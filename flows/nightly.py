@@ -1,0 +1,245 @@
+"""The nightly run: new prices looked at and added, the pipeline brought up to date, what changed told.
+
+Safe to run twice and after a crash: a batch is known by its content, the pipeline by DVC, and a run that was
+killed leaves nothing that the next does not do again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prefect import flow, get_client, task, unmapped
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.logging import get_run_logger
+
+from ebbtide.errors import InputError
+from ebbtide.experiments.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
+from ebbtide.experiments.pipeline_run import PARENT, pipeline_run
+from ebbtide.experiments.promotion import champion_version
+from ebbtide.files import only_one, write_text
+from ebbtide.market.batches import BatchRules, Verdict, judged
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.ec2_api import fetch_prices
+from flows.task_runner import task_runner
+
+PRICES = Path("data/prices.parquet")
+ACCEPTED, SET_ASIDE = Path("data/accepted"), Path("data/set-aside")
+STATE = Path("data/nightly")
+REPORTS = Path("reports")
+SUMMARY = REPORTS / "nightly.md"
+
+_RAN = re.compile(r"^Running stage '([^']+)':?", re.MULTILINE)
+_STAGES_S = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class Repro:
+    """What `dvc repro` did.
+
+    Attributes:
+        stages: That it ran.
+        output: What it said.
+    """
+
+    stages: tuple[str, ...]
+    output: str
+
+
+@task(retries=3, retry_delay_seconds=[10, 60, 300], timeout_seconds=1800, persist_result=False)
+def collect(regions: list[str], instance_types: list[str], known: PriceHistory | None, incoming: Path) -> None:
+    """Fetch what EC2 has that is newer than what is known, as a batch to be looked at."""
+    since: dict[str, float] = {}
+    for market, series in (known or {}).items():
+        since[market.region] = max(since.get(market.region, 0.0), float(series.times_s[-1]))
+    if regions:
+        frame = fetch_prices(regions, instance_types=instance_types, since=since)
+        if len(frame):
+            newest = frame["timestamp"].max()
+            PriceHistory.from_frame(frame).write(incoming / f"ec2-{newest:%Y%m%dT%H%M%S}.parquet")
+
+
+@task(task_run_name="judge-{file.name}", timeout_seconds=1800, persist_result=False)
+def judge(file: Path, known: PriceHistory | None, rules: BatchRules) -> Verdict:
+    """Look at one batch."""
+    return judged(file, known, rules)
+
+
+@task
+def sort_out(verdicts: Sequence[Verdict]) -> None:
+    """Move good batches to those that the pipeline reads, bad ones aside with what is wrong with them."""
+    for verdict in verdicts:
+        if not verdict.file.exists():
+            continue  # it was sorted out by a run that was killed then
+        folder = SET_ASIDE if verdict.problem else ACCEPTED
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{_digest(verdict.file)}{''.join(verdict.file.suffixes)}"
+        if verdict.problem:
+            write_text(folder / f"{name}.txt", f"{verdict.file.name}: {verdict.problem}\n")
+        os.replace(verdict.file, folder / name)
+
+
+@task(retries=1, retry_delay_seconds=30, timeout_seconds=_STAGES_S)
+def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> Repro:
+    """`dvc repro`, prices first where batches were added since."""
+    accepted = sorted(file.name for file in ACCEPTED.glob("*")) if ACCEPTED.exists() else []
+    marker = STATE / "ingested.txt"
+    known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
+    output = ""
+    if accepted != known:
+        output += _dvc("repro", "--force", "--single-item", "ingest", environment=environment)
+    output += _dvc("repro", *targets, environment=environment)
+    write_text(marker, "".join(f"{name}\n" for name in accepted))
+    return Repro(tuple(dict.fromkeys(_RAN.findall(output))), output)
+
+
+@task(retries=3, retry_delay_seconds=[5, 30, 120], timeout_seconds=1800)
+def push() -> bool:
+    """`dvc push`, if there is a remote whose place is there."""
+    if not _dvc("remote", "list").strip():
+        return False
+    _dvc("push")
+    return True
+
+
+@task
+def tell(night: Night) -> None:
+    """The summary and the table, in a file and as artifacts of Prefect."""
+    write_text(SUMMARY, night.summary())
+    create_markdown_artifact(night.summary(), key="nightly-summary", description="What the night has changed")
+    create_table_artifact(night.rows(), key="nightly-figures", description="Models and policies, before and after")
+    picture = base64.b64encode(costs_picture(night)).decode()
+    create_image_artifact(
+        image_url=f"data:image/png;base64,{picture}", key="nightly-picture", description="Costs, before and after"
+    )
+    costs = [{"policy": name, "mean cost, USD": round(cost, 4)} for name, cost in night.after.costs.items()]
+    create_table_artifact(costs, key="nightly-costs", description="What each policy costs on the newest prices")
+
+
+@flow(name="nightly", validate_parameters=False, timeout_seconds=8 * 3600, task_runner=task_runner())
+def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, Any] | None = None) -> str:
+    """One night.
+
+    Args:
+        parameters: The `nightly` section of params.yaml; None: as it is there.
+        tracking: The `tracking` section; None: the same.
+
+    Returns:
+        The summary.
+
+    Raises:
+        InputError: Another nightly run is under way, or a parameter is not what it should be.
+    """
+    parameters = _section("nightly") if parameters is None else parameters
+    tracking = _section("tracking") if tracking is None else tracking
+    STATE.mkdir(parents=True, exist_ok=True)
+    with only_one(STATE / "lock", "nightly run"):
+        _end_leftovers()
+        return _night(parameters, tracking)
+
+
+def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
+    incoming = Path(parameters["incoming"])
+    incoming.mkdir(parents=True, exist_ok=True)
+    rules = BatchRules(**parameters["rules"])
+    known = PriceHistory.read(PRICES) if PRICES.exists() else None
+    collect(parameters["regions"], parameters["instance_types"], known, incoming)
+    files = batches(incoming)
+    verdicts = judge.map(files, known=unmapped(known), rules=unmapped(rules)).result() if files else []
+    sort_out(verdicts)
+    with pipeline_run("nightly", tracking, REPORTS) as parent:
+        done = bring_up_to_date(parameters["targets"], {**_server(), PARENT: parent})
+        get_run_logger().info("stages run: %s", ", ".join(done.stages) or "none")
+    pushed = push() if parameters["push"] else False
+    before = kept_figures(STATE / "accepted.json")
+    after = read_figures(REPORTS, champion_version(tracking["uri"]))
+    points = PriceHistory.read(PRICES).change_points
+    night = Night(
+        [verdict for verdict in verdicts if not verdict.problem],
+        [verdict for verdict in verdicts if verdict.problem],
+        (known.change_points if known else 0, points), done.stages, before, after, pushed,
+    )  # fmt: skip
+    tell(night)
+    keep_figures(after, STATE / "accepted.json")
+    return night.summary()
+
+
+def batches(incoming: Path) -> list[Path]:
+    """Those to be looked at; files still being written begin with a dot or end with .part."""
+    return sorted(
+        file for file in incoming.iterdir()
+        if file.is_file() and not file.name.startswith(".") and file.suffix != ".part"
+    )  # fmt: skip
+
+
+def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run DVC in a process group of its own, noted down, so that what is left of it can be ended.
+
+    Raises:
+        InputError: A stage or DVC itself failed.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dvc", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+             **(environment or {})},
+        start_new_session=True,
+    )  # fmt: skip
+    write_text(STATE / "group", str(process.pid))
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        _end_group(process.pid)
+        raise
+    (STATE / "group").unlink(missing_ok=True)
+    if process.returncode != 0:
+        raise InputError(f"dvc {' '.join(arguments)} failed: {' | '.join(output.strip().splitlines()[-4:])}")
+    return output
+
+
+def _end_leftovers() -> None:
+    """A run that was killed may have left DVC and a stage at work; they are ours if they work in this folder."""
+    marker = STATE / "group"
+    if marker.exists():
+        _end_group(int(marker.read_text(encoding="utf-8")))
+        marker.unlink()
+
+
+def _end_group(group: int) -> None:
+    here = Path.cwd()
+    ours = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and Path(process.cwd()) == here:
+                ours.append(process)
+        except (OSError, psutil.Error):
+            continue
+    for process in ours:
+        process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(ours, timeout=10.0)
+
+
+def _server() -> dict[str, str]:
+    """The Prefect server that this run talks to: stages need not start one each."""
+    with get_client(sync_client=True) as client:
+        url = str(client.api_url)
+    return {"PREFECT_API_URL": url} if url.startswith("http") else {}
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+
+
+def _section(name: str) -> dict[str, Any]:
+    from pipelines.stage import parameters
+
+    return parameters(name)

@@ -1,0 +1,15 @@
+"""One nightly run, without a schedule: prints what it has changed."""
+
+import sys
+
+from pipelines.stage import run_stage
+
+
+def main() -> None:
+    from flows.nightly import nightly
+
+    sys.stdout.write(nightly() + "\n")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,90 @@
+"""A Prefect server, a process worker and the nightly schedule on this machine: `make serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from ebbtide.errors import InputError
+from pipelines.stage import run_stage
+
+_POOL = "ebbtide"
+_STARTS_S = 120.0
+_ENDS_S = 20.0
+# At three at night.
+_CRON = "0 3 * * *"
+
+
+def main() -> None:
+    """Until it is interrupted, or one of them ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="who can reach this address can run the flows")
+    parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument("--cron", default=_CRON, help="when, in UTC")
+    options = parser.parse_args()
+    url = f"http://{options.host}:{options.port}/api"
+    ours = {"EBBTIDE_FOLDER": str(Path.cwd()), "EBBTIDE_CRON": options.cron}
+    environment = {**os.environ, "PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "INFO", **ours}
+    running: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        running.append(_start(environment, "server", "start", "--host", options.host, "--port", str(options.port)))
+        _wait_for(f"{url}/health", running[0])
+        _prefect(environment, "work-pool", "create", _POOL, "--type", "process", "--overwrite")
+        _prefect(environment, "--no-prompt", "deploy", "--all", "--prefect-file", "flows/prefect.yaml")
+        running.append(_start(environment, "worker", "start", "--pool", _POOL, "--type", "process"))
+        sys.stdout.write(f"nightly at '{options.cron}' (UTC); to look at it: http://{options.host}:{options.port}\n")
+        sys.stdout.flush()
+        while all(process.poll() is None for process in running):
+            time.sleep(1.0)
+        raise InputError("the Prefect server or its worker has ended; see what it said above")
+    except KeyboardInterrupt:
+        sys.stdout.write("ended\n")
+    finally:
+        for process in reversed(running):
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_ENDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "prefect", *arguments], env=environment)
+
+
+def _prefect(environment: Mapping[str, str], *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *arguments], env=environment, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise InputError(f"prefect {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    end_s = time.monotonic() + _STARTS_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=2.0):
+                return
+        except OSError:
+            if server.poll() is not None or time.monotonic() > end_s:
+                raise InputError(f"the Prefect server does not answer at {url}; is its port taken?") from None
+            time.sleep(0.3)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    run_stage(main)

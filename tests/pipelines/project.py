@@ -1,0 +1,103 @@
+"""A copy of this project to run the pipeline in, made small."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+STAGES = [
+    "ingest",
+    "interpolate",
+    "train_revpred",
+    "measure_curves",
+    "calibrate_earlycurve",
+    "fit_price_model",
+    "solve",
+    "execute",
+    "evaluate",
+]
+
+SMALL = {
+    "ingest.generated.days": 12,
+    "execute.starts": 4,
+    "train_revpred.train_days": 5,
+    "train_revpred.test_days": 2,
+    "train_revpred.stride": 60,
+    "measure_curves.workloads": ["svm", "gbt-regression"],
+    "measure_curves.settings": [1, 3],
+    "calibrate_earlycurve.windows": [1],
+    "fit_price_model.test_days": 2,
+    "solve.most": 20,
+}
+
+
+class Project:
+    """A copy of this project in a git repository of its own.
+
+    Args:
+        folder: Where.
+        server: Of Prefect; empty: each stage has one of its own, as without any setting.
+    """
+
+    def __init__(self, folder: Path, server: str = "") -> None:
+        self.folder, self.server = folder, server
+        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
+                                text=True, check=True).stdout.splitlines()  # fmt: skip
+        for name in listed:
+            if not name.startswith("tests/") and name != "dvc.lock" and (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+
+    def set(self, changes: Mapping[str, Any]) -> None:
+        """Change parameters, named by their path with dots."""
+        path = self.folder / "params.yaml"
+        content = yaml.safe_load(path.read_text())
+        for name, value in changes.items():
+            *sections, key = name.split(".")
+            section = content
+            for part in sections:
+                section = section[part]
+            section[key] = value
+        path.write_text(yaml.safe_dump(content))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For what is run in it."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        quiet = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PYTEST_"))}
+        server = {"PREFECT_API_URL": self.server} if self.server else {}
+        return {**quiet, "PATH": path, **server}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Run a module of Python in it."""
+        return subprocess.Popen([sys.executable, "-m", *words], cwd=self.folder, text=True, env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a module of Python in it, to its end."""
+        process = self.start(*words)
+        output, errors = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+    def repro(self) -> subprocess.CompletedProcess[str]:
+        return self.run("dvc", "repro")
+
+    def stages_run(self) -> list[str]:
+        """Bring the pipeline up to date; which stages did that run?"""
+        done = self.repro()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
+
+    def outputs(self) -> dict[str, str]:
+        """What each stage made, by the checksum of its content."""
+        lock = yaml.safe_load((self.folder / "dvc.lock").read_text())
+        return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())}

@@ -1,0 +1,136 @@
+"""A night by schedule, with a real server and worker; its pages looked at in a browser, screenshots kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.pipelines.project import ROOT, SMALL, Project
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Not committed; CI keeps the folder.
+SCREENSHOTS = Path(os.environ.get("EBBTIDE_SCREENSHOTS", ROOT / "reports" / "screenshots"))
+
+pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def wait_for(what: Callable[[], Any], within_s: float, process: subprocess.Popen[bytes]) -> Any:
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        assert process.poll() is None, "it has ended"
+        try:
+            found = what()
+        except OSError:
+            found = None
+        if found:
+            return found
+        time.sleep(1.0)
+    raise AssertionError("it did not come about")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("face"))
+    made.set(SMALL | {"nightly.targets": ["evaluate"]})
+    return made
+
+
+@pytest.fixture(scope="module")
+def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server and a worker, with a night every minute, until the first has gone well."""
+    port = free_port()
+    environment = project.environment | {"PREFECT_HOME": str(tmp_path_factory.mktemp("prefect"))}
+    command = [sys.executable, "-m", "pipelines.serve", "--port", str(port), "--cron", "* * * * *"]
+    serve = subprocess.Popen(command, cwd=project.folder, env=environment, start_new_session=True,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: nights(url), 360, serve)
+        yield url
+    finally:
+        serve.terminate()
+        try:
+            serve.wait(60)
+        finally:
+            # Its worker may have a night under way.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(serve.pid, signal.SIGKILL)
+
+
+def nights(url: str) -> list[str]:
+    """States of nightly runs of the schedule that have ended."""
+    ended = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}},
+             "deployments": {"name": {"any_": ["nightly"]}}}  # fmt: skip
+    request = urllib.request.Request(
+        f"{url}/api/flow_runs/filter", json.dumps(ended).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return [run["state_type"] for run in json.loads(answer.read()) if run["auto_scheduled"]]
+
+
+def looked_at(name: str, url: str, tmp_path: Path) -> list[str]:
+    """Take a screenshot; returns what the page told its console of errors."""
+    assert CHROMIUM is not None
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    picture = SCREENSHOTS / f"{name}.png"
+    picture.unlink(missing_ok=True)
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
+         f"--user-data-dir={tmp_path / name}", "--virtual-time-budget=12000", "--window-size=1400,1000",
+         f"--screenshot={picture}", url],
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert picture.stat().st_size > 20_000, done.stderr[-2000:]
+    told = re.findall(r":(\w+):CONSOLE[(:]\d+\)?\] (.*)", done.stderr)
+    return [text for level, text in told if level == "ERROR" or re.search(r"Uncaught|TypeError|Failed to load", text)]
+
+
+def test_the_schedule_runs_a_night_and_it_goes_well(prefect: str) -> None:
+    assert set(nights(prefect)) == {"COMPLETED"}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: Path) -> None:
+    errors = {}
+    for page in ("dashboard", "runs", "artifacts", "deployments"):
+        errors[f"prefect-{page}"] = looked_at(f"prefect-{page}", f"{prefect}/{page}", tmp_path)
+    errors["report"] = looked_at("report", (project.folder / "reports" / "report.html").as_uri(), tmp_path)
+    store = f"sqlite:///{project.folder}/.mlflow/mlflow.db"
+    client = MlflowClient(store)
+    home = client.get_experiment_by_name("backtests").experiment_id
+    policies = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
+    runs = urllib.parse.quote(json.dumps([run.info.run_id for run in policies[:4]]))
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
+    ui = subprocess.Popen(command, cwd=project.folder, env=project.environment, start_new_session=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=5).status == 200, 120, ui)
+        compared = f"{url}/#/compare-runs?runs={runs}&experiments={urllib.parse.quote(json.dumps([home]))}"
+        errors["mlflow-compare"] = looked_at("mlflow-compare", compared, tmp_path)
+    finally:
+        os.killpg(ui.pid, signal.SIGTERM)
+        ui.wait(30)
+    assert errors == {page: [] for page in errors}
