@@ -77,14 +77,15 @@ class Project:
         server = {"PREFECT_API_URL": self.server} if self.server else {}
         return {**quiet, "PATH": path, **server}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         """Run a module of Python in it."""
-        return subprocess.Popen([sys.executable, "-m", *words], cwd=self.folder, text=True, env=self.environment,
+        environment = {**self.environment, **environment}
+        return subprocess.Popen([sys.executable, "-m", *words], cwd=self.folder, text=True, env=environment,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a module of Python in it, to its end."""
-        process = self.start(*words)
+        process = self.start(*words, **environment)
         output, errors = process.communicate()
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 

@@ -86,6 +86,22 @@ def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chain.safetensors")
 
 
+@pytest.mark.parametrize("kind", ["dask", "ray"])
+def test_spread_over_workers_the_outcomes_are_the_same(project: Project, kind: str) -> None:
+    pytest.importorskip(f"prefect_{kind}")
+    pytest.importorskip("distributed" if kind == "dask" else "ray")
+    before = project.outputs()["data/record"]
+    done = project.run("dvc", "repro", "--force", "--single-item", "execute", EBBTIDE_TASK_RUNNER=kind)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert project.outputs()["data/record"] == before
+
+
+def test_a_task_runner_that_there_is_not_is_told(project: Project) -> None:
+    done = project.run("pipelines.execute", EBBTIDE_TASK_RUNNER="thread")
+    assert done.returncode == 2
+    assert done.stderr == "ebbtide: unknown task runner 'thread' (did you mean 'threads'?); known: dask, ray, threads\n"
+
+
 def test_each_training_left_its_curve(project: Project) -> None:
     from mlflow.tracking import MlflowClient
 

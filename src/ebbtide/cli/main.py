@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from ebbtide.cli.backtesting import backtest_command
+from ebbtide.cli.comparing import compare_command
 from ebbtide.cli.cookbook import cookbook_app
 from ebbtide.cli.curves import curves_app
 from ebbtide.cli.planning import plan_command
@@ -51,6 +52,7 @@ app.command("resume")(resume_command)
 app.command("down")(down_command)
 app.command("portfolio")(portfolio_command)
 app.command("backtest")(backtest_command)
+app.command("compare")(compare_command)
 app.command("report")(report_command)
 app.add_typer(revocation_app, name="revocation")
 app.add_typer(curves_app, name="curves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,27 @@ from ebbtide.experiments.summary import told
 from ebbtide.files import write_text
 
 
-def write_report(record: Record, path: str | Path) -> Path:
-    """Write the report of a record, atomically; returns where."""
+def write_report(
+    record: Record,
+    path: str | Path,
+    *,
+    comparison: Sequence[Mapping[str, str]] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write the report of a record, atomically; returns where.
+
+    Args:
+        record: Of a backtest.
+        path: The file.
+        comparison: Rows for the first page, by heading.
+        notes: Below them.
+    """
     path = Path(path)
-    write_text(path, render(record))
+    write_text(path, render(record, comparison=comparison, notes=notes))
     return path
 
 
-def render(record: Record) -> str:
+def render(record: Record, *, comparison: Sequence[Mapping[str, str]] = (), notes: Sequence[str] = ()) -> str:
     """The page as text."""
     environment = Environment(
         loader=PackageLoader("ebbtide.report", "."),
@@ -36,6 +50,8 @@ def render(record: Record) -> str:
     return environment.get_template("report.html.jinja").render(
         title=record.title,
         about=record.about,
+        comparison=comparison,
+        notes=notes,
         rows=_rows(record),
         leases=record.leases.to_dict("records"),
         figure=Markup(figure),

@@ -1,0 +1,236 @@
+"""Every policy on one job, market, billing rule and the same starts, beside what no schedule can undercut."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.execution.engine import PolicyError
+from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.result import BacktestResult
+from ebbtide.files import write_text
+from ebbtide.market.billing import Billing, Refund
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.protocol import Policy
+from ebbtide.utc import HOUR_S
+from ebbtide.workloads.job import Job
+
+FLOOR = "all prices known"
+
+# What is no policy for a job, and where it is to be had.
+ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline: `ebbtide cookbook solve`"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy.
+
+    Attributes:
+        policy: Its name.
+        cost_usd: Mean over the starts that it finished from; NaN: none.
+        cost_std_usd: And its deviation: the risk.
+        cost_p95_usd: What one start in twenty costs more than.
+        over_floor: Times the floor of the same starts.
+        saved: Against on-demand, on the starts that both finished from.
+        makespan_h: Mean.
+        revocations: Mean.
+        refund_usd: Mean.
+        misses: Starts not finished by the deadline, or not inside the record.
+        why_not: It cannot serve the job, and why; empty: it can.
+    """
+
+    policy: str
+    cost_usd: float = math.nan
+    cost_std_usd: float = math.nan
+    cost_p95_usd: float = math.nan
+    over_floor: float = math.nan
+    saved: float = math.nan
+    makespan_h: float = math.nan
+    revocations: float = math.nan
+    refund_usd: float = math.nan
+    misses: int = 0
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of them.
+
+    Attributes:
+        rows: The cheapest first, those that cannot serve last; the floor among them.
+        result: The backtest of those that can.
+        notes: What a reader should know.
+    """
+
+    rows: Sequence[Row]
+    result: BacktestResult
+    notes: Sequence[str]
+
+    def write_json(self, path: str | Path) -> None:
+        """Write the rows, atomically: the same bytes for the same inputs."""
+        rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
+        write_text(path, json.dumps({"rows": rows, "notes": list(self.notes)}, indent=2, allow_nan=False) + "\n")
+
+
+def compare(
+    policies: Sequence[Policy],
+    job: Job,
+    prices: PriceHistory,
+    *,
+    billing: Billing,
+    starts: int = 100,
+    seed: int = 0,
+    deadline_h: float | None = None,
+    catalogue: Catalogue | None = None,
+    on_policy: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Replay every policy that can serve the job.
+
+    Args:
+        policies: Their names must differ.
+        job: To be done.
+        prices: The markets.
+        billing: Of spot leases.
+        starts: How many.
+        seed: Of the starts and of all chance.
+        deadline_h: From each start on; None: the end of the record.
+        catalogue: Instance types and list prices.
+        on_policy: Called with each policy's name, before it is replayed.
+
+    Raises:
+        InputError: No policy can serve the job.
+    """
+    known = catalogue or default_catalogue()
+    results, refused = [], dict(ELSEWHERE)
+    for policy in policies:
+        if on_policy:
+            on_policy(policy.name)
+        try:
+            results.append(
+                backtest([policy], job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
+            )
+        except (InputError, PolicyError) as error:
+            refused[policy.name] = str(error)
+    if not results:
+        raise InputError(f"no policy can serve job {job.name}: {next(iter(refused.values()))}")
+    result = BacktestResult.joined(results)
+    floors = _floors(job, prices, result, deadline_h, known)
+    dear = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
+    rows = [_row(name, result, floors, dear, deadline_h) for name in result.outcomes]
+    rows.append(Row(FLOOR, float(floors.mean()), float(floors.std()), float(np.quantile(floors, 0.95)), 1.0))
+    rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
+    rows += [Row(name, why_not=why) for name, why in refused.items()]
+    notes = [
+        f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
+        "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
+    ]
+    if billing.refund is not Refund.NOTHING:
+        notes.append("It knows of no refunds: a policy that is given much back may come below it.")
+    return Comparison(tuple(rows), result, tuple(notes))
+
+
+def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, catalogue: Catalogue) -> float:
+    """What no schedule of one machine at a time can undercut, refunds aside.
+
+    A relaxation: at each moment as many steps as on the fastest machine, each at the price of the cheapest.
+
+    Raises:
+        InputError: All time until then is not enough.
+    """
+    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    able = {market: rate * job.speedup_of(job.machines) for market, rate in rates.items() if rate > 0}
+    changes = [prices[market].between(start_s, until_s)[0] for market in able]
+    times_s = np.unique(np.clip(np.concatenate([np.array([start_s]), *changes]), start_s, until_s))
+    lasting_s = np.diff(times_s, append=until_s)
+    usd_per_step = np.full(len(times_s), np.inf)
+    for market, rate in able.items():
+        usd = np.nan_to_num(prices[market].at_each(times_s), nan=np.inf)
+        listed = catalogue.on_demand_usd_per_hour(market, start_s)
+        usd = usd if listed is None else np.minimum(usd, listed)
+        usd_per_step = np.minimum(usd_per_step, usd * job.machines / HOUR_S / rate)
+    order = np.argsort(usd_per_step, kind="stable")
+    steps = np.minimum(np.cumsum(lasting_s[order]) * max(able.values()), job.steps)
+    if steps[-1] < job.steps - 1e-6:
+        raise InputError(f"job {job.name} does not fit between its start and its deadline on any machine")
+    taken = np.diff(steps, prepend=0.0)
+    return float(np.dot(taken[taken > 0], usd_per_step[order][taken > 0]))
+
+
+def _floors(
+    job: Job, prices: PriceHistory, result: BacktestResult, deadline_h: float | None, catalogue: Catalogue
+) -> np.ndarray:
+    floors = []
+    for place, start_s in enumerate(result.starts_s):
+        ends = [runs[place].end_s for runs in result.outcomes.values()]
+        until_s = max(ends) if deadline_h is None else start_s + deadline_h * HOUR_S
+        floors.append(floor_usd(job, prices, start_s, min(until_s, prices.end_s), catalogue))
+    return np.array(floors)
+
+
+def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.ndarray:
+    """By start; NaN: not finished in time."""
+    most_s = math.inf if deadline_h is None else deadline_h * HOUR_S
+    return np.array(
+        [run.cost_usd if run.finished and run.makespan_s <= most_s else math.nan for run in result.outcomes[name]]
+    )
+
+
+def _row(
+    name: str, result: BacktestResult, floors: np.ndarray, dear: np.ndarray | None, deadline_h: float | None
+) -> Row:
+    costs = _costs(result, name, deadline_h)
+    done = ~np.isnan(costs)
+    if not done.any():
+        return Row(name, misses=len(costs), why_not="it never finished in time")
+    runs = [run for run, finished in zip(result.outcomes[name], done, strict=True) if finished]
+    both = done & ~np.isnan(dear) if dear is not None else np.zeros(len(done), dtype=bool)
+    return Row(
+        name,
+        float(costs[done].mean()),
+        float(costs[done].std()),
+        float(np.quantile(costs[done], 0.95)),
+        float(costs[done].mean() / floors[done].mean()),
+        float(1.0 - costs[both].mean() / dear[both].mean()) if dear is not None and both.any() else math.nan,
+        float(np.mean([run.makespan_s for run in runs]) / HOUR_S),
+        float(np.mean([run.revocations for run in runs])),
+        float(np.mean([run.refund_usd for run in runs])),
+        int((~done).sum()),
+    )
+
+
+def _plain(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def shown(rows: Sequence[Row]) -> list[Mapping[str, str]]:
+    """Rows as text, for tables: the terminal's and the report's."""
+    found: list[Mapping[str, str]] = []
+    for row in rows:
+        misses = "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses)
+        found.append(
+            {
+                "policy": row.policy,
+                "cost USD": _told(row.cost_usd, ".3f"),
+                "risk (std)": _told(row.cost_std_usd, ".3f"),
+                "p95": _told(row.cost_p95_usd, ".3f"),
+                "x floor": _told(row.over_floor, ".2f"),
+                "saved": _told(row.saved, ".0%"),
+                "time h": _told(row.makespan_h, ".1f"),
+                "revocations": _told(row.revocations, ".2f"),
+                "refund USD": _told(row.refund_usd, ".3f"),
+                "misses": misses,
+                "why not": row.why_not,
+            }
+        )
+    return found
+
+
+def _told(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)
