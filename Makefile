@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo nightly serve demo-live chaos test long lint bench clean
+.PHONY: install demo nightly serve demo-live chaos test long reference lint bench clean
 
 install: $(INSTALLED)
 
@@ -46,6 +46,11 @@ test: lint
 # What takes minutes: nights that are killed, the schedule with a server and a worker, the pages in a browser.
 long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
+
+# The reference, from docstrings: reports/reference/index.html.
+reference: $(INSTALLED)
+	$(BIN)/pdoc --docformat google --output-directory reports/reference ebbtide ebbtide.trial ebbtide.trial_torch \
+		$(addprefix ebbtide.,market revocation learning_curves workloads policies checkpoints agent execution)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide.experiments.record import Record
+from ebbtide.experiments.reproduction_pages import write_pages
 from ebbtide.experiments.tracking import log_record
 from ebbtide.files import write_text
 from ebbtide.report.html import write_report
@@ -19,6 +20,12 @@ from ebbtide.report.html import write_report
 def report(record: Path, into: Path) -> None:
     """Write the page."""
     write_report(Record.read(record), into)
+
+
+@task
+def pages(reproductions: Path, into: Path) -> None:
+    """A page for each paper that was reproduced here."""
+    write_pages(reproductions, into)
 
 
 @task
@@ -52,6 +59,7 @@ def evaluate(
     tracking: Mapping[str, Any],
     made_with: Mapping[str, Any],
     record: Path,
+    reproductions: Path,
     into: Path,
 ) -> None:
     """Evaluate a record.
@@ -61,9 +69,11 @@ def evaluate(
         tracking: The `tracking` section.
         made_with: What to log as parameters of the tracked runs.
         record: The record's folder.
+        reproductions: Folder of what `ebbtide reproduce --json` wrote, if it is there.
         into: The folder for the report and the statistics.
     """
     report(record, into / "report.html")
+    pages(reproductions, into / "reproductions")
     metrics(record, into / "metrics.json")
     files = (into / "report.html", into / "metrics.json")
     track(record, made_with, tracking, parameters["experiment"], files)

@@ -1,4 +1,4 @@
-"""Stage `evaluate`: data/record -> reports/report.html, reports/metrics.json and tracked runs."""
+"""Stage `evaluate`: data/record and data/reproductions -> report, pages, reports/metrics.json, tracked runs."""
 
 from pathlib import Path
 
@@ -16,7 +16,8 @@ def main() -> None:
         "starts": execute["starts"],
         "seed": execute["seed"],
     }
-    evaluate(parameters("evaluate"), parameters("tracking"), made_with, Path("data/record"), Path("reports"))
+    record, reproductions = Path("data/record"), Path("data/reproductions")
+    evaluate(parameters("evaluate"), parameters("tracking"), made_with, record, reproductions, Path("reports"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""What the documentation says can be done."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from ebbtide.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_and_files_that_are_named_are_there(page: Path) -> None:
+    text = page.read_text()
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    asked = set(re.findall(r"(?:^|`|; )ebbtide ([a-z]+)", text, re.MULTILINE))
+    assert asked <= set(known)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`|; )make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    for file in re.findall(r"examples/[\w./-]+\.(?:yaml|py)", text):
+        assert (ROOT / file).exists(), file
+
+
+def test_the_policy_of_the_how_to_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to.md").read_text(), re.DOTALL)
+    space: dict[str, object] = {"__name__": "how_to"}
+    exec(compile(code, "how-to.md", "exec", dont_inherit=True), space)
+    assert "cheapest-now" in capsys.readouterr().out
