@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow.artifacts import download_artifacts
+from mlflow.models import Model
 
 import ebbtide as eb
 from ebbtide.experiments.promotion import register
@@ -54,3 +57,11 @@ def test_the_champion_is_whoever_is_best_on_later_data(fit: LatestFit, tmp_path:
     run = client.get_run(champion.run_id)
     assert run.info.status == "FINISHED"
     assert np.isfinite(run.data.metrics["brier_published"])
+    # The registry's page tells what goes in, what comes out, and how it is loaded.
+    assert "spot machine is to be taken within the hour" in champion.description
+    described = Model.load(download_artifacts(artifact_uri=champion.source, dst_path=tmp_path / "champion"))
+    assert "max_price_usd_per_hour" in described.signature.inputs.input_names()
+    assert described.signature.outputs.input_names() == ["revocation_probability"]
+    module, _, name = described.flavors["ebbtide"]["loader"].rpartition(".")
+    loaded = getattr(importlib.import_module(module), name)(tmp_path / "champion" / "model")
+    assert loaded.markets == fit.model.markets

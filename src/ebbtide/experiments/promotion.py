@@ -10,15 +10,24 @@ from typing import Any
 
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, Schema
 
 from ebbtide.errors import InputError
 from ebbtide.experiments.tracking import parent_tags, tracking
+from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.revocation.fitting import LatestFit, later_scores
 from ebbtide.revocation.storage import load_model
 
 MODEL_NAME = "revpred"
 CHAMPION = "champion"
+LOADER = "ebbtide.revocation.storage.load_model"
+
+_CARD = (
+    "How likely a spot machine is to be taken within the hour, given the prices of its market so far and a max "
+    "price. A card for each market is among the artifacts, in model/cards."
+)
 
 
 @dataclass(frozen=True)
@@ -76,13 +85,14 @@ def register(
                     if value is not None:
                         client.log_metric(run_id, f"{name}_{delta.replace('%', '_percent')}", float(value))
             client.log_artifacts(run_id, str(folder), "model")
+            _log_signature(client, run_id)
             source = f"{client.get_run(run_id).info.artifact_uri}/model"
             try:
                 client.create_registered_model(MODEL_NAME)
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-            version = str(client.create_model_version(MODEL_NAME, source, run_id).version)
+            version = str(client.create_model_version(MODEL_NAME, source, run_id, description=_CARD).version)
             brier, old = _brier(fit.pooled), _champion_brier(client, fit, seed)
             promoted = old is None or brier < old
             if promoted:
@@ -92,6 +102,18 @@ def register(
             raise
         client.set_terminated(run_id)
     return Promotion(version, promoted, brier, old)
+
+
+def _log_signature(client: MlflowClient, run_id: str) -> None:
+    """What goes into the model and what comes out, for the registry's page."""
+    texts, numbers = MARKET_FIELDS, ("price_usd_per_hour", "max_price_usd_per_hour")
+    columns = [ColSpec("string", name) for name in texts] + [ColSpec("double", name) for name in numbers]
+    prices = Schema([ColSpec("datetime", "timestamp"), *columns])
+    signature = ModelSignature(prices, Schema([ColSpec("double", "revocation_probability")]))
+    described = Model("model", run_id, flavors={"ebbtide": {"loader": LOADER}}, signature=signature)
+    with TemporaryDirectory(prefix="ebbtide-model-") as folder:
+        described.save(str(Path(folder) / "MLmodel"))
+        client.log_artifact(run_id, str(Path(folder) / "MLmodel"), "model")
 
 
 def champion_version(uri: str) -> str | None:

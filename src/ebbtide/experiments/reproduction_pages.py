@@ -18,11 +18,11 @@ BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
 
 # Of each paper, what its abstract claims, by row.
 HEADLINES = {
-    "spottune": ("cost_reduction_vs_cheapest", "speedup_vs_cheapest"),
-    "dynamic-pricing": (),
-    "deepspotcloud": (),
-    "cumulon": ("dynamic_mean_cost", "fixed_mean_cost"),
-    "exosphere": ("cost_saving_vs_on_demand", "revocation_risk_vs_greedy"),
+    "spottune": ("cost_saving_theta07_vs_cheapest", "cost_saving_theta07_vs_fastest", "top3_accuracy_theta07"),
+    "dynamic-pricing": ("total_cost_reduction_max", "dynamic_cost_reduction_max"),
+    "deepspotcloud": ("hourly_cost_vs_interrupt_1w", "migrate_cost_vs_interrupt_1w"),
+    "cumulon": ("dynamic_mean_cost", "fixed_mean_cost", "on_demand_only_cost"),
+    "exosphere": ("saving_vs_on_demand", "risk_vs_best_greedy"),
 }
 
 
