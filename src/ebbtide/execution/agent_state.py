@@ -1,30 +1,11 @@
-"""What a provider over agents remembers: of each machine its letters, of each job its training."""
+"""What a provider over agents remembers of one job's training."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
-from ebbtide.agent.mailbox import Letter, Letters
 from ebbtide.market.leases import Lease
 from ebbtide.workloads.progress import JobProgress
-
-
-@dataclass(eq=False)
-class Post:
-    """The letters of one machine.
-
-    Attributes:
-        orders: Written so far.
-        reports: What it told.
-        pending: Orders that are still to be written.
-        heard: Of each boot of its agent, letters up to this one are known.
-    """
-
-    orders: Letters
-    reports: Letters
-    pending: deque[Letter] = field(default_factory=deque)
-    heard: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

@@ -165,7 +165,7 @@ def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Pa
         time.sleep(0.05)
     time.sleep(0.5)
     try:
-        with pytest.raises(eb.InputError, match="another controller has the run"):
+        with pytest.raises(eb.InputError, match="another controller is under way"):
             run_local(folder, ExoSphere())
     finally:
         controller.kill()

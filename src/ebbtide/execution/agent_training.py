@@ -1,0 +1,244 @@
+"""What becomes of jobs whose machines train them by agents: who has which, how far it is, what was lost."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.mailbox import Letter
+from ebbtide.errors import InputError
+from ebbtide.execution.agent_state import PLAIN_FIELDS, Trial
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.events import Event, Wake
+from ebbtide.workloads.job import Coupling
+from ebbtide.workloads.progress import JobProgress
+
+_LOGGER = logging.getLogger(__name__)
+
+# Training that fails so often without having come any further fails of itself.
+MOST_FAILURES = 5
+# From one checkpoint so often, and the one before it is taken.
+_FAILURES_FROM_ONE = 2
+
+
+class AgentTraining:
+    """All jobs of a run: compares where each should be trained with where it is, and orders what is missing.
+
+    Args:
+        run: The run's id: trials are named by it.
+        assignment: What a job's agent is to do, but for the attempt.
+        order: Gives an order to the agent of a lease.
+        tell: Takes what the policy should hear of.
+        now: The cloud's clock.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        assignment: Callable[[JobProgress], Assignment],
+        order: Callable[[int, Letter], None],
+        tell: Callable[[Event], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._run, self._assignment = run, assignment
+        self._order, self._tell, self._now = order, tell, now
+        self.trials: list[Trial] = []
+
+    def begin(self, jobs: Sequence[JobProgress]) -> None:
+        """Take jobs on.
+
+        Raises:
+            InputError: One wants several machines.
+        """
+        for progress in jobs:
+            if progress.job.machines > 1 or progress.job.coupling is not Coupling.GANG:
+                raise InputError(f"job {progress.job.name} wants several machines; agents train on one each")
+            self.trials.append(Trial(progress, f"{self._run}-{progress.job_id:03d}"))
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        """A job may be on these from now on."""
+        self.trials[job_id].assigned = list(leases)
+        self._converge(self.trials[job_id])
+
+    def converge(self) -> None:
+        """Give the orders that are missing."""
+        for trial in self.trials:
+            self._converge(trial)
+
+    def in_use(self, lease: Lease) -> bool:
+        """Whether anything is trained there, or being saved."""
+        return any(trial.on == lease.lease_id for trial in self.trials)
+
+    def save(self, job_id: int) -> None:
+        """Have a job saved where it is."""
+        trial = self.trials[job_id]
+        if trial.on is not None:
+            self._order(trial.on, {"type": "save"})
+
+    def stop(self, job_id: int) -> None:
+        """Train a job no further; it counts as finished once it is saved."""
+        trial = self.trials[job_id]
+        trial.stopping = trial.progress.stopped = True
+        if trial.on is None:
+            self._finish(trial, "stopped")
+        else:
+            self._let_go(trial)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric that a job reported."""
+        found = sorted(self.trials[job_id].metrics.items())
+        return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
+
+    def gone(self, lease: Lease) -> None:
+        """Nobody trains there any more; what was not saved is lost."""
+        for trial in self.trials:
+            trial.assigned = [other for other in trial.assigned if other is not lease]
+            if trial.on == lease.lease_id:
+                self._lost(trial)
+                self._released(trial)
+
+    def hear(self, lease: Lease, letter: Letter) -> None:
+        """What an agent told of a trial."""
+        trial = next((one for one in self.trials if one.trial_id == letter.get("trial")), None)
+        # Of an assignment that is over only what it stored counts, and that is found when it is restored.
+        if trial is not None and trial.attempt == letter.get("attempt") and not trial.ended:
+            self._hear_of(trial, lease, letter)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """As plain values."""
+        return [
+            {name: getattr(trial, name) for name in PLAIN_FIELDS}
+            | {"assigned": [lease.lease_id for lease in trial.assigned]}
+            | {"metrics": list(trial.metrics.items())}
+            for trial in self.trials
+        ]
+
+    def take_on(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
+        """Go on from a snapshot."""
+        for trial, values in zip(self.trials, kept, strict=True):
+            for name in PLAIN_FIELDS:
+                setattr(trial, name, values[name])
+            trial.assigned = [leases[lease_id] for lease_id in values["assigned"]]
+            trial.metrics = dict(values["metrics"])
+
+    def _target(self, trial: Trial) -> Lease | None:
+        """The machine to be on: one without notice; else where it is, while there is time."""
+        booted = [lease for lease in trial.assigned if lease.is_booted]
+        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
+        if steady:
+            return next((lease for lease in steady if lease.lease_id == trial.on), steady[0])
+        return next((lease for lease in booted if lease.lease_id == trial.on), None)
+
+    def _converge(self, trial: Trial) -> None:
+        if trial.ended or trial.stopping:
+            return
+        target = self._target(trial)
+        if trial.on is None:
+            if target is not None:
+                self._train(trial, target)
+        elif target is None or target.lease_id != trial.on:
+            self._let_go(trial)
+
+    def _train(self, trial: Trial, lease: Lease) -> None:
+        trial.on, trial.leaving = lease.lease_id, False
+        trial.attempt += 1
+        assignment = self._assignment(trial.progress).encode()
+        assignment |= {"trial_id": trial.trial_id, "attempt": trial.attempt, "aside": trial.aside}
+        self._order(lease.lease_id, {"type": "train", "assignment": assignment})
+        trial.progress.begin_on([lease], self._now())
+
+    def _let_go(self, trial: Trial) -> None:
+        if trial.on is not None and not trial.leaving:
+            trial.leaving = True
+            self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
+
+    def _released(self, trial: Trial) -> None:
+        """Its agent has let go of it, or is no more."""
+        trial.on, trial.leaving = None, False
+        if trial.stopping:
+            self._finish(trial, trial.problem or "stopped")
+        else:
+            # Who waits for a machine to be free is told.
+            self._tell(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
+
+    def _finish(self, trial: Trial, detail: str) -> None:
+        if not trial.ended:
+            trial.ended = True
+            trial.progress.finished_s = self._now()
+            self._tell(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
+
+    def _lost(self, trial: Trial) -> None:
+        progress = trial.progress
+        progress.steps_lost += max(progress.steps_done - progress.steps_saved, 0.0)
+        progress.steps_done = progress.steps_saved
+
+    def _hear_of(self, trial: Trial, lease: Lease, letter: Letter) -> None:
+        progress, step = trial.progress, float(letter.get("step", 0))
+        match letter["type"]:
+            case "restored":
+                # Stored, and not told of before its machine went: not lost after all.
+                progress.steps_lost = max(progress.steps_lost - max(step - progress.steps_saved, 0.0), 0.0)
+                progress.steps_saved = progress.steps_done = step
+            case "step":
+                before = progress.steps_done
+                progress.steps_done = max(before, step)
+                progress.steps_run += progress.steps_done - before
+                if "metric" in letter:
+                    trial.metrics.setdefault(int(letter["at"]), float(letter["metric"]))
+                self._reached(trial)
+            case "saved":
+                progress.steps_saved = max(progress.steps_saved, step)
+                progress.checkpoints += 1
+                progress.saved_at = lease.market.place
+                if step > trial.best:
+                    trial.best, trial.failures = step, 0
+                self._tell(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+            case "finished":
+                progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
+                self._done_with(trial)
+                self._finish(trial, "done")
+                trial.on = None
+            case "left" | "superseded":
+                self._done_with(trial)
+                self._lost(trial)
+                self._released(trial)
+            case "failed":
+                self._done_with(trial)
+                self._lost(trial)
+                self._failed(trial, letter)
+
+    def _reached(self, trial: Trial) -> None:
+        job_id = trial.progress.job_id
+        for step in [step for step in trial.milestones if trial.progress.steps_done >= step]:
+            trial.milestones.remove(step)
+            self._tell(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
+
+    def _done_with(self, trial: Trial) -> None:
+        """An agent that begins anew reads its orders anew: this one is not to be begun again."""
+        if trial.on is not None:
+            self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
+
+    def _failed(self, trial: Trial, letter: Letter) -> None:
+        """The program's own failure: tried again a few times, from an older checkpoint if need be."""
+        number = str(letter.get("number", 0))
+        # Who kills it may be this machine, short of memory, or anyone: that counts half.
+        killed = letter.get("code") == -signal.SIGKILL
+        trial.failures += 0.5 if killed else 1.0
+        # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
+        if not letter.get("came", 0) and not killed:
+            trial.from_one[number] = trial.from_one.get(number, 0) + 1
+        tail = " | ".join(letter.get("tail", ())[-3:])
+        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
+        if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
+            trial.aside.append(int(number))
+            trial.progress.steps_saved = trial.progress.steps_done = 0.0
+        if trial.failures >= MOST_FAILURES:
+            trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
+            trial.stopping = trial.progress.stopped = True
+        self._released(trial)
