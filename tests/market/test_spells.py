@@ -1,0 +1,97 @@
+"""Up and down spells, and how likely they are to end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import TRACES
+
+from ebbtide.errors import InputError
+from ebbtide.market.spells import AGE_BINS_S, DOWN, UP, SpellModel, Spells, fit_spells, spells_of
+from ebbtide.utc import HOUR_S
+
+
+def test_spells_by_hand() -> None:
+    """Ten-minute ticks: down (its beginning not seen), up for three, down for one, up for two (its end not seen)."""
+    found = spells_of(np.array([0, 0, 1, 1, 1, 0, 1, 1], dtype=bool), 600.0)
+    # Up: half an hour that ended, twenty minutes that did not; by bins 0-10, 10-20, 20-40 min.
+    assert found.exposure_h[UP][:4] == pytest.approx([2 / 6, 2 / 6, 1 / 6, 0.0])
+    assert found.ended[UP].tolist() == [0, 0, 1] + [0] * (len(AGE_BINS_S) - 3)
+    assert found.exposure_h[DOWN][:2] == pytest.approx([1 / 6, 0.0])
+    assert found.ended[DOWN][0] == 1
+    assert found.ended.sum() == 2
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=300), st.sampled_from([195.0, 600.0]))
+def test_hours_and_ends_are_all_counted(ticks: list[bool], gap_s: float) -> None:
+    up = np.array(ticks)
+    changes = int(np.count_nonzero(np.diff(up)))
+    found = spells_of(up, gap_s)
+    assert found.ended.sum() == max(changes - 1, 0)
+    begun = np.flatnonzero(np.diff(up))
+    hours = (len(up) - begun[0] - 1) * gap_s / HOUR_S if changes else 0.0
+    assert found.exposure_h.sum() == pytest.approx(hours)
+
+
+def test_without_memory_the_hazard_is_one_number_at_every_age() -> None:
+    random = np.random.default_rng(1)
+    flat = SpellModel(np.array([[0.5] * len(AGE_BINS_S), [0.25] * len(AGE_BINS_S)]))
+    record = flat.drawn(60_000, 600.0, random)
+    fitted = fit_spells(spells_of(record, 600.0), [])
+    assert fitted.mean_left_s(UP, 0.0) == pytest.approx(4 * HOUR_S, rel=0.1)
+    assert fitted.mean_left_s(DOWN, 0.0) == pytest.approx(2 * HOUR_S, rel=0.1)
+    assert flat.mean_left_s(UP, 7 * HOUR_S) == pytest.approx(4 * HOUR_S)
+    assert flat.ends_within(UP, 3 * HOUR_S, HOUR_S) == pytest.approx(1 - np.exp(-0.25))
+
+
+def test_with_heavy_tails_what_has_lasted_lasts() -> None:
+    random = np.random.default_rng(2)
+    lengths = np.ceil(random.pareto(1.2, 4_000) * 3 + 1).astype(int)
+    record = np.concatenate([np.full(min(length, 3_000), place % 2 == 1) for place, length in enumerate(lengths)])
+    model = fit_spells(spells_of(record, 600.0), [])
+    left = [model.mean_left_s(UP, age_h * HOUR_S) for age_h in (0, 1, 6, 24)]
+    assert left == sorted(left)
+    assert left[-1] > 3 * left[0]
+
+
+def test_a_zone_with_little_data_leans_on_the_others() -> None:
+    random = np.random.default_rng(3)
+    flat = SpellModel(np.array([[1.0] * len(AGE_BINS_S), [0.2] * len(AGE_BINS_S)]))
+    others = [spells_of(flat.drawn(20_000, 600.0, random), 600.0) for _ in range(3)]
+    own = Spells(np.zeros((2, len(AGE_BINS_S))), np.zeros((2, len(AGE_BINS_S))))
+    assert fit_spells(own, others).per_hour == pytest.approx(fit_spells(None, others).per_hour)
+    # One that ends four times as often in a thousand hours says so itself.
+    own.exposure_h[UP, 0], own.ended[UP, 0] = 1_000.0, 800.0
+    assert fit_spells(own, others).per_hour[UP, 0] == pytest.approx(0.8, rel=0.05)
+
+
+def test_what_cannot_be_counted_is_told() -> None:
+    with pytest.raises(InputError, match="two ticks or more"):
+        spells_of(np.array([True]), 600.0)
+    with pytest.raises(InputError, match="no spell of availability"):
+        fit_spells(None, [spells_of(np.ones(50, dtype=bool), 600.0)])
+
+
+@pytest.mark.real_traces
+def test_simulated_spells_are_like_those_of_later_days() -> None:
+    """Fitted on the first half of each zone (leaning on the others), held against the second half."""
+    table = pd.read_parquet(TRACES / "spot-availability-2022-2023.parquet")
+    table = table[(table["kind"] == "availability") & (table["nodes"] == 1)]
+    records = [(row.data >= 1, float(row.gap_seconds)) for row in table.itertuples()]
+    halves = [(up[: len(up) // 2], up[len(up) // 2 :], gap_s) for up, gap_s in records]
+    first = [spells_of(up, gap_s) for up, _, gap_s in halves]
+    ours, memoryless = [], []
+    for place, (_, later, gap_s) in enumerate(halves):
+        model = fit_spells(first[place], first[:place] + first[place + 1 :])
+        flat = SpellModel(
+            np.repeat(first[place].ended.sum(axis=1) + 0.5, len(AGE_BINS_S)).reshape(2, -1)
+            / (first[place].exposure_h.sum(axis=1, keepdims=True) + 1.0)
+        )
+        seen = spells_of(later, gap_s)
+        for fitted, into in ((model, ours), (flat, memoryless)):
+            # Log-likelihood of the later ends, by exposure.
+            into.append(float((seen.ended * np.log(fitted.per_hour) - seen.exposure_h * fitted.per_hour).sum()))
+    assert sum(ours) > sum(memoryless)
