@@ -72,7 +72,7 @@ class Machine:
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
         self.order(type="train", assignment=assignment.encode())
 
-    def until(self, kind: str, *, step: int = 0, within_s: float = 40.0) -> dict[str, Any]:
+    def until(self, kind: str, *, step: int = 0, within_s: float = 120.0) -> dict[str, Any]:
         end_s = time.monotonic() + within_s
         while time.monotonic() < end_s:
             self.alive()

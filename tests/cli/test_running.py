@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mlflow.tracking import MlflowClient
 from tests.execution.live.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
+from ebbtide.experiments.tracking import tracking
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -111,3 +113,11 @@ def test_what_is_wrong_is_said_in_one_line(
     assert code == 2
     assert said in errors
     assert errors.count("\n") == 1
+
+
+def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Alembic, which makes MLflow's database, turns loggers off."""
+    logger = logging.getLogger("ebbtide.execution.agents")
+    with tracking(f"sqlite:///{tmp_path}/new.db", "e", tmp_path), caplog.at_level(logging.WARNING):
+        logger.warning("heard")
+    assert "heard" in caplog.text

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Ends a program with its parent, without a line of ours between fork and exec: other threads may hold locks then.
+_SETPRIV = shutil.which("setpriv")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _GRACE_S = 5.0
@@ -40,10 +43,11 @@ class TrainingProcess:
         hear: Callable[[Mapping[str, Any] | str | None], None],
     ) -> None:
         self._hear = hear
+        guarded = [_SETPRIV, "--pdeathsig", "KILL", "--", *arguments] if _SETPRIV else list(arguments)
         self.process = subprocess.Popen(
-            list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            guarded, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
             errors="replace", cwd=folder, env=os.environ | dict(environment), start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=None if _SETPRIV else _die_with_parent,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -258,6 +258,30 @@ def exosphere_command(
     _tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))
 
 
+@reproduce_app.command("deadlines")
+def deadlines_command(
+    traces: Annotated[
+        Path, typer.Option(help="A Parquet table of availability: kind, nodes, zone, gap_seconds, data.")
+    ],
+    starts: Annotated[int, typer.Option(min=1, help="How many starts in each record.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+) -> None:
+    """Deadlines where capacity decides: 48 h of work in one zone, against Uniform Progress and the optimum.
+
+    ebbtide reproduce deadlines --traces availability.parquet --json deadlines.json
+    """
+    from ebbtide.experiments.deadline_reproduction import reproduce_deadlines
+    from ebbtide.experiments.deadline_study import DEADLINES_H, read_records
+    from ebbtide.experiments.reproduction import sha256_of
+
+    records = read_records(traces, max(DEADLINES_H) + 1.0)
+    count = _FEW_STARTS if quick else starts
+    result = reproduce_deadlines(records, starts=count, seed=seed, inputs=sha256_of([traces]))
+    _tell(result, "Deadlines", json_path)
+
+
 def _tell(
     result: Reproduction,
     title: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,15 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         own = uri.startswith("http")
         location = None if own else Path(artifacts).resolve().as_uri()
         client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
+    _hear_our_loggers()
     yield client
+
+
+def _hear_our_loggers() -> None:
+    """When MLflow makes a database, Alembic turns every logger off that there is."""
+    for name in logging.root.manager.loggerDict:
+        if name.split(".")[0] == "ebbtide":
+            logging.getLogger(name).disabled = False
 
 
 def parent_tags() -> dict[str, str]:

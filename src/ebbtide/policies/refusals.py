@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, Market
-from ebbtide.policies.actions import Action, WakeAt
+from ebbtide.policies.actions import Action, Request, WakeAt
 from ebbtide.policies.events import Event, Wake
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.view import View
@@ -18,8 +18,8 @@ from ebbtide.policies.view import View
 class BacksOff:
     """Another policy, to which a market that has just refused a machine is not shown for a while.
 
-    The time doubles with each refusal without a machine got between. Where every market refuses, all are shown,
-    and the policy waits as it would by itself.
+    The time doubles with each refusal without a machine got between. Where every market refuses, the policy sees
+    them all, but what it asks of them is let through only when their time is over.
 
     Attributes:
         policy: Decides.
@@ -57,7 +57,9 @@ class BacksOff:
             elif event.wake is Wake.RUNNING:
                 refused.pop(_key(view.lease(event.lease_id).market), None)
         shown = [market for market in view.markets if refused.get(_key(market), [0.0])[0] <= view.now_s]
-        if not shown or len(shown) == len(view.markets):
+        if not shown:
+            return [*actions, *(action for action in self.policy.decide(view) if not isinstance(action, Request))]
+        if len(shown) == len(view.markets):
             return [*actions, *self.policy.decide(view)]
         events = list(view.events)
         if any(event.wake is Wake.LAUNCH_FAILED for event in events):

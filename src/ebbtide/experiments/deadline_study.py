@@ -1,0 +1,169 @@
+"""Deadlines in one zone: every policy from the same starts, on recorded availability, beside the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.price_series import Floats
+from ebbtide.market.spells import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
+from ebbtide.policies.deadlines import kernels
+from ebbtide.policies.deadlines.problem import DeadlineProblem
+from ebbtide.policies.deadlines.table import DeadlineTable, solve_deadline
+from ebbtide.utc import HOUR_S
+
+WORK_H = 48.0
+DEADLINES_H = (52.0, 70.0)
+RESTARTS_H = (0.02, 0.05, 0.1, 0.2)
+ON_DEMAND_USD, SPOT_USD = 3.06, 0.9701
+
+# Of slack, in the optimum's program.
+_STEP_S = 60.0
+
+RULES = {
+    "on-demand": kernels.ALWAYS_ON_DEMAND,
+    "greedy": kernels.GREEDY,
+    "uniform-progress": kernels.UNIFORM_PROGRESS,
+}
+
+
+@dataclass(frozen=True)
+class ZoneRecord:
+    """Recorded availability of one machine in one zone.
+
+    Attributes:
+        name: Zone, device and when it begins.
+        available: A tick each.
+        gap_s: From tick to tick.
+    """
+
+    name: str
+    available: np.ndarray
+    gap_s: float
+
+    @property
+    def hours(self) -> float:
+        """How long it is."""
+        return len(self.available) * self.gap_s / HOUR_S
+
+    def ages_s(self) -> Floats:
+        """At each tick, since when it has been so; of the first spell since the record began."""
+        ticks = np.arange(len(self.available))
+        changed = np.concatenate([[0], np.flatnonzero(np.diff(self.available)) + 1])
+        since: Floats = (ticks - changed[np.searchsorted(changed, ticks, side="right") - 1]) * self.gap_s
+        return since
+
+
+def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
+    """Single-node availability, of every zone whose record is long enough.
+
+    Raises:
+        InputError: It is no such table, or no record is long enough.
+    """
+    try:
+        table = pd.read_parquet(path)
+        table = table[(table["kind"] == "availability") & (table["nodes"] == 1)]
+        records = [
+            ZoneRecord(f"{row.zone} {row.device}x{row.device_count} {row.start:%Y-%m-%d}",
+                       np.asarray(row.data) >= 1, float(gap_s))
+            for row, gap_s in zip(table.itertuples(), table["gap_seconds"], strict=True)
+        ]  # fmt: skip
+    except (OSError, KeyError, AttributeError, ValueError) as error:
+        raise InputError(f"is no table of availability: {error}", file=path) from None
+    found = [record for record in records if record.hours > at_least_h]
+    if not found:
+        raise InputError(f"has no single-node record longer than {at_least_h:g} h", file=path)
+    return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One deadline and restart time in one zone.
+
+    Attributes:
+        zone: Its record.
+        problem: What was to be done.
+        usd: By policy, a run each.
+        late_h: By policy, the same.
+    """
+
+    zone: str
+    problem: DeadlineProblem
+    usd: Mapping[str, Floats]
+    late_h: Mapping[str, Floats]
+
+
+def study_zone(record: ZoneRecord, model: SpellModel, starts: Sequence[int]) -> list[Cell]:
+    """Every policy in every cell, from the same starts."""
+    cells = []
+    for deadline_h in DEADLINES_H:
+        for restart_h in RESTARTS_H:
+            problem = DeadlineProblem(WORK_H, deadline_h, restart_h, SPOT_USD, ON_DEMAND_USD)
+            table = solve_deadline(problem, model)
+            usd, late = {}, {}
+            for name, rule in RULES.items():
+                usd[name], late[name] = _runs(record, problem, starts, rule, None)
+            usd["deadline"], late["deadline"] = _runs(record, problem, starts, kernels.TABLE, table)
+            usd["optimum"] = np.array([_optimum(record, problem, first) for first in starts])
+            late["optimum"] = np.zeros(len(starts))
+            cells.append(Cell(record.name, problem, usd, late))
+    return cells
+
+
+def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) -> list[int]:
+    """Starts from which the longest deadline ends inside the record."""
+    last = len(record.available) - int(np.ceil(max(DEADLINES_H) * HOUR_S / record.gap_s))
+    if last <= after_tick:
+        raise InputError(f"record {record.name} is too short for a deadline of {max(DEADLINES_H):g} h")
+    return [int(tick) for tick in np.random.default_rng(seed).integers(after_tick, last, number)]
+
+
+def left_out_model(records: Sequence[ZoneRecord], place: int) -> SpellModel:
+    """Fitted on all zones but one, and on no record of the same zone."""
+    zone = records[place].name.split()[0]
+    return fit_spells(None, [_spells(one) for one in records if one.name.split()[0] != zone])
+
+
+def own_past_model(records: Sequence[ZoneRecord], place: int, until_tick: int) -> SpellModel:
+    """Fitted on the zone's own record up to a tick, leaning on the other zones."""
+    record = records[place]
+    zone = record.name.split()[0]
+    others = [_spells(one) for one in records if one.name.split()[0] != zone]
+    return fit_spells(spells_of(record.available[:until_tick], record.gap_s), others)
+
+
+def _spells(record: ZoneRecord) -> Spells:
+    return spells_of(record.available, record.gap_s)
+
+
+def _runs(
+    record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int], rule: int, table: DeadlineTable | None
+) -> tuple[Floats, Floats]:
+    ages_s = record.ages_s()
+    choices = np.zeros((1, 1, 1, 1, 1), dtype=np.int8) if table is None else table.choices
+    steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
+    found = [
+        kernels.run_once(
+            rule, record.available, first, ages_s[first], record.gap_s, problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.spot_usd_per_hour,
+            problem.on_demand_usd_per_hour, choices, *steps, AGE_BINS_S,
+        )
+        for first in starts
+    ]  # fmt: skip
+    return np.array([usd for usd, _, _ in found]), np.array([late for _, late, _ in found])
+
+
+def _optimum(record: ZoneRecord, problem: DeadlineProblem, first: int) -> float:
+    slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
+    return float(
+        kernels.hindsight(
+            record.available, first, record.gap_s, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S, problem.spot_usd_per_hour, problem.on_demand_usd_per_hour,
+            int(np.ceil(slack_s / _STEP_S)) + 2, _STEP_S,
+        )
+    )  # fmt: skip
