@@ -151,7 +151,10 @@ def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, 
 def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
     incoming = Path(parameters["incoming"])
     incoming.mkdir(parents=True, exist_ok=True)
-    rules = BatchRules(**parameters["rules"])
+    try:
+        rules = BatchRules(**parameters["rules"])
+    except TypeError as error:
+        raise InputError(str(error), file="params.yaml", field="nightly.rules") from None
     known = PriceHistory.read(PRICES) if PRICES.exists() else None
     collect(parameters["regions"], parameters["instance_types"], known, incoming)
     files = batches(incoming)

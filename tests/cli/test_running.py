@@ -81,6 +81,9 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
         history = client.get_metric_history(run.info.run_id, "loss")
         assert [point.step for point in history] == list(range(5, 61, 5))
         number = run.data.tags["ebbtide.trial"][-3:]
+        kept = Path(run.data.tags["ebbtide.checkpoints_at"])
+        assert kept.name == run.data.tags["ebbtide.trial"]
+        assert list(kept.glob("manifests/*"))
         (log,) = (tmp_path / "runs").glob(f"*/logs/*-{number}.log")
         said = {line for line in log.read_text().splitlines() if line.startswith("run ")}
         assert said == {f"run {run.info.run_id} {run.data.tags['ebbtide.trial']}"}

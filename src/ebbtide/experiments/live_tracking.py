@@ -49,6 +49,8 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
             run = client.create_run(home, run_name=trial.name, tags={**own, **tags}).info.run_id
             for key, value in trial.values.items():
                 client.log_param(run, key, value)
+            # Too large to be copied; where they are is enough to have them again.
+            client.set_tag(run, "ebbtide.checkpoints_at", f"{settings.store}/trials/{trial_id}")
             runs[str(trial.number)] = run
     environment = {
         number: {"MLFLOW_TRACKING_URI": uri, "MLFLOW_RUN_ID": run, "MLFLOW_EXPERIMENT_NAME": _EXPERIMENT}

@@ -141,6 +141,7 @@ class Ec2Cloud:
         region = settings.regions[market.region]
         tags = [{"Key": RUN_TAG, "Value": self._run}, {"Key": TOKEN_TAG, "Value": wanted.token},
                 {"Key": "Name", "Value": wanted.token}]  # fmt: skip
+        kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
         request: dict[str, Any] = {
             "ClientToken": wanted.token,
             "ImageId": region.image_id,
@@ -149,7 +150,7 @@ class Ec2Cloud:
             "MaxCount": 1,
             "Placement": {"AvailabilityZone": market.zone},
             "UserData": start_script(settings, wanted.agent),
-            "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
+            "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
             # An agent that lost its controller shuts its machine down: that is to end it.
             "InstanceInitiatedShutdownBehavior": "terminate",
