@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,14 @@ settings.load_profile("ebbtide")
 # Test processes share the cores; PyTorch's threads would spend their time waiting for each other.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> None:
+    """Making a database of MLflow's turns all loggers off; a test of what is logged is not to depend on that."""
+    for name in logging.root.manager.loggerDict:
+        if name.split(".")[0] == "ebbtide":
+            logging.getLogger(name).disabled = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
