@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from pathlib import Path
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
+from ebbtide import object_storage
 from ebbtide.errors import InputError
-from ebbtide.object_storage import FolderStore, MissingObjectError, ObjectStore, S3Store, object_store
+from ebbtide.object_storage import (
+    FolderStore,
+    MissingObjectError,
+    ObjectStore,
+    S3Store,
+    StorageError,
+    object_store,
+)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -79,3 +89,22 @@ def test_addresses() -> None:
         object_store("s3:///prefix")
     with pytest.raises(InputError, match="is no place for objects"):
         object_store("ftp://host/x")
+
+
+def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __init__(self, expired: bool) -> None:
+            self.expired = expired
+
+        def get_object(self, **_: object) -> dict[str, io.BytesIO]:
+            if self.expired:
+                answer = {"Error": {"Code": "ExpiredToken", "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+                raise ClientError(answer, "GetObject")  # type: ignore[arg-type]
+            return {"Body": io.BytesIO(b"found")}
+
+    clients = [Client(True), Client(False)]
+    monkeypatch.setattr(object_storage, "_s3_client", lambda: clients.pop(0))
+    store = S3Store("bucket")
+    with pytest.raises(StorageError, match="ExpiredToken"):
+        store.get("a")
+    assert store.get("a") == b"found"

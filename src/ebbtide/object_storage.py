@@ -16,6 +16,7 @@ from ebbtide.files import replacing
 
 _KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
 _PART = ".part"
+_EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 _COPIED_BYTES = 1 << 26
 
 
@@ -184,11 +185,8 @@ class S3Store:
     """
 
     def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
-        import boto3
-        from botocore.config import Config
-
-        config = Config(retries={"mode": "standard", "max_attempts": 8})
-        self._client: Any = client or boto3.client("s3", config=config)
+        self._is_given = client is not None
+        self._client: Any = client or _s3_client()
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
 
@@ -264,12 +262,22 @@ class S3Store:
         try:
             return getattr(self._client, method)(*arguments, **given)
         except ClientError as error:
+            if error.response["Error"]["Code"] in _EXPIRED and not self._is_given:
+                # Renewed where they are kept, they are found by a client that is made anew.
+                self._client = _s3_client()
             raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
         except (BotoCoreError, Boto3Error) as error:
             raise StorageError(str(error)) from error
 
     def _where(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
+
+
+def _s3_client() -> Any:
+    import boto3
+    from botocore.config import Config
+
+    return boto3.Session().client("s3", config=Config(retries={"mode": "standard", "max_attempts": 8}))
 
 
 class _Refused(StorageError):

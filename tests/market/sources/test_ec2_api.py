@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 @pytest.fixture
 def ec2(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     client = ScriptedClient([entry(n, f"0.{n + 1}") for n in range(5)], [])
-    monkeypatch.setattr(ec2_api.boto3, "client", lambda *_args, **_more: client)
+    monkeypatch.setattr(ec2_api.boto3, "Session", lambda: SimpleNamespace(client=lambda *_args, **_more: client))
     return client
 
 

@@ -98,7 +98,8 @@ def _pages(
     try:
         # One layer of retries, ours: botocore's own would multiply with it.
         config = Config(retries={"total_max_attempts": 1}, user_agent_extra="ebbtide")
-        client = boto3.client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
+        # A session of its own: credentials that were renewed since the last look are seen.
+        client = boto3.Session().client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
         token = ""
         while True:
             page_request = {**request, "NextToken": token} if token else request
