@@ -185,6 +185,13 @@ def test_training_that_fails_is_told_apart_and_its_last_lines_are_kept(machine: 
     assert machine.until("failed")["code"] == 127
 
 
+def test_what_a_program_leaves_running_is_ended_with_it(machine: Machine) -> None:
+    """It holds the program's output open, and would be waited for without end."""
+    leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); sys.exit(3)"
+    machine.train("-c", leaves)
+    assert machine.until("failed")["code"] == 3
+
+
 def test_a_rebalance_recommendation_is_told_and_nothing_else(machine: Machine, metadata: MetadataServer) -> None:
     machine.train(PROGRAM, "--steps", 40, "--step-s", 0.02)
     machine.until("step", step=3)

@@ -38,6 +38,8 @@ _TAIL_LINES = 30
 # One that does not leave is killed after so many times what saving needs, without a notice.
 _PATIENCE = 4.0
 _RETRY_S = 1.0
+# Of a program that has ended, what it printed is heard within so long, unless it left something running.
+_LAST_WORDS_S = 10.0
 
 
 class Agent:
@@ -224,7 +226,10 @@ class Agent:
         self._tell(work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem])
 
     def _heard(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
+        if work.over:
+            return
         if line is None:
+            work.heard_all = True
             self._exited(work)
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
@@ -289,7 +294,7 @@ class Agent:
             return
         if work.is_running:
             self._save_in_time(work, now_s)
-        elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(work):
+        elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(work, now_s):
             self._conclude(work)
 
     def _save_in_time(self, work: Work, now_s: float) -> None:
@@ -303,8 +308,15 @@ class Agent:
         elif now_s - work.saved_s >= self._times.interval_s(work.assignment.mttr_s):
             work.ask_to_save()
 
-    def _is_quiet(self, work: Work) -> bool:
+    def _is_quiet(self, work: Work, now_s: float) -> bool:
         """Whether nothing of it is under way: no line unheard, no upload."""
+        if work.process is not None and not work.heard_all:
+            if work.exited_s is None:
+                work.exited_s = now_s
+            elif now_s - work.exited_s > _LAST_WORDS_S:
+                # Something that it started goes on, and holds its output open.
+                work.process.kill()
+            return False
         return self._happened.empty() and (work.uploads is None or not work.uploads.is_busy)
 
     def _conclude(self, work: Work) -> None:

@@ -44,6 +44,8 @@ class Work:
         finished: It said that it has done all.
         superseded: Another has the trial.
         tail: The last lines that it printed.
+        heard_all: It has ended, and all that it printed is known.
+        exited_s: When it was seen to have ended; None: it was not.
     """
 
     assignment: Assignment
@@ -64,6 +66,8 @@ class Work:
     superseded: bool = False
     over: bool = False
     tail: list[str] = field(default_factory=list)
+    heard_all: bool = False
+    exited_s: float | None = None
 
     @property
     def is_running(self) -> bool:
