@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from prefect.logging import get_run_logger
 
 from ebbtide.errors import InputError
 from ebbtide.experiments.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.experiments.pipeline_run import PARENT, pipeline_run
+from ebbtide.experiments.pipeline_run import pipeline_run
 from ebbtide.experiments.promotion import champion_version
+from ebbtide.experiments.tracking import PARENT
 from ebbtide.files import only_one, write_text
 from ebbtide.market.batches import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
@@ -41,19 +41,6 @@ SUMMARY = REPORTS / "nightly.md"
 
 _RAN = re.compile(r"^Running stage '([^']+)':?", re.MULTILINE)
 _STAGES_S = 6 * 3600.0
-
-
-@dataclass(frozen=True)
-class Repro:
-    """What `dvc repro` did.
-
-    Attributes:
-        stages: That it ran.
-        output: What it said.
-    """
-
-    stages: tuple[str, ...]
-    output: str
 
 
 @task(retries=3, retry_delay_seconds=[10, 60, 300], timeout_seconds=1800, persist_result=False)
@@ -90,8 +77,8 @@ def sort_out(verdicts: Sequence[Verdict]) -> None:
 
 
 @task(retries=1, retry_delay_seconds=30, timeout_seconds=_STAGES_S)
-def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> Repro:
-    """`dvc repro`, prices first where batches were added since."""
+def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """`dvc repro`, prices first where batches were added since; returns the stages that it ran."""
     accepted = sorted(file.name for file in ACCEPTED.glob("*")) if ACCEPTED.exists() else []
     marker = STATE / "ingested.txt"
     known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
@@ -100,7 +87,7 @@ def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> 
         output += _dvc("repro", "--force", "--single-item", "ingest", environment=environment)
     output += _dvc("repro", *targets, environment=environment)
     write_text(marker, "".join(f"{name}\n" for name in accepted))
-    return Repro(tuple(dict.fromkeys(_RAN.findall(output))), output)
+    return tuple(dict.fromkeys(_RAN.findall(output)))
 
 
 @task(retries=3, retry_delay_seconds=[5, 30, 120], timeout_seconds=1800)
@@ -161,8 +148,8 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
     verdicts = judge.map(files, known=unmapped(known), rules=unmapped(rules)).result() if files else []
     sort_out(verdicts)
     with pipeline_run("nightly", tracking, REPORTS) as parent:
-        done = bring_up_to_date(parameters["targets"], {**_server(), PARENT: parent})
-        get_run_logger().info("stages run: %s", ", ".join(done.stages) or "none")
+        stages = bring_up_to_date(parameters["targets"], {**_server(), PARENT: parent})
+        get_run_logger().info("stages run: %s", ", ".join(stages) or "none")
     pushed = push() if parameters["push"] else False
     before = kept_figures(STATE / "accepted.json")
     after = read_figures(REPORTS, champion_version(tracking["uri"]))
@@ -170,7 +157,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
     night = Night(
         [verdict for verdict in verdicts if not verdict.problem],
         [verdict for verdict in verdicts if verdict.problem],
-        (known.change_points if known else 0, points), done.stages, before, after, pushed,
+        (known.change_points if known else 0, points), stages, before, after, pushed,
     )  # fmt: skip
     tell(night)
     keep_figures(after, STATE / "accepted.json")

@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ebbtide.cli.options import (
+    BillingOption,
     FromOption,
+    GenerateOption,
     InstanceTypesOption,
+    PricesOption,
     ToOption,
     catalogue_with,
     prices_from,
@@ -20,7 +23,7 @@ from ebbtide.cli.options import (
 )
 from ebbtide.experiments.backtest import backtest
 from ebbtide.market.availability import Availability
-from ebbtide.market.billing import PRESETS, billing_preset
+from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import POLICIES, policies
 from ebbtide.report.html import write_report
 from ebbtide.workloads.job import Job
@@ -28,10 +31,8 @@ from ebbtide.workloads.job import Job
 
 def backtest_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
-    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices.")] = None,
-    generate: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
-    ] = None,
+    prices: PricesOption = None,
+    generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
     names: Annotated[
@@ -39,7 +40,7 @@ def backtest_command(
     ] = ",".join(POLICIES),
     starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
-    billing: Annotated[str, typer.Option(help=f"Of spot leases: {', '.join(PRESETS)}.")] = "ec2-second",
+    billing: BillingOption = "ec2-second",
     availability: Annotated[
         Path | None, typer.Option(help="A Parquet record of capacity: machines are refused and taken by it.")
     ] = None,

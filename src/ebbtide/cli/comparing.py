@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import (
+    BillingOption,
     FromOption,
+    GenerateOption,
     InstanceTypesOption,
+    PricesOption,
     ToOption,
     catalogue_with,
     prices_from,
@@ -20,7 +23,7 @@ from ebbtide.cli.options import (
     windowed,
 )
 from ebbtide.experiments.comparison import Comparison, compare, shown
-from ebbtide.market.billing import PRESETS, billing_preset
+from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import POLICIES, policies
 from ebbtide.report.html import write_report
 from ebbtide.workloads.job import Job
@@ -28,10 +31,8 @@ from ebbtide.workloads.job import Job
 
 def compare_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
-    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices.")] = None,
-    generate: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
-    ] = None,
+    prices: PricesOption = None,
+    generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
     names: Annotated[
@@ -42,7 +43,7 @@ def compare_command(
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="How many start times to draw.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
-    billing: Annotated[str, typer.Option(help=f"Of spot leases: {', '.join(PRESETS)}.")] = "ec2-second",
+    billing: BillingOption = "ec2-second",
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the rows there.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a report there, this table its first page.")] = None,
     instance_types: InstanceTypesOption = None,

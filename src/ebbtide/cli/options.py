@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from ebbtide.errors import InputError
+from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
@@ -31,6 +32,12 @@ def terminal() -> Console:
     return console if console.width >= TABLE_WIDTH else Console(width=TABLE_WIDTH)
 
 
+PricesOption = Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")]
+GenerateOption = Annotated[
+    float | None,
+    typer.Option("--generate", metavar="DAYS", help="Generate a market of so many days instead."),
+]
+BillingOption = Annotated[str, typer.Option("--billing", help=f"Of spot leases: {', '.join(PRESETS)}.")]
 FromOption = Annotated[
     str | None,
     typer.Option(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from ebbtide.cli.live_table import run_table
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with, prices_from, terminal
+from ebbtide.cli.options import GenerateOption, InstanceTypesOption, catalogue_with, prices_from, terminal
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.execution.ec2.settings import Ec2Settings
 from ebbtide.execution.engine_snapshot import snapshot
@@ -53,9 +53,7 @@ def run_command(
     ] = None,
     policy: Annotated[str, typer.Option(help="Who decides.")] = "spottune",
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None,
-    generate: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
-    ] = None,
+    generate: GenerateOption = None,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Begin then; else a quarter into the prices.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow.entities import Metric, Param
 
-from ebbtide.experiments.tracking import tracking
+from ebbtide.experiments.tracking import parent_tags, tracking
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
 EXPERIMENT = "cookbooks"
@@ -63,7 +63,7 @@ def _log(
 ) -> None:  # fmt: skip
     with tracking(uri, EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(EXPERIMENT).experiment_id
-        run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind}).info.run_id
+        run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind, **parent_tags()}).info.run_id
         told = [Param(key, str(value)) for key, value in parameters.items()]
         found = [Metric(key, value, 0, 0) for key, value in metrics.items()]
         client.log_batch(run_id, params=told, metrics=found)

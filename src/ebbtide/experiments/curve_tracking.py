@@ -9,7 +9,7 @@ from typing import Any
 
 from mlflow.entities import Metric, Param
 
-from ebbtide.experiments.tracking import tracking
+from ebbtide.experiments.tracking import parent_tags, tracking
 from ebbtide.learning_curves.calibration import Calibration
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.workloads.throughput import step_times_of
@@ -32,7 +32,7 @@ def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed
     with tracking(uri, EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(EXPERIMENT).experiment_id
         for curve in curves:
-            tags = {"ebbtide.kind": "learning-curve", "ebbtide.workload": curve.workload}
+            tags = {"ebbtide.kind": "learning-curve", "ebbtide.workload": curve.workload, **parent_tags()}
             run_id = client.create_run(home, run_name=f"{curve.workload}-{curve.name}", tags=tags).info.run_id
             about = {"workload": curve.workload, "setting": curve.name, "seed": seed, **curve.hyperparameters}
             client.log_batch(run_id, params=[Param(key, str(value)) for key, value in about.items()])
@@ -65,7 +65,7 @@ def log_calibration(
     """
     with tracking(uri, EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(EXPERIMENT).experiment_id
-        tags = {"ebbtide.kind": "earlycurve-calibration"}
+        tags = {"ebbtide.kind": "earlycurve-calibration", **parent_tags()}
         parent = client.create_run(home, run_name="calibrate EarlyCurve", tags=tags).info.run_id
         chosen = calibration.everywhere.thresholds
         client.log_param(parent, "xi", chosen.change)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebbtide.experiments.tracking import PARENT, tracking
+from ebbtide.experiments.tracking import tracking
 
 _EXPERIMENT = "pipeline"
-
-__all__ = ["PARENT", "pipeline_run"]
 
 
 @contextmanager
@@ -25,13 +22,11 @@ def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Ite
         reports: Folder of what to keep with it.
 
     Returns:
-        Its id, for the environment of stages under `PARENT`.
+        Its id, for the environment of stages under `tracking.PARENT`.
     """
     with tracking(parameters["uri"], _EXPERIMENT, parameters["artifacts"]) as client:
         home = client.get_experiment_by_name(_EXPERIMENT).experiment_id
         run: str = client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
-        before = os.environ.get(PARENT)
-        os.environ[PARENT] = run
         try:
             yield run
             for file in sorted(reports.glob("*.json")) + sorted(reports.glob("*.html")):
@@ -39,8 +34,4 @@ def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Ite
         except BaseException:
             client.set_terminated(run, "FAILED")
             raise
-        finally:
-            os.environ.pop(PARENT, None)
-            if before is not None:
-                os.environ[PARENT] = before
         client.set_terminated(run)
