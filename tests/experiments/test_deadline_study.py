@@ -61,4 +61,4 @@ def test_the_model_has_not_seen_the_zone_it_is_tested_on() -> None:
     assert left_out_model(records, place).per_hour == pytest.approx(left_out_model(spoilt, place).per_hour)
     starts = draw_ticks(records[place], 2, 0)
     assert starts == draw_ticks(records[place], 2, 0)
-    assert len(study_zone(records[place], left_out_model(records, place), starts)) == 8
+    assert len(study_zone(records[place], {"deadline": left_out_model(records, place)}, starts)) == 8

@@ -10,19 +10,63 @@ from hypothesis import strategies as st
 from tests.conftest import TRACES
 
 from ebbtide.errors import InputError
-from ebbtide.market.spells import AGE_BINS_S, DOWN, UP, SpellModel, Spells, fit_spells, spells_of
+from ebbtide.market.spells import (
+    AGE_BINS_S,
+    DOWN,
+    PARTS_OF_DAY,
+    UP,
+    SpellModel,
+    Spells,
+    fit_spells,
+    part_of_day,
+    spells_of,
+    spells_of_probes,
+)
 from ebbtide.utc import HOUR_S
 
 
 def test_spells_by_hand() -> None:
     """Ten-minute ticks: down (its beginning not seen), up for three, down for one, up for two (its end not seen)."""
     found = spells_of(np.array([0, 0, 1, 1, 1, 0, 1, 1], dtype=bool), 600.0)
-    # Up: half an hour that ended, twenty minutes that did not; by bins 0-10, 10-20, 20-40 min.
-    assert found.exposure_h[UP][:4] == pytest.approx([2 / 6, 2 / 6, 1 / 6, 0.0])
-    assert found.ended[UP].tolist() == [0, 0, 1] + [0] * (len(AGE_BINS_S) - 3)
-    assert found.exposure_h[DOWN][:2] == pytest.approx([1 / 6, 0.0])
-    assert found.ended[DOWN][0] == 1
+    # Up: one that ended within its third tick, twenty minutes that did not end; by bins 0-10, 10-20, 20-40 min.
+    assert found.exposure_h[UP].sum(1)[:4] == pytest.approx([2 / 6, 2 / 6, 1 / 12, 0.0])
+    assert found.ended[UP].sum(1).tolist() == [0, 0, 1] + [0] * (len(AGE_BINS_S) - 3)
+    assert found.exposure_h[DOWN].sum(1)[:2] == pytest.approx([1 / 12, 0.0])
+    assert found.ended[DOWN].sum(1)[0] == 1
     assert found.ended.sum() == 2
+
+
+def test_probes_by_hand() -> None:
+    """At 02:30, 02:50, 03:10, 03:40; a hole; then what was before it is forgotten."""
+    times_s = HOUR_S * np.array([2.5, 2.5 + 1 / 3, 2.5 + 2 / 3, 2.5 + 7 / 6, 9.0, 9.5])
+    found = spells_of_probes(times_s, np.array([0, 1, 1, 0, 1, 0], dtype=bool), HOUR_S)
+    up, ended = found.exposure_h[UP], found.ended[UP]
+    # Twenty minutes before three o'clock, then half of thirty, in the second part of the day, in which it ended.
+    assert up[:, 0].sum() == pytest.approx(1 / 3)
+    assert up[:, 1].sum() == pytest.approx(1 / 4)
+    assert (ended.sum(), ended[:, 1].sum()) == (1, 1)
+    # The down spell of 03:40 is seen for one probe; that of 09:30, too.
+    assert found.exposure_h[DOWN].sum() == pytest.approx(1 / 2 + 1 / 2)
+    assert found.ended[DOWN].sum() == 0
+    with pytest.raises(InputError, match="not in the order of time at probe 3"):
+        spells_of_probes(np.array([0.0, 2.0, 1.0]), np.array([0, 1, 1]), 10.0)
+
+
+def test_a_time_of_day_that_matters_is_found() -> None:
+    """Machines go four times as often between 09:00 and 12:00; of the down spells nothing depends on it."""
+    random = np.random.default_rng(5)
+    times_s = np.arange(60_000) * 600.0
+    busy = part_of_day(times_s) == 3
+    up = np.empty(len(times_s), dtype=bool)
+    now = True
+    for tick, chance in enumerate(random.random(len(times_s))):
+        up[tick] = now
+        now = now != (chance < (0.05 if not now else 0.16 if busy[tick] else 0.04))
+    model = fit_spells(spells_of_probes(times_s, up, 900.0), [])
+    others = np.delete(model.by_part[UP], 3)
+    assert model.by_part[UP, 3] > 2.0 * others.max()
+    assert model.by_part[DOWN] == pytest.approx(np.ones(PARTS_OF_DAY), abs=0.25)
+    assert fit_spells(spells_of(up, 600.0), []).by_part == pytest.approx(np.ones((2, PARTS_OF_DAY)), rel=0.01)
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=300), st.sampled_from([195.0, 600.0]))
@@ -32,7 +76,9 @@ def test_hours_and_ends_are_all_counted(ticks: list[bool], gap_s: float) -> None
     found = spells_of(up, gap_s)
     assert found.ended.sum() == max(changes - 1, 0)
     begun = np.flatnonzero(np.diff(up))
-    hours = (len(up) - begun[0] - 1) * gap_s / HOUR_S if changes else 0.0
+    # Half a tick of each end's was not lived.
+    ticks_lived = len(up) - begun[0] - 1 - 0.5 * (changes - 1) if changes else 0.0
+    hours = ticks_lived * gap_s / HOUR_S
     assert found.exposure_h.sum() == pytest.approx(hours)
 
 
@@ -61,10 +107,10 @@ def test_a_zone_with_little_data_leans_on_the_others() -> None:
     random = np.random.default_rng(3)
     flat = SpellModel(np.array([[1.0] * len(AGE_BINS_S), [0.2] * len(AGE_BINS_S)]))
     others = [spells_of(flat.drawn(20_000, 600.0, random), 600.0) for _ in range(3)]
-    own = Spells(np.zeros((2, len(AGE_BINS_S))), np.zeros((2, len(AGE_BINS_S))))
+    own = Spells(np.zeros((2, len(AGE_BINS_S), PARTS_OF_DAY)), np.zeros((2, len(AGE_BINS_S), PARTS_OF_DAY)))
     assert fit_spells(own, others).per_hour == pytest.approx(fit_spells(None, others).per_hour)
     # One that ends four times as often in a thousand hours says so itself.
-    own.exposure_h[UP, 0], own.ended[UP, 0] = 1_000.0, 800.0
+    own.exposure_h[UP, 0], own.ended[UP, 0] = 125.0, 100.0
     assert fit_spells(own, others).per_hour[UP, 0] == pytest.approx(0.8, rel=0.05)
 
 
@@ -87,11 +133,12 @@ def test_simulated_spells_are_like_those_of_later_days() -> None:
     for place, (_, later, gap_s) in enumerate(halves):
         model = fit_spells(first[place], first[:place] + first[place + 1 :])
         flat = SpellModel(
-            np.repeat(first[place].ended.sum(axis=1) + 0.5, len(AGE_BINS_S)).reshape(2, -1)
-            / (first[place].exposure_h.sum(axis=1, keepdims=True) + 1.0)
+            np.repeat(first[place].ended.sum(axis=(1, 2)) + 0.5, len(AGE_BINS_S)).reshape(2, -1)
+            / (first[place].exposure_h.sum(axis=(1, 2))[:, None] + 1.0)
         )
         seen = spells_of(later, gap_s)
         for fitted, into in ((model, ours), (flat, memoryless)):
             # Log-likelihood of the later ends, by exposure.
-            into.append(float((seen.ended * np.log(fitted.per_hour) - seen.exposure_h * fitted.per_hour).sum()))
+            ended, exposure_h = seen.ended.sum(2), seen.exposure_h.sum(2)
+            into.append(float((ended * np.log(fitted.per_hour) - exposure_h * fitted.per_hour).sum()))
     assert sum(ours) > sum(memoryless)

@@ -261,24 +261,28 @@ def exosphere_command(
 @reproduce_app.command("deadlines")
 def deadlines_command(
     traces: Annotated[
-        Path, typer.Option(help="A Parquet table of availability: kind, nodes, zone, gap_seconds, data.")
+        list[Path],
+        typer.Option(help="A table of availability, probes or capacity; or a folder of them and of prices."),
     ],
     starts: Annotated[int, typer.Option(min=1, help="How many starts in each record.")] = 300,
     seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
 ) -> None:
-    """Deadlines where capacity decides: 48 h of work in one zone, against Uniform Progress and the optimum.
+    """Deadlines where capacity decides: in one zone, and in several at once, against rivals and the optimum.
 
-    ebbtide reproduce deadlines --traces availability.parquet --json deadlines.json
+    What a file tells of is seen by its columns. Prices that go with probes or capacity rounds are taken from what
+    is given, and from the folder that the file lies in.
+
+    ebbtide reproduce deadlines --traces traces/ --json deadlines.json
     """
+    from ebbtide.experiments.deadline_inputs import read_inputs
     from ebbtide.experiments.deadline_reproduction import reproduce_deadlines
-    from ebbtide.experiments.deadline_study import DEADLINES_H, read_records
     from ebbtide.experiments.reproduction import sha256_of
 
-    records = read_records(traces, max(DEADLINES_H) + 1.0)
+    given = read_inputs(traces)
     count = _FEW_STARTS if quick else starts
-    result = reproduce_deadlines(records, starts=count, seed=seed, inputs=sha256_of([traces]))
+    result = reproduce_deadlines(given, starts=count, seed=seed, inputs=sha256_of(given.files))
     _tell(result, "Deadlines", json_path)
 
 

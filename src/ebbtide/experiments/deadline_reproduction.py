@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.experiments.deadline_inputs import DeadlineInputs
 from ebbtide.experiments.deadline_study import (
     DEADLINES_H,
     RESTARTS_H,
@@ -18,38 +19,57 @@ from ebbtide.experiments.deadline_study import (
     study_zone,
 )
 from ebbtide.experiments.reproduction import Reproduction, Row
+from ebbtide.experiments.zone_rows import multi_rows, multi_table
+from ebbtide.experiments.zones_study import study_zones
 
 _LATE_H = 1e-9
 
+_OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
+
+# What a move takes along, as in the published runs.
+_CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
+
 
 def reproduce_deadlines(
-    records: Sequence[ZoneRecord], *, starts: int = 300, seed: int = 0, inputs: dict[str, str] | None = None
+    given: DeadlineInputs, *, starts: int = 300, seed: int = 0, inputs: dict[str, str] | None = None
 ) -> Reproduction:
-    """Every policy in every cell of every record: with a model of the other zones, and of the zone's own past.
+    """Every policy in one zone, and in several at once, of whatever is recorded.
 
     Args:
-        records: Of availability, each longer than the longest deadline.
+        given: Records.
         starts: In each record, drawn at random.
         seed: Of them.
         inputs: Digests of the files.
     """
+    rows: list[Row] = []
+    tables: dict[str, Any] = {}
+    if given.records:
+        cells, past = study_records(given.records, starts, seed)
+        rows += [*_rows(cells), *_past_rows(past)]
+        tables["cells"] = [_told(cell) for cell in cells]
+        tables["overall"] = {name: _mean(cells, name) for name in cells[0].usd}
+    sets = [(one, _CHECKPOINT_BYTES["v100"]) for one in given.probed]
+    sets += [(one, _CHECKPOINT_BYTES["h100"]) for one, _ in given.rounds]
+    studies = [study_zones(one, size_bytes, starts, seed) for one, size_bytes in sets]
+    whole = [study_zones(all_of, _CHECKPOINT_BYTES["h100"], starts, seed) for _, all_of in given.rounds]
+    if studies:
+        rows += multi_rows(studies, whole)
+        tables["several_zones"] = multi_table([*studies, *whole])
+    return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
+
+
+def study_records(records: Sequence[ZoneRecord], starts: int, seed: int) -> tuple[list[Cell], list[Cell]]:
+    """Single zones: with a model of the other zones; and on later halves also with one of the own past."""
     cells: list[Cell] = []
     past: list[Cell] = []
-    past_left_out: list[Cell] = []
     for place, record in enumerate(records):
         others = left_out_model(records, place)
-        cells += study_zone(record, others, draw_ticks(record, starts, seed))
+        cells += study_zone(record, {"deadline": others}, draw_ticks(record, starts, seed))
         half = len(record.available) // 2
         if record.hours / 2.0 > max(DEADLINES_H) + 1.0:
-            later = draw_ticks(record, starts, seed, after_tick=half)
-            past += study_zone(record, own_past_model(records, place, half), later)
-            past_left_out += study_zone(record, others, later)
-    rows = [*_rows(cells), *_past_rows(past, past_left_out)]
-    tables: dict[str, Any] = {
-        "cells": [_told(cell) for cell in cells],
-        "overall": {name: _mean(cells, name) for name in cells[0].usd},
-    }
-    return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
+            models = {_OWN_PAST: own_past_model(records, place, half), _LEFT_OUT: others}
+            past += study_zone(record, models, draw_ticks(record, starts, seed, after_tick=half))
+    return cells, past
 
 
 def _rows(cells: Sequence[Cell]) -> list[Row]:
@@ -83,13 +103,13 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _past_rows(past: Sequence[Cell], left_out: Sequence[Cell]) -> list[Row]:
+def _past_rows(past: Sequence[Cell]) -> list[Row]:
     """The same starts with both models: those of records long enough to have a past."""
     if not past:
         return []
     found = []
-    for name, cells in (("own_past", past), ("left_out_same_starts", left_out)):
-        uniform, ours, best = (_mean(cells, policy) for policy in ("uniform-progress", "deadline", "optimum"))
+    for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
+        uniform, ours, best = (_mean(past, one) for one in ("uniform-progress", policy, "optimum"))
         closed = (uniform - ours) / (uniform - best)
         found.append(
             Row(f"gap_closed_{name}", f"the same on later halves, model {name.replace('_', ' ')}", None, closed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ebbtide.market.spells import AGE_BINS_S, SpellModel, Spells, fit_spells, sp
 from ebbtide.policies.deadlines import kernels
 from ebbtide.policies.deadlines.problem import DeadlineProblem
 from ebbtide.policies.deadlines.table import DeadlineTable, solve_deadline
+from ebbtide.policies.deadlines.zone_hindsight import hindsight_zones
 from ebbtide.utc import HOUR_S
 
 WORK_H = 48.0
@@ -98,18 +100,25 @@ class Cell:
     late_h: Mapping[str, Floats]
 
 
-def study_zone(record: ZoneRecord, model: SpellModel, starts: Sequence[int]) -> list[Cell]:
-    """Every policy in every cell, from the same starts."""
+def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Sequence[int]) -> list[Cell]:
+    """Every policy in every cell, from the same starts.
+
+    Args:
+        record: What the zone had to give.
+        models: Of its spells, by the name that the policy has with it.
+        starts: Ticks.
+    """
     cells = []
     for deadline_h in DEADLINES_H:
         for restart_h in RESTARTS_H:
             problem = DeadlineProblem(WORK_H, deadline_h, restart_h, SPOT_USD, ON_DEMAND_USD)
-            table = solve_deadline(problem, model)
             usd, late = {}, {}
             for name, rule in RULES.items():
                 usd[name], late[name] = _runs(record, problem, starts, rule, None)
-            usd["deadline"], late["deadline"] = _runs(record, problem, starts, kernels.TABLE, table)
-            usd["optimum"] = np.array([_optimum(record, problem, first) for first in starts])
+            for name, model in models.items():
+                table = solve_deadline(problem, model)
+                usd[name], late[name] = _runs(record, problem, starts, kernels.TABLE, table)
+            usd["optimum"] = _optimum(record, problem, starts)
             late["optimum"] = np.zeros(len(starts))
             cells.append(Cell(record.name, problem, usd, late))
     return cells
@@ -158,12 +167,19 @@ def _runs(
     return np.array([usd for usd, _, _ in found]), np.array([late for _, late, _ in found])
 
 
-def _optimum(record: ZoneRecord, problem: DeadlineProblem, first: int) -> float:
-    slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
-    return float(
-        kernels.hindsight(
-            record.available, first, record.gap_s, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S, problem.spot_usd_per_hour, problem.on_demand_usd_per_hour,
-            int(np.ceil(slack_s / _STEP_S)) + 2, _STEP_S,
-        )
-    )  # fmt: skip
+def _optimum(record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int]) -> Floats:
+    available = np.asarray(record.available, dtype=bool)[None, :]
+    prices = np.full(available.shape, problem.spot_usd_per_hour)
+    steps = int(np.ceil((problem.deadline_h - problem.work_h) * HOUR_S / _STEP_S)) + 2
+    here, free = np.full((1, 1), problem.restart_h * HOUR_S), np.zeros((1, 1))
+
+    def least(first: int) -> float:
+        return hindsight_zones(
+            available, prices, first, record.gap_s, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S, here, problem.on_demand_usd_per_hour, np.zeros(1, dtype=np.int64), free,
+            steps, _STEP_S,
+        )  # fmt: skip
+
+    # Compiled code runs beside other threads.
+    with ThreadPoolExecutor() as pool:
+        return np.array(list(pool.map(least, starts)))

@@ -1,4 +1,4 @@
-"""Egress: what clouds charge for data that leaves a region. What comes in is free."""
+"""Egress: what clouds charge for data that leaves a region, and how long it takes. What comes in is free."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ GIB = 2**30
 _BETWEEN_REGIONS = {"aws": 0.02, "azure": 0.02, "gcp": 0.02}
 _TO_OTHER_CLOUDS = {"aws": 0.09, "azure": 0.087, "gcp": 0.12}
 
+# Where a cloud charges by continent: to another one, and what leaves or enters Asia or stays there.
+_BETWEEN_CONTINENTS = {"gcp": 0.05}
+_ASIA = {"gcp": 0.08}
+
+# Gbit/s from object storage: to the same region, to the same continent, to another (SkyNomad, measured on S3).
+_SAME_REGION, _SAME_CONTINENT, _OTHER_CONTINENT = 9.72, 8.20, 3.59
+
 
 @dataclass(frozen=True)
 class EgressPrices:
@@ -22,10 +29,14 @@ class EgressPrices:
     Attributes:
         between_regions: USD per GiB to another region of the same cloud.
         to_other_clouds: USD per GiB to another cloud, over the Internet (Dynamic Pricing, Table 2).
+        between_continents: USD per GiB to another continent of the same cloud, where that is dearer.
+        asia: The same where one end or both lie in Asia.
     """
 
     between_regions: Mapping[str, float] = field(default_factory=lambda: _BETWEEN_REGIONS)
     to_other_clouds: Mapping[str, float] = field(default_factory=lambda: _TO_OTHER_CLOUDS)
+    between_continents: Mapping[str, float] = field(default_factory=lambda: _BETWEEN_CONTINENTS)
+    asia: Mapping[str, float] = field(default_factory=lambda: _ASIA)
 
     def usd_per_gib(self, source: Place, destination: Place) -> float:
         """Of data that go from one place to another; nothing within a region.
@@ -35,6 +46,12 @@ class EgressPrices:
         """
         if source == destination:
             return 0.0
+        if source.cloud == destination.cloud:
+            ends = {_continent(source), _continent(destination)}
+            if ends & {"asia", "ap"} and source.cloud in self.asia:
+                return self.asia[source.cloud]
+            if len(ends) > 1 and source.cloud in self.between_continents:
+                return self.between_continents[source.cloud]
         prices = self.between_regions if source.cloud == destination.cloud else self.to_other_clouds
         try:
             return prices[source.cloud]
@@ -44,3 +61,17 @@ class EgressPrices:
     def usd(self, size_bytes: int, source: Place, destination: Place) -> float:
         """Of so many bytes; the same errors."""
         return size_bytes / GIB * self.usd_per_gib(source, destination)
+
+
+def transfer_s(size_bytes: int, source: Place, destination: Place) -> float:
+    """How much longer so many bytes take from another place than from one's own; nothing within a region."""
+    if source == destination:
+        return 0.0
+    same = source.cloud == destination.cloud and _continent(source) == _continent(destination)
+    rate = _SAME_CONTINENT if same else _OTHER_CONTINENT
+    return size_bytes * 8.0 / 1e9 * (1.0 / rate - 1.0 / _SAME_REGION)
+
+
+def _continent(place: Place) -> str:
+    """The first part of a region's name: `us`, `europe`, `eu`, `asia`, `ap`..."""
+    return place.region.split("-", 1)[0]

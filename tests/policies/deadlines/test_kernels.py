@@ -19,11 +19,11 @@ from ebbtide.policies.deadlines.kernels import (
     SPOT,
     TABLE,
     UNIFORM_PROGRESS,
-    hindsight,
     run_once,
 )
 from ebbtide.policies.deadlines.problem import DeadlineProblem
 from ebbtide.policies.deadlines.table import DeadlineTable, solve_deadline
+from ebbtide.policies.deadlines.zone_hindsight import hindsight_zones
 from ebbtide.utc import HOUR_S
 
 TICK_S = 600.0
@@ -43,12 +43,11 @@ def run(
 
 def least(problem: DeadlineProblem, available: list[bool], step_s: float) -> float:
     slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
-    return float(
-        hindsight(
-            np.asarray(available), 0, TICK_S, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S, problem.spot_usd_per_hour, problem.on_demand_usd_per_hour,
-            int(slack_s / step_s) + 2, step_s,
-        )
+    up = np.asarray(available, dtype=bool)[None]
+    return hindsight_zones(
+        up, np.full(up.shape, problem.spot_usd_per_hour), 0, TICK_S, problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, np.full((1, 1), problem.restart_h * HOUR_S),
+        problem.on_demand_usd_per_hour, np.zeros(1, dtype=np.int64), np.zeros((1, 1)), int(slack_s / step_s) + 2, step_s,
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -22,15 +24,28 @@ def read_parquet(path: str | Path, catalogue: Catalogue | None = None) -> pd.Dat
     return checked(load_parquet(path), path, catalogue)
 
 
+def parquet_columns(path: str | Path) -> frozenset[str]:
+    """The names of a Parquet file's columns; the same errors as `load_parquet`."""
+    with _told(path):
+        return frozenset(pyarrow.parquet.read_schema(path).names)
+
+
 def load_parquet(path: str | Path) -> pd.DataFrame:
     """Read a Parquet file as it is.
 
     Raises:
         InputError: The file is missing or not Parquet.
     """
-    try:
+    with _told(path):
         frame: pd.DataFrame = pyarrow.parquet.read_table(path).to_pandas()
         return frame
+
+
+@contextmanager
+def _told(path: str | Path) -> Iterator[None]:
+    """Whatever cannot be read is told as an error of the input."""
+    try:
+        yield
     except FileNotFoundError:
         raise InputError("there is no such file", file=path) from None
     except (OSError, pyarrow.ArrowException) as error:

@@ -1,4 +1,4 @@
-"""Deadlines in compiled code: the rules of each policy, one run of it, and both dynamic programs.
+"""One zone whose state is shown, in compiled code: the rules of policies, one run, and the table's program.
 
 A run goes by ticks of the record. At each tick a policy knows whether a spot machine can be had in it, and since
 when that has been so. What it holds is nothing, spot or on-demand; to change to a machine takes the restart time,
@@ -234,45 +234,3 @@ def solved(
                         choices[left, kind, place, held, step] = chosen
         later, now = now, later
     return choices, later
-
-
-@compiled
-def hindsight(
-    available: Any, first: int, tick_s: float, work_s: float, deadline_s: float, restart_s: float,
-    spot_usd: float, on_demand_usd: float, steps: int, slack_step_s: float,
-) -> Any:
-    """The least cost of a run when all of the record is known, in USD; slack on a grid, a line between steps."""
-    ticks = int(np.ceil(deadline_s / tick_s - 1e-9))
-    later, now = np.zeros((3, steps)), np.zeros((3, steps))
-    for left in range(1, ticks + 1):
-        left_s = deadline_s - (ticks - left) * tick_s
-        tick = first + ticks - left
-        up = tick < len(available) and bool(available[tick])
-        up_next = tick + 1 < len(available) and bool(available[tick + 1])
-        for held in range(3):
-            for step in range(steps):
-                slack_s = step * slack_step_s
-                to_do_s = left_s - slack_s
-                if to_do_s <= 0.0:
-                    now[held, step] = 0.0
-                    continue
-                best = _NEVER
-                for choice in range(3):
-                    if choice == SPOT and not up:
-                        continue
-                    overhead_s = 0.0 if choice in (NOTHING, held) else restart_s
-                    then_s = after_choice(choice, held, slack_s, tick_s, restart_s)
-                    if then_s < 0.0:
-                        continue
-                    cost = 0.0
-                    if choice != NOTHING:
-                        rate = spot_usd if choice == SPOT else on_demand_usd
-                        cost = rate * min(tick_s, to_do_s + overhead_s) / 3600.0
-                        if to_do_s + overhead_s <= min(tick_s, left_s):
-                            best = min(best, cost)
-                            continue
-                    holds = NOTHING if choice == SPOT and not up_next else choice
-                    best = min(best, cost + between(later[holds], then_s / slack_step_s))
-                now[held, step] = best
-        later, now = now, later
-    return between(later[NOTHING], (deadline_s - work_s) / slack_step_s)

@@ -1,0 +1,203 @@
+"""Recorded capacity of several zones at once, with the prices that go with it, on one grid of ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import Market, Place
+from ebbtide.market.price_series import Floats
+from ebbtide.market.sources.parquet import load_parquet, parquet_columns
+
+_PROBES = {"timestamp", "cloud", "region", "zone", "instance_type", "interval_seconds", "gpu_type"}
+_LISTED = {"as_of", "cloud", "region", "accelerator", "accelerator_count", "spot_usd_per_hour"}
+_PRICES = {"timestamp", "zone", "instance_type", "price_usd_per_hour"}
+
+# On-demand prices an accelerator and hour that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from the
+# metadata of the published traces (SkyNomad's artifact, data/README.md).
+_ON_DEMAND_USD = {"h100": 82.53 / 8.0}
+
+
+@dataclass(frozen=True)
+class ZoneRecords:
+    """What several zones had to give, and at which price.
+
+    Attributes:
+        name: Of the set.
+        accelerator: Of the machines, in lower case: `v100`.
+        zones: Names.
+        places: Where each lies.
+        machines: How many one job needs at a time.
+        available: Whether there were so many; shape (zones, ticks).
+        spot_usd: An hour's, of all of them together; the same shape.
+        on_demand_usd: An hour's, of all of them.
+        tick_s: From tick to tick.
+        begins_s: Of the first, seconds since 1970.
+    """
+
+    name: str
+    accelerator: str
+    zones: tuple[str, ...]
+    places: tuple[Place, ...]
+    machines: int
+    available: np.ndarray
+    spot_usd: Floats
+    on_demand_usd: float
+    tick_s: float
+    begins_s: float
+
+    @property
+    def ticks(self) -> int:
+        """How many."""
+        return int(self.available.shape[1])
+
+    def alone(self, zone: int) -> ZoneRecords:
+        """One of the zones by itself."""
+        return replace(
+            self, name=self.zones[zone], zones=self.zones[zone : zone + 1], places=self.places[zone : zone + 1],
+            available=self.available[zone : zone + 1], spot_usd=self.spot_usd[zone : zone + 1],
+        )  # fmt: skip
+
+    def times_s(self) -> Floats:
+        """Of ticks, seconds since 1970."""
+        found: Floats = self.begins_s + np.arange(self.ticks, dtype=np.float64) * self.tick_s
+        return found
+
+
+def kind_of(path: Path) -> str:
+    """What a table is, by its columns: `ticks`, `probes`, `rounds`, `catalogue`, `prices` or `other`."""
+    columns = parquet_columns(path)
+    if {"data", "gap_seconds", "start", "zone", "device"} <= columns:
+        return "ticks"
+    if {"available"} | _PROBES <= columns:
+        return "probes"
+    if {"launched", "requested"} | _PROBES <= columns:
+        return "rounds"
+    if columns >= _LISTED:
+        return "catalogue"
+    return "prices" if columns >= _PRICES else "other"
+
+
+def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float = 3600.0) -> list[ZoneRecords]:
+    """Zones that were probed together for one instance type, of those that have prices.
+
+    Raises:
+        InputError: The table is none of probes.
+    """
+    frame = _read(path, {"available"} | _PROBES)
+    moved = _prices(prices)
+    found = []
+    for (kind, _), rows in frame.groupby(["instance_type", "interval_seconds"], observed=True):
+        near = moved["timestamp"].between(rows["timestamp"].min() - pd.Timedelta(days=2), rows["timestamp"].max())
+        priced = moved[near & (moved["instance_type"] == kind)]
+        wide = rows.pivot_table(index="timestamp", columns="zone", values="available", aggfunc="last")
+        wide = wide[[zone for zone in wide.columns if zone in set(priced["zone"])]].dropna()
+        if len(wide.columns) < 2:
+            continue
+        # What a price was before the first change that was seen, or after the last, is not known.
+        firsts = priced[priced["zone"].isin(wide.columns)].groupby("zone", observed=True)["timestamp"].min()
+        wide = wide[(wide.index >= firsts.max()) & (wide.index <= priced["timestamp"].max())]
+        if len(wide) < 2 or _holes(wide.index, longest_hole_s):
+            continue
+        table = priced.pivot_table(index="timestamp", columns="zone", values="price_usd_per_hour", aggfunc="last")
+        table = table.reindex(table.index.union(wide.index)).ffill().reindex(wide.index)[wide.columns]
+        places = _places(rows, wide.columns)
+        market = Market(places[0].cloud, places[0].region, str(wide.columns[0]), str(kind))
+        listed = default_catalogue().on_demand_usd_per_hour(market, _first_s(wide))
+        if listed is None:
+            raise InputError(f"no on-demand price is known for {market}", file=path)
+        found.append(
+            ZoneRecords(f"{kind} {wide.index[0]:%Y-%m-%d}", _accelerator(rows), tuple(map(str, wide.columns)),
+                        places, 1, wide.to_numpy().T >= 1, table.to_numpy().T.copy(), listed, _tick_s(rows),
+                        _first_s(wide))
+        )  # fmt: skip
+    return found
+
+
+def read_capacity_rounds(path: Path, catalogues: Sequence[Path]) -> list[tuple[ZoneRecords, ZoneRecords]]:
+    """Zones whose capacity was asked round by round: available with one machine of those asked, and with all.
+
+    Each machine costs what the newest table lists for its accelerator in its region; both sets cost all machines.
+
+    Raises:
+        InputError: The table is none of rounds, or no price is listed.
+    """
+    frame = _read(path, {"launched", "requested"} | _PROBES)
+    listed = _listed(catalogues)
+    found = []
+    for kind, rows in frame.groupby("instance_type", observed=True):
+        wide = rows.pivot_table(index="timestamp", columns="zone", values="launched", aggfunc="last").dropna()
+        accelerator = _accelerator(rows)
+        machines = int(rows["requested"].max())
+        each = int(rows["gpus_per_instance"].iloc[0]) if "gpus_per_instance" in rows else 1
+        places = _places(rows, wide.columns)
+        usd = []
+        for zone, place in zip(wide.columns, places, strict=True):
+            price = listed.get((place.cloud, place.region, accelerator))
+            if price is None:
+                raise InputError(f"no spot price of {accelerator} is listed for {zone}", file=path)
+            usd.append(price * machines * each)
+        if accelerator not in _ON_DEMAND_USD:
+            raise InputError(f"no on-demand price is known for {accelerator}", file=path)
+        one = ZoneRecords(
+            f"{machines} x {kind} {wide.index[0]:%Y-%m-%d}, any", accelerator, tuple(map(str, wide.columns)),
+            places, machines, wide.to_numpy().T >= 1, np.repeat(np.array(usd)[:, None], len(wide), axis=1),
+            _ON_DEMAND_USD[accelerator] * machines * each, _tick_s(rows), _first_s(wide),
+        )  # fmt: skip
+        whole = replace(one, name=one.name.replace("any", "all"), available=machines <= wide.to_numpy().T)
+        found.append((one, whole))
+    return found
+
+
+def _read(path: Path, columns: set[str]) -> pd.DataFrame:
+    frame = load_parquet(path)
+    missing = sorted(columns - set(frame.columns))
+    if missing:
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(sorted(columns))}", file=path)
+    return frame
+
+
+def _prices(paths: Sequence[Path]) -> pd.DataFrame:
+    frames = [_read(path, _PRICES)[sorted(_PRICES)] for path in paths]
+    return pd.concat(frames) if frames else pd.DataFrame(columns=sorted(_PRICES))
+
+
+def _listed(paths: Sequence[Path]) -> dict[tuple[str, str, str], float]:
+    """Spot prices an accelerator, by cloud, region and accelerator in lower case; the newest row stands."""
+    found = {}
+    for path in paths:
+        frame = _read(path, _LISTED).sort_values("as_of", kind="stable")
+        frame = frame[frame["spot_usd_per_hour"].notna() & (frame["accelerator_count"] > 0)]
+        for row in frame.to_dict("records"):
+            name = str(row["accelerator"]).lower().split()[-1]
+            each = float(row["spot_usd_per_hour"]) / int(row["accelerator_count"])
+            found[str(row["cloud"]), str(row["region"]), name] = each
+    return found
+
+
+def _tick_s(rows: pd.DataFrame) -> float:
+    return float(rows["interval_seconds"].iloc[0])
+
+
+def _first_s(wide: pd.DataFrame) -> float:
+    """When the first tick is, seconds since 1970."""
+    return float(pd.Timestamp(wide.index.min()).timestamp())
+
+
+def _accelerator(rows: pd.DataFrame) -> str:
+    return str(rows["gpu_type"].iloc[0]).lower()
+
+
+def _holes(times: pd.Index, longest_s: float) -> bool:
+    return bool(np.diff(times.to_numpy()).max() > np.timedelta64(int(longest_s), "s"))
+
+
+def _places(rows: pd.DataFrame, zones: pd.Index) -> tuple[Place, ...]:
+    where = rows.drop_duplicates("zone").set_index("zone")
+    return tuple(Place(str(where.at[zone, "cloud"]), str(where.at[zone, "region"])) for zone in zones)

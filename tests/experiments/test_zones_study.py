@@ -1,0 +1,128 @@
+"""Several zones on records: how tables are read, and what policies cost there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.conftest import TRACES
+
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.experiments.deadline_inputs import read_inputs
+from ebbtide.experiments.zone_records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
+from ebbtide.experiments.zones_study import study_zones
+from ebbtide.market.markets import Place
+
+BEGINS = pd.Timestamp("2023-02-15 22:00", tz="UTC")
+
+
+def probes(ticks: int = 30) -> pd.DataFrame:
+    rows = [
+        {"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "aws", "region": zone[:-1], "zone": zone,
+         "instance_type": "p3.2xlarge", "gpu_type": "v100", "gpus_per_instance": 1, "interval_seconds": 600,
+         "available": int((tick + place) % 3 > 0)}
+        for tick in range(ticks)
+        for place, zone in enumerate(("us-east-1a", "us-west-2b", "us-east-2c"))
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def prices() -> pd.DataFrame:
+    rows = [
+        {"timestamp": BEGINS + pd.Timedelta(minutes=minutes), "cloud": "aws", "region": zone[:-1], "zone": zone,
+         "instance_type": "p3.2xlarge", "product": "Linux/UNIX", "price_usd_per_hour": usd}
+        for zone, minutes, usd in (
+            ("us-east-1a", -60, 1.5), ("us-east-1a", 100, 1.6), ("us-west-2b", 20, 0.9), ("us-west-2b", 250, 0.95)
+        )
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_probes_and_prices_are_laid_on_one_grid(tmp_path: Path) -> None:
+    probes().to_parquet(tmp_path / "probes.parquet")
+    prices().to_parquet(tmp_path / "prices.parquet")
+    (found,) = read_probed_zones(tmp_path / "probes.parquet", [tmp_path / "prices.parquet"])
+    # us-east-2c has no price; from the first time at which both have one to the last change that was seen.
+    assert found.zones == ("us-east-1a", "us-west-2b")
+    assert found.places == (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
+    assert found.begins_s == (BEGINS + pd.Timedelta(minutes=20)).timestamp()
+    assert found.ticks == 24
+    assert found.spot_usd[:, 7].tolist() == [1.5, 0.9]
+    assert found.spot_usd[:, -1].tolist() == [1.6, 0.95]
+    assert found.available[0].tolist() == [tick % 3 > 0 for tick in range(2, 26)]
+    assert (found.accelerator, found.on_demand_usd, found.tick_s) == ("v100", 3.06, 600.0)
+
+
+def test_rounds_count_any_machine_or_all(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "gcp", "region": "us-east4",
+         "zone": zone, "instance_type": "a3-highgpu-1g", "gpu_type": "h100", "gpus_per_instance": 1,
+         "interval_seconds": 600, "requested": 16, "launched": launched, "capacity_errors": 16 - launched}
+        for zone, counts in (("us-east4-a", (0, 3, 16)), ("us-east4-b", (16, 15, 0)))
+        for tick, launched in enumerate(counts)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_parquet(tmp_path / "rounds.parquet")
+    listed = [
+        {"as_of": BEGINS + pd.Timedelta(days=day), "cloud": "gcp", "region": "us-east4", "accelerator": "NVIDIA H100",
+         "accelerator_count": 8, "spot_usd_per_hour": usd}
+        for day, usd in ((1, 16.0), (0, 99.0))
+    ]  # fmt: skip
+    pd.DataFrame(listed).to_parquet(tmp_path / "catalogue.parquet")
+    ((any_of, all_of),) = read_capacity_rounds(tmp_path / "rounds.parquet", [tmp_path / "catalogue.parquet"])
+    assert any_of.available.tolist() == [[False, True, True], [True, True, False]]
+    assert all_of.available.tolist() == [[False, False, True], [True, False, False]]
+    # Sixteen at the newest list price of eight.
+    assert any_of.spot_usd.tolist() == all_of.spot_usd.tolist() == [[32.0] * 3] * 2
+    assert any_of.on_demand_usd == pytest.approx(2 * 82.53)
+    with pytest.raises(InputError, match="no spot price of h100 is listed for us-east4-a"):
+        read_capacity_rounds(tmp_path / "rounds.parquet", [])
+
+
+def test_what_is_given_is_known_by_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    probes().to_parquet(tmp_path / "probes.parquet")
+    prices().to_parquet(tmp_path / "prices.parquet")
+    assert kind_of(tmp_path / "probes.parquet") == "probes"
+    assert kind_of(tmp_path / "prices.parquet") == "prices"
+    given = read_inputs([tmp_path / "probes.parquet"])
+    assert [one.name for one in given.probed] == ["p3.2xlarge 2023-02-15"]
+    assert {path.name for path in given.files} == {"probes.parquet", "prices.parquet"}
+    assert read_inputs([tmp_path]).files == given.files
+    with pytest.raises(InputError, match="nothing there tells of availability"):
+        read_inputs([tmp_path / "prices.parquet"])
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "deadlines", "--traces", str(tmp_path / "none.parquet")])
+    assert ended.value.code == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
+def test_a_record_that_is_too_short_is_refused() -> None:
+    places = (Place("aws", "a-1"), Place("aws", "b-1"))
+    up = np.ones((2, 400), dtype=bool)
+    short = ZoneRecords("short", "v100", ("a", "b"), places, 1, up, np.ones((2, 400)), 3.0, 600.0, 0.0)
+    with pytest.raises(InputError, match="short: a record of 400 ticks is too short for 60 h"):
+        study_zones(short, 10**9, 3, 0)
+
+
+@pytest.mark.long
+@pytest.mark.real_traces
+def test_on_real_zones_it_is_near_the_optimum_and_never_late(tmp_path: Path) -> None:
+    out = tmp_path / "deadlines.json"
+    files = ("ec2-gpu-availability-2022-2023.parquet", "gcp-h100-capacity-2025.parquet")
+    options = [part for name in files for part in ("--traces", str(TRACES / name))]
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "deadlines", *options, "--starts", "20", "--json", str(out)])
+    assert ended.value.code in (0, None)
+    content = json.loads(out.read_text())
+    rows = {row["id"]: row["ours"] for row in content["rows"]}
+    assert rows["multi_misses"] == 0
+    assert 1.0 <= rows["multi_v100_cost_vs_optimum"] <= 1.10
+    assert 1.0 <= rows["multi_h100_cost_vs_optimum"] <= 1.06
+    assert rows["multi_v100_cost_vs_failover"] < 1.0
+    assert rows["multi_h100_cost_vs_failover"] < 1.0
+    for study in content["tables"]["several_zones"]:
+        usd = {name: row["mean_usd"] for name, row in study["policies"].items()}
+        assert usd["optimum"] == min(usd.values())
