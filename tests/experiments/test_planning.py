@@ -15,6 +15,7 @@ import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.experiments.planning import plan, policy_of
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.workloads.sweep import Sweep
 
@@ -111,3 +112,27 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["estimate"]["runs"] == 3
     assert np.isfinite(found["estimate"]["cost_usd"]["mean"])
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
+    with pytest.raises(ValueError, match="capacity needs a deadline_h"):
+        sweep(decides="capacity")
+    wanted = sweep(decides="capacity", deadline_h=6.0, budget_usd=50.0)
+    assert policy_of(wanted).name == "spottune-deadline"
+    found = plan(wanted, CALM, runs=4)
+    assert found.estimate is not None
+    assert found.estimate.past_deadline == 0.0
+    assert found.estimate.over_budget == 0.0
+    assert found.estimate.duration_h.high <= 6.0
+    assert any("drawn from models of its spells" in note for note in found.notes)
+    # A zone that is always there, on record, costs the spot price and no more.
+    always = Availability(
+        {market: CapacitySeries(np.array([CALM.start_s]), np.array([99]), CALM.end_s) for market in CALM}
+    )
+    sure = plan(wanted, CALM, runs=4, availability=always)
+    assert sure.estimate is not None
+    assert sure.estimate.cost_usd.mean < found.estimate.cost_usd.mean
+    # Saving takes as long as the notice is: how often it is done follows from how long spells last, not from prices.
+    assert [note for note in sure.notes if "drawn" in note] == []
+    every_min = float(sure.notes[0].split("saved every ")[1].split(" min")[0])
+    assert 5 < every_min < 60

@@ -26,18 +26,18 @@ from ebbtide.utc import HOUR_S
 
 
 def test_spells_by_hand() -> None:
-    """Ten-minute ticks: down (its beginning not seen), up for three, down for one, up for two (its end not seen)."""
+    """Ten-minute ticks: down for two, up for three, down for one, up for two (its end not seen)."""
     found = spells_of(np.array([0, 0, 1, 1, 1, 0, 1, 1], dtype=bool), 600.0)
     # Up: one that ended within its third tick, twenty minutes that did not end; by bins 0-10, 10-20, 20-40 min.
     assert found.exposure_h[UP].sum(1)[:4] == pytest.approx([2 / 6, 2 / 6, 1 / 12, 0.0])
     assert found.ended[UP].sum(1).tolist() == [0, 0, 1] + [0] * (len(AGE_BINS_S) - 3)
-    assert found.exposure_h[DOWN].sum(1)[:2] == pytest.approx([1 / 12, 0.0])
-    assert found.ended[DOWN].sum(1)[0] == 1
-    assert found.ended.sum() == 2
+    assert found.exposure_h[DOWN].sum(1)[:3] == pytest.approx([1 / 6 + 1 / 12, 1 / 12, 0.0])
+    assert found.ended[DOWN].sum(1)[:2].tolist() == [1, 1]
+    assert found.ended.sum() == 3
 
 
 def test_probes_by_hand() -> None:
-    """At 02:30, 02:50, 03:10, 03:40; a hole; then what was before it is forgotten."""
+    """At 02:30, 02:50, 03:10, 03:40; a hole; then a spell whose beginning was not seen is left out."""
     times_s = HOUR_S * np.array([2.5, 2.5 + 1 / 3, 2.5 + 2 / 3, 2.5 + 7 / 6, 9.0, 9.5])
     found = spells_of_probes(times_s, np.array([0, 1, 1, 0, 1, 0], dtype=bool), HOUR_S)
     up, ended = found.exposure_h[UP], found.ended[UP]
@@ -45,9 +45,9 @@ def test_probes_by_hand() -> None:
     assert up[:, 0].sum() == pytest.approx(1 / 3)
     assert up[:, 1].sum() == pytest.approx(1 / 4)
     assert (ended.sum(), ended[:, 1].sum()) == (1, 1)
-    # The down spell of 03:40 is seen for one probe; that of 09:30, too.
-    assert found.exposure_h[DOWN].sum() == pytest.approx(1 / 2 + 1 / 2)
-    assert found.ended[DOWN].sum() == 0
+    # Half of the twenty minutes from 02:30; the down spells of 03:40 and 09:30 are seen for one probe each.
+    assert found.exposure_h[DOWN].sum() == pytest.approx(1 / 6 + 1 / 2 + 1 / 2)
+    assert found.ended[DOWN].sum() == 1
     with pytest.raises(InputError, match="not in the order of time at probe 3"):
         spells_of_probes(np.array([0.0, 2.0, 1.0]), np.array([0, 1, 1]), 10.0)
 
@@ -74,11 +74,9 @@ def test_hours_and_ends_are_all_counted(ticks: list[bool], gap_s: float) -> None
     up = np.array(ticks)
     changes = int(np.count_nonzero(np.diff(up)))
     found = spells_of(up, gap_s)
-    assert found.ended.sum() == max(changes - 1, 0)
-    begun = np.flatnonzero(np.diff(up))
+    assert found.ended.sum() == changes
     # Half a tick of each end's was not lived.
-    ticks_lived = len(up) - begun[0] - 1 - 0.5 * (changes - 1) if changes else 0.0
-    hours = ticks_lived * gap_s / HOUR_S
+    hours = (len(up) - 0.5 * changes) * gap_s / HOUR_S
     assert found.exposure_h.sum() == pytest.approx(hours)
 
 
@@ -118,7 +116,15 @@ def test_what_cannot_be_counted_is_told() -> None:
     with pytest.raises(InputError, match="two ticks or more"):
         spells_of(np.array([True]), 600.0)
     with pytest.raises(InputError, match="no spell of availability"):
-        fit_spells(None, [spells_of(np.ones(50, dtype=bool), 600.0)])
+        fit_spells(None, [])
+
+
+def test_a_zone_that_never_went_is_believed_to_stay() -> None:
+    random = np.random.default_rng(6)
+    flat = SpellModel(np.array([[1.0] * len(AGE_BINS_S), [0.5] * len(AGE_BINS_S)]))
+    others = [spells_of(flat.drawn(3_000, 600.0, random), 600.0) for _ in range(3)]
+    steady = fit_spells(spells_of(np.ones(3_000, dtype=bool), 600.0), others)
+    assert steady.mean_left_s(UP, 24 * HOUR_S) > 5 * fit_spells(None, others).mean_left_s(UP, 24 * HOUR_S)
 
 
 @pytest.mark.real_traces

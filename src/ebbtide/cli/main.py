@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
+from ebbtide.cli.availability import availability_app
 from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.comparing import compare_command
 from ebbtide.cli.cookbook import cookbook_app
@@ -54,6 +55,7 @@ app.command("portfolio")(portfolio_command)
 app.command("backtest")(backtest_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
+app.add_typer(availability_app, name="availability")
 app.add_typer(revocation_app, name="revocation")
 app.add_typer(curves_app, name="curves")
 app.add_typer(cookbook_app, name="cookbook")

@@ -25,6 +25,15 @@ InstanceTypesOption = Annotated[
     ),
 ]
 
+SpellsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spells",
+        metavar="FILE.json",
+        help="How capacity comes and goes, as `availability fit` has it; else as in any zone.",
+    ),
+]
+
 
 def terminal() -> Console:
     """Standard output, wide enough for our tables even where nobody set a width."""

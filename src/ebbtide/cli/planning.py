@@ -12,10 +12,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with, prices_from, terminal
+from ebbtide.cli.options import InstanceTypesOption, SpellsOption, catalogue_with, prices_from, terminal
 from ebbtide.experiments.plan import Estimate, Plan
 from ebbtide.experiments.planning import plan
 from ebbtide.files import write_text
+from ebbtide.market.availability import Availability
+from ebbtide.market.spell_models import SpellModels
 from ebbtide.utc import iso
 from ebbtide.workloads.sweep import Sweep
 
@@ -32,6 +34,10 @@ def plan_command(
     runs: Annotated[int, typer.Option(min=1, help="How many backtests.")] = 30,
     days: Annotated[float, typer.Option(min=1.0, help="On the last days of the prices.")] = 14.0,
     seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    availability: Annotated[
+        Path | None, typer.Option(help="Recorded capacity, for a sweep where that decides; else it is drawn.")
+    ] = None,
+    spells: SpellsOption = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the plan there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -47,7 +53,11 @@ def plan_command(
     history = prices_from(prices, generate, seed, catalogue)
     errors = Console(stderr=True)
     with errors.status("backtesting on recent prices"):
-        found = plan(wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue)
+        found = plan(
+            wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue,
+            availability=Availability.read(availability) if availability else None,
+            spells=SpellModels.read(spells) if spells else None,
+        )  # fmt: skip
     if json_path:
         write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
     out = terminal()

@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.live import Live
 
 from ebbtide.cli.live_table import run_table
-from ebbtide.cli.options import GenerateOption, InstanceTypesOption, catalogue_with, prices_from, terminal
+from ebbtide.cli.options import (
+    GenerateOption,
+    InstanceTypesOption,
+    SpellsOption,
+    catalogue_with,
+    prices_from,
+    terminal,
+)
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.execution.ec2.settings import Ec2Settings
 from ebbtide.execution.engine_snapshot import snapshot
@@ -23,6 +30,7 @@ from ebbtide.execution.live.settings import RUNS, RunFolder, find_run
 from ebbtide.execution.run import run as run_once
 from ebbtide.experiments.planning import policy_of
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.spell_models import SpellModels
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.workloads.sweep import Sweep
@@ -38,6 +46,9 @@ _FOLLOW_EVERY_S = 0.3
 
 RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; else the newest.")]
 RunsOption = Annotated[Path, typer.Option("--runs", metavar="FOLDER", help="Where runs are kept.")]
+
+# Models of availability, in the run's folder.
+_SPELLS = "spells.json"
 
 
 def run_command(
@@ -65,6 +76,7 @@ def run_command(
     track: Annotated[
         str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
     ] = "",
+    spells: SpellsOption = None,
     runs: RunsOption = RUNS,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -79,14 +91,16 @@ def run_command(
     catalogue = catalogue_with(instance_types)
     wanted = Sweep.read(sweep, catalogue)
     jobs = wanted.jobs()
-    decides = _policy(wanted, policy)
+    decides = _policy(wanted, policy, spells)
     if provider == "ec2":
         if machines is None:
             raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
         from ebbtide.execution.live.ec2 import begin_ec2
 
         settings = Ec2Settings.read(machines)
-        _go(begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed), decides, wanted, track)
+        folder = begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed)
+        _keep(spells, folder)
+        _go(folder, decides, wanted, track)
         return
     history = wanted.allowed(prices_from(prices, generate, seed, catalogue))
     if provider == "replay":
@@ -109,6 +123,7 @@ def run_command(
         seed=seed,
         store=store,
     )
+    _keep(spells, folder)
     _go(folder, decides, wanted, track)
 
 
@@ -117,7 +132,8 @@ def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     folder = find_run(runs, run)
     settings = folder.settings
     wanted = Sweep.model_validate(settings.sweep)
-    _go(folder, _policy(wanted, settings.policy), wanted)
+    kept = folder.path / _SPELLS
+    _go(folder, _policy(wanted, settings.policy, kept if kept.exists() else None), wanted)
 
 
 def status_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
@@ -172,10 +188,16 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     typer.echo(f"{end_machines(folder)} machines ended")
 
 
-def _policy(sweep: Sweep, name: str) -> Policy:
+def _keep(spells: Path | None, folder: RunFolder) -> None:
+    """Beside the run, so that it goes on with the same models."""
+    if spells:
+        SpellModels.read(spells).write(folder.path / _SPELLS)
+
+
+def _policy(sweep: Sweep, name: str, spells: Path | None = None) -> Policy:
     """By name; SpotTune as the sweep wants it. Never beyond its budget."""
     if name == "spottune":
-        return policy_of(sweep)
+        return policy_of(sweep, SpellModels.read(spells) if spells else None)
     found = policy_named(name)
     return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
 

@@ -16,21 +16,25 @@ from ebbtide.experiments.backtest import backtest
 from ebbtide.experiments.plan import Estimate, Plan, Quote, Spread
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.learning_curves.curves import Curve
+from ebbtide.market.availability import Availability, drawn_availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.lifetimes import Lifetimes, lifetimes
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.spell_models import SpellModels, default_spell_models
+from ebbtide.market.spells import UP
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
 from ebbtide.policies.bidding import BestBid
 from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.deadlines.policy import Deadline
 from ebbtide.policies.offers import Offer
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.utc import DAY_S, HOUR_S
 from ebbtide.workloads.checkpoint_interval import fits_notice, saved_periodically
 from ebbtide.workloads.job import Job
-from ebbtide.workloads.sweep import Direction, Sweep
+from ebbtide.workloads.sweep import Decides, Direction, Sweep
 
 # From asking for a machine until it trains.
 _START_S = 120.0
@@ -39,9 +43,16 @@ _START_S = 120.0
 _LEAST_CHANCE = 0.5
 
 
-def policy_of(sweep: Sweep) -> Policy:
-    """The policy that runs a sweep: `spottune-bid` with its theta, deadline and budget."""
-    return _within(sweep, _spottune(sweep))
+def policy_of(sweep: Sweep, spells: SpellModels | None = None) -> Policy:
+    """The policy that runs a sweep: SpotTune with its theta, deadline and budget.
+
+    Where price decides machines are rented by `spottune-bid`, where capacity does by `deadline`.
+
+    Args:
+        sweep: What is to be done.
+        spells: How capacity comes and goes, where it decides; None: as anywhere.
+    """
+    return _within(sweep, _spottune(sweep, spells))
 
 
 def plan(
@@ -52,6 +63,8 @@ def plan(
     days: float = 14.0,
     seed: int = 0,
     catalogue: Catalogue | None = None,
+    availability: Availability | None = None,
+    spells: SpellModels | None = None,
 ) -> Plan:
     """Plan a sweep on the newest prices.
 
@@ -62,6 +75,8 @@ def plan(
         days: How many.
         seed: Of the starts.
         catalogue: Instance types and list prices.
+        availability: Recorded capacity, where that decides; None: drawn from the models.
+        spells: Models of it; None: as anywhere.
 
     Raises:
         InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
@@ -81,13 +96,20 @@ def plan(
     jobs = sweep.jobs()
     recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
     notes: list[str] = []
-    if sweep.checkpoint is None:
+    by_capacity = sweep.decides is Decides.CAPACITY
+    models = spells or default_spell_models()
+    if sweep.checkpoint is not None:
+        jobs, notes = _saved_in_time(jobs, recent, billing, known, models if by_capacity else None)
+    elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
-    else:
-        jobs, notes = _saved_in_time(jobs, recent, billing, known)
-    policy = _spottune(sweep)
+    policy = _spottune(sweep, models)
     offers = _offers_now(policy, jobs, allowed, billing, known)
-    estimate = _estimate(sweep, policy, jobs, recent, billing, known, runs, seed)
+    if by_capacity and availability is None:
+        availability = drawn_availability(recent, models, len(jobs), seed)
+        notes.append(
+            "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
+        )
+    estimate = _estimate(sweep, policy, jobs, recent, billing, known, runs, seed, availability)
     return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes))
 
 
@@ -134,7 +156,11 @@ def _chance(living: Lifetimes, need_s: float, record_s: float) -> float:
     return math.exp(-need_s / min(living.mean_s, record_s)) if math.isnan(share) else share
 
 
-def _spottune(sweep: Sweep) -> SpotTune:
+def _spottune(sweep: Sweep, spells: SpellModels | None = None) -> SpotTune:
+    machines = None
+    if sweep.decides is Decides.CAPACITY:
+        assert sweep.deadline_h is not None
+        machines = Deadline(deadline_s=sweep.deadline_h * HOUR_S, models=spells or default_spell_models())
     return SpotTune(
         theta=sweep.theta,
         mcnt=sweep.mcnt,
@@ -142,7 +168,8 @@ def _spottune(sweep: Sweep) -> SpotTune:
         maximise=sweep.direction is Direction.MAXIMIZE,
         measured=True,
         deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,
-        name="spottune-bid",
+        machines=machines,
+        name="spottune-bid" if machines is None else "spottune-deadline",
     )
 
 
@@ -169,16 +196,24 @@ def _lifetimes(market: Market, prices: PriceHistory, billing: Billing, catalogue
 
 
 def _saved_in_time(
-    jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
+    jobs: Sequence[Job],
+    prices: PriceHistory,
+    billing: Billing,
+    catalogue: Catalogue,
+    spells: SpellModels | None,
 ) -> tuple[tuple[Job, ...], list[str]]:
-    """The jobs, saved periodically if on some machine the notice is too short to save in; and a note of it."""
+    """The jobs, saved periodically if on some machine the notice is too short to save in; and a note of it.
+
+    How long machines live is told by prices; where capacity decides, by the models of its spells.
+    """
     job = jobs[0]
     short = []
     for market in prices:
         vcpus = catalogue.instance_type(market.cloud, market.instance_type).vcpus
         able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
         if able and not fits_notice(job, billing.notice_s, vcpus):
-            short.append((_lifetimes(market, prices, billing, catalogue).mean_s, vcpus, market))
+            lives_s = _lifetimes(market, prices, billing, catalogue).mean_s
+            short.append((spells.of(market).mean_left_s(UP, 0.0) if spells else lives_s, vcpus, market))
     if not short:
         return tuple(jobs), []
     lives_s, vcpus, market = min(short, key=lambda row: (row[0], row[2]))
@@ -211,6 +246,7 @@ def _estimate(
     catalogue: Catalogue,
     runs: int,
     seed: int,
+    availability: Availability | None,
 ) -> Estimate:
     # Drawn for all trials at once on the machines there are: their number does not lengthen a run.
     starts = draw_starts(jobs[0], prices, runs, seed, catalogue)
@@ -225,6 +261,7 @@ def _estimate(
         starts=starts,
         seed=seed,
         catalogue=catalogue,
+        availability=availability,
         curves=_stand_in_curves(jobs, maximise=policy.maximise),
     )
     outcomes = result.outcomes[policy.name]

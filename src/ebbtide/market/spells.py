@@ -69,8 +69,9 @@ def spells_of(available: Bools, gap_s: float) -> Spells:
 def spells_of_probes(times_s: Floats, available: Bools, longest_gap_s: float) -> Spells:
     """Count them in probes, each of which speaks for the time until the next.
 
-    A spell whose beginning was not seen, at the record's begin or behind a hole, has no known age: it is left out.
-    Of one whose end was not seen, the hours count as exposure, and no end.
+    Of a spell whose end was not seen, the hours count as exposure, and no end. The age of the record's first spell
+    is counted from the record's begin, which is too low: but else a zone that hardly ever changes would tell
+    nothing (on recorded zones this foretells later parts better). Behind a hole such a spell is left out.
 
     Args:
         times_s: Of probes, seconds since 1970, ascending; shape (probes,).
@@ -88,6 +89,8 @@ def spells_of_probes(times_s: Floats, available: Bools, longest_gap_s: float) ->
     ended = np.zeros_like(exposure_h)
     for part in np.split(np.arange(len(up)), np.flatnonzero(gaps_s > longest_gap_s) + 1):
         begins = part[1:][np.diff(up[part])]
+        if part[0] == 0:
+            begins = np.append(part[:1], begins)
         if not len(begins):
             continue
         # Each probe of a known age speaks for the time to the next; an end lies in the middle of it, in the mean.

@@ -8,6 +8,7 @@ from functools import partial
 from ebbtide.errors import unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.bidding import BestBid
+from ebbtide.policies.deadlines.policy import Deadline, DeadlineRule
 from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
@@ -29,6 +30,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
         f"spot-fleet-{rival}": partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}")
         for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
     },
+    **{str(rule): partial(Deadline, rule) for rule in DeadlineRule},
     "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
 }
 

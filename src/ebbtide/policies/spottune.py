@@ -20,6 +20,7 @@ from ebbtide.market.billing import Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.deadlines.policy import Deadline
 from ebbtide.policies.events import Wake
 from ebbtide.policies.offers import Offer, Provisioner, StepCost
 from ebbtide.policies.step_times import ObservedStepTimes
@@ -55,6 +56,8 @@ class SpotTune:
         maximise: The metric is better the higher it is.
         deadline_s: Seconds from the start by which all should be done: dearer machines are taken where cheaper
             ones would be too slow.
+        machines: Where capacity, not price, decides: machines are rented by this policy instead, under its
+            deadline, whose time for what is left after theta it holds back.
         name: For tables.
         wakes_on: Nothing but what is always delivered.
     """
@@ -69,6 +72,7 @@ class SpotTune:
     predictor: EarlyCurve | None = None
     maximise: bool = False
     deadline_s: float = math.inf
+    machines: Deadline | None = None
     name: str = "spottune"
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -86,12 +90,18 @@ class SpotTune:
                 yield WakeAt(event.time_s + HOUR_S)
             elif event.wake is Wake.MILESTONE:
                 yield from self._reached(view, view.jobs[event.job_id])
-        yield from self._give_back(view, times)
+        if self.machines is None:
+            yield from self._give_back(view, times)
         if memory["chosen"] is None and all(
             job.is_finished or job.job_id in memory["paused"] for job in view.jobs
         ):
             yield from self._select(view)
-        yield from self._provide(view, times)
+        if self.machines is None:
+            yield from self._provide(view, times)
+        else:
+            training = [job for job in view.jobs if not job.is_finished and not self._waits(view, job)]
+            wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
+            yield from self.machines.provide(view, wanted)
 
     def offers(self, view: View, job: JobProgress) -> list[Offer]:
         """What a step of a trial would cost now, in each market that can run it."""
@@ -208,15 +218,17 @@ class SpotTune:
                 for lease in view.leases_of(job.job_id)
                 if math.isinf(lease.revoke_at_s) and lease.lease_id not in given_back
             ]
-            # Paused at theta, it waits for the choice, and goes on if it is among the chosen.
-            waits = job.job_id in memory["paused"] and job.job_id not in (memory["chosen"] or ())
-            if job.is_finished or held or waits:
+            if job.is_finished or held or self._waits(view, job):
                 continue
             offer = self._best(view, job, times)
             if offer is None:
                 yield WakeAt(view.now_s + 5 * 60.0)
             else:
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
+
+    def _waits(self, view: View, job: JobProgress) -> bool:
+        """Paused at theta, it waits for the choice, and goes on if it is among the chosen."""
+        return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
 
     def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
         """getBestInst: of the markets where the trial ends in time, the one of least expected step cost."""

@@ -130,6 +130,13 @@ class Trial:
                          for key, value in self.values.items())  # fmt: skip
 
 
+class Decides(StrEnum):
+    """Why spot machines are taken."""
+
+    PRICE = "price"  # above a max price: EC2 until 2017
+    CAPACITY = "capacity"  # others want the machine: today
+
+
 class Sweep(Frozen):
     """A sweep.
 
@@ -149,6 +156,8 @@ class Sweep(Frozen):
         markets: Where machines may be rented.
         budget_usd: Never spent more.
         deadline_h: Hours from the start by which all should be done.
+        decides: Whether price or capacity decides when machines are taken; with capacity, and a deadline, they are
+            rented by policy `deadline`, with on-demand machines as the way out.
         billing: Preset of spot leases.
         steps_per_hour: Measured rate of a trial by instance type; with the next, empty: not measured yet.
         other_steps_per_hour_per_vcpu: The rate, by core, of other types.
@@ -169,6 +178,7 @@ class Sweep(Frozen):
     markets: MarketFilter = MarketFilter()
     budget_usd: PositiveFloat | None = None
     deadline_h: PositiveFloat | None = None
+    decides: Decides = Decides.PRICE
     billing: str = "ec2-second"
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict)
     other_steps_per_hour_per_vcpu: PositiveFloat | None = None
@@ -180,6 +190,8 @@ class Sweep(Frozen):
             raise ValueError("needs either command or entry_point")
         if self.entry_point is not None and not _ENTRY_POINT.fullmatch(self.entry_point):
             raise ValueError(f"entry_point {self.entry_point!r} is not of the form package.module:function")
+        if self.decides is Decides.CAPACITY and self.deadline_h is None:
+            raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
         if sum(way is not None for way in (self.grid, self.list, self.random)) != 1:
             raise ValueError("needs exactly one of grid, list, random")
         for trial in self.trials():

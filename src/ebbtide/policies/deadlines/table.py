@@ -19,7 +19,7 @@ from ebbtide.policies.deadlines.problem import DeadlineProblem
 from ebbtide.utc import HOUR_S
 
 # Ticks of the program, and steps of slack; between steps costs are a line.
-TICK_S, SLACK_STEP_S = 600.0, 120.0
+TICK_S, SLACK_STEP_S = 300.0, 120.0
 
 
 @dataclass(frozen=True)

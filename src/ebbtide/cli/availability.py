@@ -1,0 +1,57 @@
+"""`ebbtide availability`: how spot capacity comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide.cli.options import terminal
+from ebbtide.market.spell_models import SpellModels
+from ebbtide.market.spells import DOWN, UP, SpellModel
+from ebbtide.utc import HOUR_S
+
+availability_app = typer.Typer(no_args_is_help=True, help="How long spot machines can be had, and cannot.")
+
+
+@availability_app.callback()
+def _group() -> None:
+    """So that `fit` stays a command of its own while it is the only one."""
+
+
+@availability_app.command("fit")
+def fit_command(
+    records: Annotated[
+        Path, typer.Argument(help="A table of probes, of capacity rounds, or of ticks of single machines.")
+    ],
+    out: Annotated[Path, typer.Option(help="Write the models there.")],
+    pooled: Annotated[bool, typer.Option("--pooled", help="Only the one model of all zones together.")] = False,
+) -> None:
+    """Fit models of how long machines can be had and cannot, by the age of the spell and the time of day.
+
+    `plan` and `run` take the file with --spells.
+
+    ebbtide availability fit probes.parquet --out spells.json
+    """
+    from ebbtide.experiments.spell_fitting import fit_file
+
+    found = fit_file(records)
+    if pooled:
+        found = SpellModels(found.otherwise)
+    found.write(out)
+    table = Table(title="spells", box=SIMPLE_HEAD)
+    for heading in ("market", "to be had", "mean up h", "mean down h", "up after 6 h: left h"):
+        table.add_column(heading, justify="left" if heading == "market" else "right")
+    for name, model in [*sorted(found.by_market.items()), ("any other", found.otherwise)]:
+        table.add_row(name, *_told(model))
+    terminal().print(table)
+    typer.echo(f"wrote {out}")
+
+
+def _told(model: SpellModel) -> list[str]:
+    hours = [model.mean_left_s(UP, 0.0), model.mean_left_s(DOWN, 0.0), model.mean_left_s(UP, 6 * HOUR_S)]
+    return [f"{model.share_up:.0%}", *(f"{seconds / HOUR_S:.1f}" for seconds in hours)]
+
