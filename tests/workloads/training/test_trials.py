@@ -173,17 +173,16 @@ class Program:
         self.process.stdout.close()
 
 
-def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [7, pytest.param(20, marks=pytest.mark.long)])
+def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path, times: int) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""
     steps = 120
     Program(tmp_path / "whole.pt", steps).end()
     choose = random.Random(5)
-    kills = 0
-    while kills < 20:
+    for _ in range(times):
         program = Program(tmp_path / "killed.pt", steps)
         program.until_saved(choose.randint(1, 5))
         program.end(choose.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
-        kills += 1
     assert torch.load(tmp_path / "killed.pt", weights_only=True)["state"]["step"] < steps
     Program(tmp_path / "killed.pt", steps).end()
     whole, killed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "killed"))
