@@ -23,6 +23,7 @@ from .policies.baselines import FastestSpot as FastestSpot
 from .policies.baselines import OnDemand as OnDemand
 from .policies.baselines import Reactive as Reactive
 from .policies.budget import WithinBudget as WithinBudget
+from .policies.deadlines.policy import Deadline as Deadline
 from .policies.deepspotcloud import DeepSpotCloud as DeepSpotCloud
 from .policies.dynamic_pricing import DynamicPricing as DynamicPricing
 from .policies.protocol import Policy as Policy

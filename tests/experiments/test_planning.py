@@ -16,6 +16,7 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.experiments.planning import plan, policy_of
 from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.spell_models import default_spell_models
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.workloads.sweep import Sweep
 
@@ -125,6 +126,7 @@ def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
     assert found.estimate.over_budget == 0.0
     assert found.estimate.duration_h.high <= 6.0
     assert any("drawn from models of its spells" in note for note in found.notes)
+    assert found.offers == ()
     # A zone that is always there, on record, costs the spot price and no more.
     always = Availability(
         {market: CapacitySeries(np.array([CALM.start_s]), np.array([99]), CALM.end_s) for market in CALM}
@@ -136,3 +138,15 @@ def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
     assert [note for note in sure.notes if "drawn" in note] == []
     every_min = float(sure.notes[0].split("saved every ")[1].split(" min")[0])
     assert 5 < every_min < 60
+
+
+def test_a_plan_by_morning_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = tmp_path / "spells.json"
+    default_spell_models().write(models)
+    words = ["plan", "examples/deadline.yaml", "--generate", "20", "--runs", "2", "--spells", str(models)]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code in (0, None)
+    told = capsys.readouterr().out
+    assert "deadline: 18 h is missed in 0 of 2 backtests" in told
+    assert "budget: 60 USD is passed in 0 of 2 backtests" in told

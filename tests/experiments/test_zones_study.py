@@ -14,8 +14,10 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.experiments.deadline_inputs import read_inputs
 from ebbtide.experiments.zone_records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
+from ebbtide.experiments.zone_rows import multi_rows
 from ebbtide.experiments.zones_study import study_zones
 from ebbtide.market.markets import Place
+from ebbtide.market.spell_models import default_spell_models
 
 BEGINS = pd.Timestamp("2023-02-15 22:00", tz="UTC")
 
@@ -48,6 +50,7 @@ def test_probes_and_prices_are_laid_on_one_grid(tmp_path: Path) -> None:
     (found,) = read_probed_zones(tmp_path / "probes.parquet", [tmp_path / "prices.parquet"])
     # us-east-2c has no price; from the first time at which both have one to the last change that was seen.
     assert found.zones == ("us-east-1a", "us-west-2b")
+    assert found.unpriced == ("us-east-2c",)
     assert found.places == (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
     assert found.begins_s == (BEGINS + pd.Timedelta(minutes=20)).timestamp()
     assert found.ticks == 24
@@ -78,7 +81,7 @@ def test_rounds_count_any_machine_or_all(tmp_path: Path) -> None:
     # Sixteen at the newest list price of eight.
     assert any_of.spot_usd.tolist() == all_of.spot_usd.tolist() == [[32.0] * 3] * 2
     assert any_of.on_demand_usd == pytest.approx(2 * 82.53)
-    with pytest.raises(InputError, match="no spot price of h100 is listed for us-east4-a"):
+    with pytest.raises(InputError, match="spot prices of h100 are listed for 0 of its zones"):
         read_capacity_rounds(tmp_path / "rounds.parquet", [])
 
 
@@ -103,8 +106,30 @@ def test_a_record_that_is_too_short_is_refused() -> None:
     places = (Place("aws", "a-1"), Place("aws", "b-1"))
     up = np.ones((2, 400), dtype=bool)
     short = ZoneRecords("short", "v100", ("a", "b"), places, 1, up, np.ones((2, 400)), 3.0, 600.0, 0.0)
-    with pytest.raises(InputError, match="short: a record of 400 ticks is too short for 60 h"):
+    with pytest.raises(InputError, match="short: a record of 67 h is too short for a past of a day"):
         study_zones(short, 10**9, 3, 0)
+
+
+def test_every_policy_runs_from_the_same_starts_and_none_beats_the_optimum() -> None:
+    """A week of two drawn zones: too short a past to choose the interval on."""
+    model = default_spell_models().otherwise
+    random = np.random.default_rng(1)
+    up = np.stack([model.drawn(1_000, 600.0, random) for _ in range(2)])
+    usd = np.repeat(np.array([[1.0], [1.1]]), 1_000, axis=1)
+    places = (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
+    week = ZoneRecords("week", "v100", ("a", "b"), places, 1, up, usd, 3.0, 600.0, BEGINS.timestamp())
+    study = study_zones(week, 50 * 10**9, 12, 0)
+    assert study.ask_every_s == 7200.0
+    best = study.runs["optimum"].usd
+    for runs in study.runs.values():
+        assert runs.late_h.max() == 0.0
+        assert (runs.usd >= best - 0.05).all()
+    assert study.runs["deadline"].usd.mean() < study.runs["next-cheapest failover"].usd.mean()
+    rows = {row.id: row for row in multi_rows([study], [])}
+    assert rows["multi_misses"].holds
+    assert rows["multi_v100_cost_vs_optimum"].ours == pytest.approx(
+        study.runs["deadline"].usd.mean() / best.mean()
+    )
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide.errors import InputError
 from ebbtide.experiments.deadline_inputs import DeadlineInputs
 from ebbtide.experiments.deadline_study import (
     DEADLINES_H,
@@ -19,8 +20,9 @@ from ebbtide.experiments.deadline_study import (
     study_zone,
 )
 from ebbtide.experiments.reproduction import Reproduction, Row
+from ebbtide.experiments.zone_records import ZoneRecords
 from ebbtide.experiments.zone_rows import multi_rows, multi_table
-from ebbtide.experiments.zones_study import study_zones
+from ebbtide.experiments.zones_study import ZonesStudy, study_zones
 
 _LATE_H = 1e-9
 
@@ -50,12 +52,30 @@ def reproduce_deadlines(
         tables["overall"] = {name: _mean(cells, name) for name in cells[0].usd}
     sets = [(one, _CHECKPOINT_BYTES["v100"]) for one in given.probed]
     sets += [(one, _CHECKPOINT_BYTES["h100"]) for one, _ in given.rounds]
-    studies = [study_zones(one, size_bytes, starts, seed) for one, size_bytes in sets]
-    whole = [study_zones(all_of, _CHECKPOINT_BYTES["h100"], starts, seed) for _, all_of in given.rounds]
+    gangs = [(all_of, _CHECKPOINT_BYTES["h100"]) for _, all_of in given.rounds]
+    left_out: list[str] = []
+    studies, whole = (_studied(one, starts, seed, left_out) for one in (sets, gangs))
     if studies:
         rows += multi_rows(studies, whole)
         tables["several_zones"] = multi_table([*studies, *whole])
+    if not rows:
+        raise InputError("; ".join(left_out) or "no record is long enough")
+    if left_out:
+        tables["left_out"] = left_out
     return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
+
+
+def _studied(
+    sets: Sequence[tuple[ZoneRecords, int]], starts: int, seed: int, left_out: list[str]
+) -> list[ZonesStudy]:
+    """Those sets that are long enough; of the others the reason."""
+    found = []
+    for records, size_bytes in sets:
+        try:
+            found.append(study_zones(records, size_bytes, starts, seed))
+        except InputError as error:
+            left_out.append(str(error))
+    return found
 
 
 def study_records(records: Sequence[ZoneRecord], starts: int, seed: int) -> tuple[list[Cell], list[Cell]]:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
+from ebbtide.market.spell_models import default_spell_models
 from ebbtide.market.spells import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
 from ebbtide.policies.deadlines import kernels
 from ebbtide.policies.deadlines.problem import DeadlineProblem
@@ -133,17 +134,21 @@ def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) 
 
 
 def left_out_model(records: Sequence[ZoneRecord], place: int) -> SpellModel:
-    """Fitted on all zones but one, and on no record of the same zone."""
-    zone = records[place].name.split()[0]
-    return fit_spells(None, [_spells(one) for one in records if one.name.split()[0] != zone])
+    """Fitted on all zones but one, and on no record of the same zone; where there is no other: as in any zone."""
+    others = _others(records, place)
+    return fit_spells(None, others) if others else default_spell_models().otherwise
 
 
 def own_past_model(records: Sequence[ZoneRecord], place: int, until_tick: int) -> SpellModel:
     """Fitted on the zone's own record up to a tick, leaning on the other zones."""
     record = records[place]
-    zone = record.name.split()[0]
-    others = [_spells(one) for one in records if one.name.split()[0] != zone]
-    return fit_spells(spells_of(record.available[:until_tick], record.gap_s), others)
+    return fit_spells(spells_of(record.available[:until_tick], record.gap_s), _others(records, place))
+
+
+def _others(records: Sequence[ZoneRecord], place: int) -> list[Spells]:
+    """What was seen of all other zones."""
+    zone = records[place].name.split()[0]
+    return [_spells(one) for one in records if one.name.split()[0] != zone]
 
 
 def _spells(record: ZoneRecord) -> Spells:

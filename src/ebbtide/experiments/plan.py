@@ -77,7 +77,8 @@ class Plan:
         trials: How many.
         as_of_s: The last moment of the prices.
         quotes: Of the allowed markets, cheapest first.
-        offers: For one trial, the least expected cost of a step first; empty: speed is not measured.
+        offers: For one trial, the least expected cost of a step first; empty: speed is not measured, or capacity
+            decides.
         estimate: None: speed is not measured.
         notes: What the user should know.
     """

@@ -103,7 +103,8 @@ def plan(
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
     policy = _spottune(sweep, models)
-    offers = _offers_now(policy, jobs, allowed, billing, known)
+    # Where capacity decides there is no max price to choose: quotes are all that is told.
+    offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
         availability = drawn_availability(recent, models, len(jobs), seed)
         notes.append(

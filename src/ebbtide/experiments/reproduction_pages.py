@@ -22,6 +22,7 @@ HEADLINES = {
     "dynamic-pricing": ("total_cost_reduction_max", "dynamic_cost_reduction_max"),
     "deepspotcloud": ("hourly_cost_vs_interrupt_1w", "migrate_cost_vs_interrupt_1w"),
     "cumulon": ("dynamic_mean_cost", "fixed_mean_cost", "on_demand_only_cost"),
+    "deadlines": ("gap_closed_overall", "multi_v100_cost_vs_optimum", "multi_h100_cost_vs_optimum"),
     "exosphere": ("saving_vs_on_demand", "risk_vs_best_greedy"),
 }
 

@@ -39,6 +39,7 @@ class ZoneRecords:
         on_demand_usd: An hour's, of all of them.
         tick_s: From tick to tick.
         begins_s: Of the first, seconds since 1970.
+        unpriced: Zones that were probed, too, but have no price.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ZoneRecords:
     on_demand_usd: float
     tick_s: float
     begins_s: float
+    unpriced: tuple[str, ...] = ()
 
     @property
     def ticks(self) -> int:
@@ -97,7 +99,8 @@ def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float 
         near = moved["timestamp"].between(rows["timestamp"].min() - pd.Timedelta(days=2), rows["timestamp"].max())
         priced = moved[near & (moved["instance_type"] == kind)]
         wide = rows.pivot_table(index="timestamp", columns="zone", values="available", aggfunc="last")
-        wide = wide[[zone for zone in wide.columns if zone in set(priced["zone"])]].dropna()
+        unpriced = tuple(str(zone) for zone in wide.columns if zone not in set(priced["zone"]))
+        wide = wide.drop(columns=list(unpriced)).dropna()
         if len(wide.columns) < 2:
             continue
         # What a price was before the first change that was seen, or after the last, is not known.
@@ -115,7 +118,7 @@ def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float 
         found.append(
             ZoneRecords(f"{kind} {wide.index[0]:%Y-%m-%d}", _accelerator(rows), tuple(map(str, wide.columns)),
                         places, 1, wide.to_numpy().T >= 1, table.to_numpy().T.copy(), listed, _tick_s(rows),
-                        _first_s(wide))
+                        _first_s(wide), unpriced)
         )  # fmt: skip
     return found
 
@@ -126,7 +129,7 @@ def read_capacity_rounds(path: Path, catalogues: Sequence[Path]) -> list[tuple[Z
     Each machine costs what the newest table lists for its accelerator in its region; both sets cost all machines.
 
     Raises:
-        InputError: The table is none of rounds, or no price is listed.
+        InputError: The table is none of rounds, or fewer than two of its zones have a price.
     """
     frame = _read(path, {"launched", "requested"} | _PROBES)
     listed = _listed(catalogues)
@@ -136,19 +139,24 @@ def read_capacity_rounds(path: Path, catalogues: Sequence[Path]) -> list[tuple[Z
         accelerator = _accelerator(rows)
         machines = int(rows["requested"].max())
         each = int(rows["gpus_per_instance"].iloc[0]) if "gpus_per_instance" in rows else 1
-        places = _places(rows, wide.columns)
-        usd = []
-        for zone, place in zip(wide.columns, places, strict=True):
-            price = listed.get((place.cloud, place.region, accelerator))
-            if price is None:
-                raise InputError(f"no spot price of {accelerator} is listed for {zone}", file=path)
-            usd.append(price * machines * each)
+        where = dict(zip(wide.columns, _places(rows, wide.columns), strict=True))
+        priced = {
+            zone: listed[place.cloud, place.region, accelerator] * machines * each
+            for zone, place in where.items()
+            if (place.cloud, place.region, accelerator) in listed
+        }
+        if len(priced) < 2:
+            raise InputError(f"spot prices of {accelerator} are listed for {len(priced)} of its zones", file=path)
+        unpriced = tuple(str(zone) for zone in wide.columns if zone not in priced)
+        wide, usd = wide[list(priced)], list(priced.values())
+        places = tuple(where[zone] for zone in priced)
         if accelerator not in _ON_DEMAND_USD:
             raise InputError(f"no on-demand price is known for {accelerator}", file=path)
         one = ZoneRecords(
             f"{machines} x {kind} {wide.index[0]:%Y-%m-%d}, any", accelerator, tuple(map(str, wide.columns)),
             places, machines, wide.to_numpy().T >= 1, np.repeat(np.array(usd)[:, None], len(wide), axis=1),
             _ON_DEMAND_USD[accelerator] * machines * each, _tick_s(rows), _first_s(wide),
+            unpriced,
         )  # fmt: skip
         whole = replace(one, name=one.name.replace("any", "all"), available=machines <= wide.to_numpy().T)
         found.append((one, whole))

@@ -70,6 +70,7 @@ def multi_table(studies: Sequence[ZonesStudy]) -> list[dict[str, Any]]:
     return [
         {
             "zones": list(study.records.zones),
+            "zones_without_price": list(study.records.unpriced),
             "record": study.records.name,
             "asks_others_every_s": study.ask_every_s,
             "policies": {

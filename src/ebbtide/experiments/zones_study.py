@@ -1,7 +1,7 @@
 """Deadlines with several zones: every policy from the same starts, paying for moves, beside the optimum.
 
-The first third of a record is the past, on which the interval of asking is chosen; starts are drawn from what is
-left.
+The first third of a record is the past (less, where the record is short), on which models are fitted and the
+interval of asking is chosen; starts are drawn from what is left.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _STEP_S = 120.0
 
 # How often other zones may be asked while a spot machine is held: what is chosen from.
 ASK_EVERY_S = (0.0, 1800.0, 2 * HOUR_S, 6 * HOUR_S)
+
+# Where the past is too short to try them.
+_USUAL_S = 2 * HOUR_S
 
 # So many runs on the past choose among them.
 _TRIED = 40
@@ -91,10 +94,13 @@ def study_zones(
     Raises:
         InputError: The record is too short.
     """
-    past = int(records.ticks * _PAST)
     whole = int(np.ceil(DEADLINE_H * HOUR_S / records.tick_s))
-    if records.ticks - whole <= past or past <= whole:
-        raise InputError(f"{records.name}: a record of {records.ticks} ticks is too short for {DEADLINE_H:g} h")
+    past = min(int(records.ticks * _PAST), (records.ticks - whole) // 2)
+    if past * records.tick_s < DAY_S:
+        raise InputError(
+            f"{records.name}: a record of {records.ticks * records.tick_s / HOUR_S:.0f} h is too short for a past "
+            f"of a day and runs of {DEADLINE_H:g} h from as many starts"
+        )
     problem = zones_problem(
         list(zip(records.zones, records.places, strict=True)), records.spot_usd[:, :past].mean(axis=1).tolist(),
         records.on_demand_usd, work_h=WORK_H, deadline_h=DEADLINE_H, restart_h=RESTART_H,
@@ -102,15 +108,10 @@ def study_zones(
     )  # fmt: skip
     own, pooled = past_models(records, past)
     random = np.random.default_rng(seed)
-    tried = random.integers(0, past - whole, _TRIED)
-    tables = [solve_zones(problem, own, ask_every_s=every_s, gamma=gamma) for every_s in ASK_EVERY_S]
-    costs = [
-        float(Runs.of(by_table(records, table, tried, every_s)).usd.mean())
-        for table, every_s in zip(tables, ASK_EVERY_S, strict=True)
-    ]
-    # Of equals the one that asks least.
-    best = max(place for place, usd in enumerate(costs) if usd <= min(costs) + 1e-9)
-    table, every_s = tables[best], ASK_EVERY_S[best]
+    every_s = _USUAL_S
+    if past > whole:
+        every_s = _chosen_interval(records, problem, own, random.integers(0, past - whole, _TRIED), gamma)
+    table = solve_zones(problem, own, ask_every_s=every_s, gamma=gamma)
     drawn = random.integers(past, records.ticks - whole, starts)
     others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
     runs = {
@@ -126,6 +127,17 @@ def study_zones(
     runs["on-demand"] = Runs(np.full(starts, on_demand), none, none, np.ones(starts), none)
     runs["optimum"] = Runs(_optimum(records, problem, drawn), none, none, none, none)
     return ZonesStudy(records, problem, every_s, runs)
+
+
+def _chosen_interval(
+    records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, gamma: float
+) -> float:
+    """How often to ask others while a machine is held: what cost least from these starts; of equals, seldomest."""
+    costs = {}
+    for every_s in ASK_EVERY_S:
+        table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma)
+        costs[every_s] = float(Runs.of(by_table(records, table, starts, every_s)).usd.mean())
+    return max(every_s for every_s, usd in costs.items() if usd <= min(costs.values()) + 1e-9)
 
 
 def past_models(records: ZoneRecords, past: int) -> tuple[list[SpellModel], list[SpellModel]]:

@@ -19,7 +19,8 @@ class BacksOff:
     """Another policy, to which a market that has just refused a machine is not shown for a while.
 
     The time doubles with each refusal without a machine got between. Where every market refuses, the policy sees
-    them all, but what it asks of them is let through only when their time is over.
+    them all, but what it asks of them is let through only when their time is over. On-demand machines are refused
+    by themselves: a market that has no spot machine to give may have one on demand.
 
     Attributes:
         policy: Decides.
@@ -49,16 +50,26 @@ class BacksOff:
         actions: list[Action] = []
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
-                key = _key(view.lease(event.lease_id).market)
+                lease = view.lease(event.lease_id)
+                key = _key(lease.market, lease.on_demand)
                 times = refused.get(key, [0.0, 0.0])[1] + 1.0
                 until_s = view.now_s + min(self.first_s * 2.0 ** (times - 1.0), self.longest_s)
                 refused[key] = [until_s, times]
                 actions.append(WakeAt(until_s))
             elif event.wake is Wake.RUNNING:
-                refused.pop(_key(view.lease(event.lease_id).market), None)
-        shown = [market for market in view.markets if refused.get(_key(market), [0.0])[0] <= view.now_s]
+                lease = view.lease(event.lease_id)
+                refused.pop(_key(lease.market, lease.on_demand), None)
+
+        def gives(market: Market, on_demand: bool) -> bool:
+            return refused.get(_key(market, on_demand), [0.0])[0] <= view.now_s
+
+        shown = [market for market in view.markets if gives(market, False) and gives(market, True)]
         if not shown:
-            return [*actions, *(action for action in self.policy.decide(view) if not isinstance(action, Request))]
+            wanted = self.policy.decide(view)
+            return [*actions, *(
+                action for action in wanted
+                if not isinstance(action, Request) or (action.on_demand and gives(action.market, True))
+            )]  # fmt: skip
         if len(shown) == len(view.markets):
             return [*actions, *self.policy.decide(view)]
         events = list(view.events)
@@ -80,5 +91,6 @@ class _Shown:
         return getattr(self._view, name)
 
 
-def _key(market: Market) -> str:
-    return "/".join(str(getattr(market, name)) for name in MARKET_FIELDS)
+def _key(market: Market, on_demand: bool) -> str:
+    way = ["on-demand"] if on_demand else []
+    return "/".join([*(str(getattr(market, name)) for name in MARKET_FIELDS), *way])

@@ -18,6 +18,7 @@ from ebbtide.experiments.scenario import Scenario
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.own_probes import probes_of
 from ebbtide.market.spell_models import SpellModels, fit_market_spells
@@ -26,6 +27,7 @@ from ebbtide.policies.deadlines.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadlines.zone_runs import FAILOVER, TABLE, run_zones
 from ebbtide.policies.deadlines.zone_table import solve_zones
 from ebbtide.policies.deadlines.zones import zones_problem
+from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.utc import HOUR_S
@@ -157,6 +159,19 @@ def test_by_name_it_takes_one_and_a_half_times_the_work() -> None:
         outcome = scenario(never, boot_s=240.0).run(policy(name), BEGINS_S)
         assert outcome.policy == name
         assert not is_late(outcome, 18.0)
+
+
+def test_markets_that_are_backed_off_from_are_not_asked() -> None:
+    """As on EC2: who has just refused is not shown for a while."""
+    up = np.repeat(np.array([[1, 0, 0, 1], [0, 0, 1, 0]], dtype=bool), HOURS * 6 // 4, axis=1)[:, : HOURS * 6]
+    plain = scenario(up).run(Deadline(deadline_s=20 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+    spared = scenario(up).run(BacksOff(Deadline(deadline_s=20 * HOUR_S, models=MODELS, start_s=720.0)), BEGINS_S)
+    assert not is_late(spared, 20.0)
+    failed = [sum(lease.state is LeaseState.FAILED for lease in one.leases) for one in (plain, spared)]
+    assert failed[1] <= failed[0]
+    # Where all refuse spot machines, one on demand is still to be had.
+    never = scenario(np.zeros((2, HOURS * 6), dtype=bool))
+    assert not is_late(never.run(BacksOff(Deadline(deadline_s=14 * HOUR_S, start_s=720.0)), BEGINS_S), 14.0)
 
 
 def test_what_it_remembers_is_plain() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.compiling import compiled, inner
+from ebbtide.policies.deadlines.grid import age_bin, between
 
 # What is held, and what is chosen.
 NOTHING, SPOT, ON_DEMAND = 0, 1, 2
@@ -22,24 +23,6 @@ ALWAYS_ON_DEMAND, GREEDY, UNIFORM_PROGRESS, TABLE = 0, 1, 2, 3
 
 # More than any run costs: a deadline that would be missed.
 _NEVER = 1e9
-
-
-@inner
-def age_bin(bins_s: Any, age_s: float) -> int:
-    place = 0
-    while place + 1 < len(bins_s) and bins_s[place + 1] <= age_s:
-        place += 1
-    return place
-
-
-@inner
-def between(values: Any, place: float) -> Any:
-    """Values at a place between whole ones."""
-    low = int(place)
-    if low >= len(values) - 1:
-        return values[len(values) - 1]
-    share = place - low
-    return (1.0 - share) * values[low] + share * values[low + 1]
 
 
 @inner

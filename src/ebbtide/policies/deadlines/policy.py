@@ -17,7 +17,7 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.spell_models import SpellModels, default_spell_models
 from ebbtide.policies.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.deadlines.state import (
@@ -118,8 +118,7 @@ class Deadline:
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
         if "zones" not in own:
             own.update(self._begin(view, job, memory))
-        markets = {str(market): market for market in view.markets}
-        zones = [markets[name] for name in own["zones"]]
+        zones = [Market(*fields) for fields in own["zones"]]
         state = self._state(view, job, later_steps, memory, own, zones, leases)
         answer = self._answer(state, own, zones)
         own["was_safety"] = answer == GO_ON_DEMAND and state.slack_s - self.look_every_s < own["restart_s"]
@@ -174,7 +173,7 @@ class Deadline:
         checkpoint = job.job.checkpoint
         listed = [view.on_demand_price(market) or math.inf for market in alike]
         return {
-            "zones": [str(market) for market in alike],
+            "zones": [[getattr(market, name) for name in MARKET_FIELDS] for market in alike],
             "spot_usd": [mean[market] for market in alike],
             "on_demand_usd": min(listed),
             "work_h": hours[best],
@@ -206,7 +205,7 @@ class Deadline:
         spot = next((lease for lease in leases if not lease.on_demand), None)
         held = SPOT if spot else ON_DEMAND if leases else NOTHING
         if spot is not None:
-            own["zone"] = own["zones"].index(str(spot.market))
+            own["zone"] = zones.index(spot.market)
             own["lease"] = spot.lease_id
         elif "lease" in own:
             last = view.lease(own.pop("lease"))
@@ -215,11 +214,14 @@ class Deadline:
                 own["fell_place"] = problem.place_of[own["zone"]]
                 memory["refused"][str(last.market)] = view.now_s
         since_s = spot.started_s if spot is not None else own["fell_s"]
-        refused_s = np.array([memory["refused"].get(name, LONG_AGO_S) for name in own["zones"]])
+        # A market that is not shown is backed off from: it counts as having refused just now.
+        times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
+        shown = set(view.markets)
+        refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
         return DeadlineState(
             problem, left_s, left_s - to_do_s, self.look_every_s,
             np.array([view.price(market) for market in zones]), own["zone"], held, view.now_s - since_s,
-            view.now_s - refused_s, view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
+            view.now_s - np.array(refused), view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
             job.restores == 0, own.get("fell_place", -1), bool(own.get("was_safety")),
         )  # fmt: skip
 

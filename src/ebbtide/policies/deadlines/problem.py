@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from ebbtide.errors import InputError
 
 
+def check_times(deadline_h: float, *, work_h: float, restart_h: float, **prices: float) -> None:
+    """Raise `InputError` for what is negative, and for a deadline that no machine could keep."""
+    for name, value in {"work_h": work_h, "restart_h": restart_h, **prices}.items():
+        if not value >= 0:
+            raise InputError(f"{name} is {value}; it cannot be negative")
+    if deadline_h < work_h + restart_h:
+        raise InputError(
+            f"a deadline of {deadline_h:g} h cannot be kept: {work_h:g} h of work and a start of {restart_h:g} h "
+            "need more"
+        )
+
+
 @dataclass(frozen=True)
 class DeadlineProblem:
     """What is to be done, and what machines cost.
@@ -26,14 +38,10 @@ class DeadlineProblem:
     on_demand_usd_per_hour: float
 
     def __post_init__(self) -> None:
-        for name in ("work_h", "restart_h", "spot_usd_per_hour", "on_demand_usd_per_hour"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        if self.deadline_h < self.work_h + self.restart_h:
-            raise InputError(
-                f"a deadline of {self.deadline_h:g} h cannot be kept: {self.work_h:g} h of work and a start of "
-                f"{self.restart_h:g} h need more"
-            )
+        check_times(
+            self.deadline_h, work_h=self.work_h, restart_h=self.restart_h,
+            spot_usd_per_hour=self.spot_usd_per_hour, on_demand_usd_per_hour=self.on_demand_usd_per_hour,
+        )  # fmt: skip
 
     @property
     def on_demand_usd(self) -> float:

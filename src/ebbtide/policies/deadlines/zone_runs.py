@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.compiling import compiled, inner
-from ebbtide.policies.deadlines.zone_solving import NEVER, NOTHING, ON_DEMAND, SPOT, between
+from ebbtide.compiling import compiled
+from ebbtide.policies.deadlines.grid import age_bin, between
+from ebbtide.policies.deadlines.zone_solving import NEVER, NOTHING, ON_DEMAND, SPOT
 
 # Answers beside the number of a zone, which means: ask it (or, if it is held, keep it).
 WAIT, GO_ON_DEMAND = -1, -2
@@ -21,14 +22,6 @@ FAILOVER, TABLE = 0, 1
 
 # When a zone never refused.
 LONG_AGO_S = -1e12
-
-
-@inner
-def _bin(bins_s: Any, age_s: float) -> int:
-    place = 0
-    while place + 1 < len(bins_s) and bins_s[place + 1] <= age_s:
-        place += 1
-    return place
 
 
 @compiled
@@ -59,7 +52,7 @@ def by_table(
     zones, bins = len(spot_usd), len(bins_s)
     to_do_s = left_s - slack_s
     later = table[min(max(int((left_s - tick_s) / table_tick_s + 0.5), 0), len(table) - 1)]
-    age = _bin(bins_s, age_s)
+    age = age_bin(bins_s, age_s)
     best, answer = NEVER, GO_ON_DEMAND
     if slack_s - tick_s >= restart_s:
         best, answer = between(later[NOTHING, zone, age], (slack_s - tick_s) / step_s), WAIT

@@ -14,24 +14,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.compiling import compiled, inner
+from ebbtide.policies.deadlines.grid import between
 
 # What is held of a zone: nothing (it is down), an on-demand machine where it lies (it is down), its spot machine.
 NOTHING, ON_DEMAND, SPOT = 0, 1, 2
 
 # More than any run costs: what would miss the deadline.
 NEVER = 1e9
-
-
-@inner
-def between(values: Any, place: float) -> Any:
-    """Values at a place between whole ones."""
-    if place <= 0.0:
-        return values[0]
-    low = int(place)
-    if low >= len(values) - 1:
-        return values[len(values) - 1]
-    share = place - low
-    return (1.0 - share) * values[low] + share * values[low + 1]
 
 
 @inner

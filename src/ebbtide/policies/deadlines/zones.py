@@ -11,6 +11,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.egress import EgressPrices, transfer_s
 from ebbtide.market.markets import Place
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.deadlines.problem import check_times
 from ebbtide.utc import HOUR_S
 
 
@@ -44,14 +45,10 @@ class ZonesProblem:
     fetch_h: Floats
 
     def __post_init__(self) -> None:
-        for name in ("work_h", "restart_h", "on_demand_usd_per_hour"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        if self.deadline_h < self.work_h + self.restart_h:
-            raise InputError(
-                f"a deadline of {self.deadline_h:g} h cannot be kept: {self.work_h:g} h of work and a start of "
-                f"{self.restart_h:g} h need more"
-            )
+        check_times(
+            self.deadline_h, work_h=self.work_h, restart_h=self.restart_h,
+            on_demand_usd_per_hour=self.on_demand_usd_per_hour,
+        )  # fmt: skip
         if not self.zones:
             raise InputError("there is no zone to run in")
         if not len(self.zones) == len(self.spot_usd_per_hour) == len(self.place_of):
