@@ -45,7 +45,9 @@ def test_on_real_zones_it_is_cheaper_and_never_late(tmp_path: Path) -> None:
     assert rows["misses"]["ours"] == 0
     assert rows["gap_closed_overall"]["ours"] > 0.3
     assert rows["greedy_gap_vs_uniform_progress"]["ours"] > 1.0
-    for cell in content["tables"]["cells"]:
+    assert len(content["tables"]["cells"]) == 8
+    assert content["tables"]["overall"]["gap_closed"] == pytest.approx(rows["gap_closed_overall"]["ours"])
+    for cell in content["tables"]["zones"]:
         usd = {name: row["mean_usd"] for name, row in cell["policies"].items()}
         # The optimum's slack is on a grid of a minute.
         assert usd["optimum"] <= min(usd.values()) + 0.02

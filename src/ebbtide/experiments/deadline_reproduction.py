@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from ebbtide.experiments.zones_study import ZonesStudy, study_zones
 
 _LATE_H = 1e-9
 
+_TIMES = tuple(itertools.product(DEADLINES_H, RESTARTS_H))
+
 _OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
 
 # What a move takes along, as in the published runs.
@@ -48,8 +51,9 @@ def reproduce_deadlines(
     if given.records:
         cells, past = study_records(given.records, starts, seed)
         rows += [*_rows(cells), *_past_rows(past)]
-        tables["cells"] = [_told(cell) for cell in cells]
-        tables["overall"] = {name: _mean(cells, name) for name in cells[0].usd}
+        tables["zones"] = [{"zone": cell.zone, **_told([cell])} for cell in cells]
+        tables["cells"] = [_told(_cell(cells, *times)) for times in _TIMES]
+        tables["overall"] = _told(cells)
     sets = [(one, _CHECKPOINT_BYTES["v100"]) for one in given.probed]
     sets += [(one, _CHECKPOINT_BYTES["h100"]) for one, _ in given.rounds]
     gangs = [(all_of, _CHECKPOINT_BYTES["h100"]) for _, all_of in given.rounds]
@@ -96,22 +100,17 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
     policies = [name for name in cells[0].usd if name != "optimum"]
     late = sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells for name in policies)
     rows = [Row("misses", "deadlines missed, all policies", 0.0, float(late), "runs", late == 0, "none")]
-    for deadline_h in DEADLINES_H:
-        for restart_h in RESTARTS_H:
-            here = [
-                cell for cell in cells
-                if cell.problem.deadline_h == deadline_h and cell.problem.restart_h == restart_h
-            ]  # fmt: skip
-            ratio = _mean(here, "deadline") / _mean(here, "uniform-progress")
-            rows.append(
-                Row(f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}",
-                    f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h", None, ratio,
-                    "ratio", ratio < 1.0, "below 1")
-            )  # fmt: skip
-    uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", "deadline", "optimum"))
+    for deadline_h, restart_h in _TIMES:
+        here = _cell(cells, deadline_h, restart_h)
+        ratio = _mean(here, "deadline") / _mean(here, "uniform-progress")
+        rows.append(
+            Row(f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}",
+                f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h", None, ratio,
+                "ratio", ratio < 1.0, "below 1")
+        )  # fmt: skip
+    uniform, ours = _mean(cells, "uniform-progress"), _mean(cells, "deadline")
     greedy, dear = _mean(cells, "greedy"), _mean(cells, "on-demand")
-    closed = (uniform - ours) / (uniform - best)
-    advantage = greedy / uniform
+    closed, advantage = _closed(cells, "deadline"), greedy / uniform
     rows += [
         Row("gap_closed_overall", "what deadline closes of the gap from Uniform Progress to the optimum", 0.05,
             closed, "fraction", closed >= 0.3, "at least 0.3; 0.05: the best published rule that never misses"),
@@ -129,8 +128,7 @@ def _past_rows(past: Sequence[Cell]) -> list[Row]:
         return []
     found = []
     for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
-        uniform, ours, best = (_mean(past, one) for one in ("uniform-progress", policy, "optimum"))
-        closed = (uniform - ours) / (uniform - best)
+        closed = _closed(past, policy)
         found.append(
             Row(f"gap_closed_{name}", f"the same on later halves, model {name.replace('_', ' ')}", None, closed,
                 "fraction", closed >= 0.3, "at least 0.3")
@@ -142,20 +140,31 @@ def _mean(cells: Sequence[Cell], name: str) -> float:
     return float(np.mean([cell.usd[name].mean() for cell in cells]))
 
 
-def _told(cell: Cell) -> dict[str, Any]:
-    """One cell: of each policy the mean, the 95th percentile and the misses; and what deadline closes."""
-    uniform, ours, best = (float(cell.usd[name].mean()) for name in ("uniform-progress", "deadline", "optimum"))
+def _cell(cells: Sequence[Cell], deadline_h: float, restart_h: float) -> list[Cell]:
+    """Of all zones."""
+    wanted = (deadline_h, restart_h)
+    return [cell for cell in cells if (cell.problem.deadline_h, cell.problem.restart_h) == wanted]
+
+
+def _closed(cells: Sequence[Cell], policy: str) -> float:
+    """What a policy closes of the gap from Uniform Progress to the optimum; 0 where there is none."""
+    uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", policy, "optimum"))
+    return (uniform - ours) / (uniform - best) if uniform > best else 0.0
+
+
+def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Some cells together: of each policy mean, 95th percentile and misses; and what deadline closes."""
+    deadlines, restarts = ({getattr(cell.problem, name) for cell in cells} for name in ("deadline_h", "restart_h"))
     return {
-        "zone": cell.zone,
-        "deadline_h": cell.problem.deadline_h,
-        "restart_h": cell.problem.restart_h,
-        "gap_closed": (uniform - ours) / (uniform - best) if uniform > best else None,
+        "deadlines_h": sorted(deadlines),
+        "restarts_h": sorted(restarts),
+        "gap_closed": _closed(cells, "deadline"),
         "policies": {
             name: {
-                "mean_usd": float(usd.mean()),
-                "p95_usd": float(np.quantile(usd, 0.95)),
-                "misses": int((cell.late_h[name] > _LATE_H).sum()),
+                "mean_usd": _mean(cells, name),
+                "p95_usd": float(np.quantile(np.concatenate([cell.usd[name] for cell in cells]), 0.95)),
+                "misses": sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells),
             }
-            for name, usd in cell.usd.items()
+            for name in cells[0].usd
         },
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import TRACES
 from tests.markets import history
 
 import ebbtide as eb
@@ -15,6 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.start_delay import StartDelay
 from ebbtide.experiments.scenario import Scenario
+from ebbtide.experiments.zone_records import read_probed_zones
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
@@ -222,3 +224,29 @@ def test_its_own_probes_teach_it() -> None:
     # Ticks are torn in one of twenty: in the mean an up spell of east lasts some three hours.
     left_h = fit_market_spells(probes).of(EAST).mean_left_s(UP, 0.0) / HOUR_S
     assert 1.0 < left_h < 8.0
+
+
+@pytest.mark.real_traces
+def test_on_real_zones_every_policy_is_in_time() -> None:
+    """Recorded V100 capacity and prices of 2023: 40 h in 60 h, from three starts; and deadline costs least."""
+    records = read_probed_zones(
+        TRACES / "ec2-gpu-availability-2022-2023.parquet", [TRACES / "ec2-v100-2023.parquet"]
+    )[0]
+    times_s = records.times_s()
+    markets = [
+        Market("aws", place.region, zone, "p3.2xlarge") for zone, place in zip(records.zones, records.places, strict=True)
+    ]
+    end_s = float(times_s[-1]) + records.tick_s
+    capacity = {
+        market: CapacitySeries(times_s, up.astype(int), end_s)
+        for market, up in zip(markets, records.available, strict=True)
+    }
+    prices = eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet")
+    run = Scenario((job(40.0),), prices, billing_preset("ec2-second"), availability=Availability(capacity))
+    mean_usd = {}
+    for rule in DeadlineRule:
+        found = [run.run(Deadline(rule, 60 * HOUR_S), float(times_s[tick])) for tick in (5_600, 8_200, 12_100)]
+        assert not any(is_late(outcome, 60.0) for outcome in found)
+        mean_usd[rule] = np.mean([outcome.cost_usd for outcome in found])
+    assert mean_usd[DeadlineRule.TABLE] < mean_usd[DeadlineRule.FAILOVER]
+    assert mean_usd[DeadlineRule.TABLE] < 0.4 * 40 * 3.06
