@@ -19,6 +19,9 @@ _PART = ".part"
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 _COPIED_BYTES = 1 << 26
 
+# A connection that is silent for so long is given up and made anew: a minute, as boto3 has it, is a whole notice.
+_CONNECT_S, _SILENT_S = 5.0, 15.0
+
 
 class MissingObjectError(KeyError):
     """There is no object of that key."""
@@ -277,7 +280,10 @@ def _s3_client() -> Any:
     import boto3
     from botocore.config import Config
 
-    return boto3.Session().client("s3", config=Config(retries={"mode": "standard", "max_attempts": 8}))
+    config = Config(
+        retries={"mode": "standard", "max_attempts": 8}, connect_timeout=_CONNECT_S, read_timeout=_SILENT_S
+    )  # fmt: skip
+    return boto3.Session().client("s3", config=config)
 
 
 class _Refused(StorageError):
