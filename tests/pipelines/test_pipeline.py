@@ -45,13 +45,11 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
 @pytest.mark.parametrize(
     ("changes", "rerun"),
     [
+        ({"interpolate.step_s": 300}, ["interpolate"]),
         ({"execute.starts": 5}, ["execute", "evaluate"]),
+        ({"solve.risk_aversion": 1.0}, ["solve"]),
+        ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
-        pytest.param({"interpolate.step_s": 300}, ["interpolate"], marks=pytest.mark.long),
-        pytest.param({"solve.risk_aversion": 1.0}, ["solve"], marks=pytest.mark.long),
-        pytest.param(
-            {"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"], marks=pytest.mark.long
-        ),
     ],
 )
 def test_a_changed_number_reruns_only_what_depends_on_it(

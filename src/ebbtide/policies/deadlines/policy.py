@@ -236,7 +236,6 @@ class Deadline:
         )  # fmt: skip
 
 
-
 def _longest_h(view: View) -> float:
     """The work of the longest job, each on the machine that does a step cheapest by the list price."""
     found = []
