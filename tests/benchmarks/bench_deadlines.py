@@ -40,7 +40,7 @@ def test_one_zone(benchmark, record: ZoneRecord) -> None:
     study_zone(record, {"deadline": MODEL}, draw_ticks(record, 1, 0))
     starts = draw_ticks(record, 300, 0)
     benchmark.pedantic(lambda: study_zone(record, {"deadline": MODEL}, starts), rounds=1)
-    told = f"{300 * 8 * 4} runs and {300 * 8} optima; target 120 s; floor: the optima's bare sums on one core"
+    told = f"{300 * 8 * 4} runs and {300 * 8} optima; target 120 s; floor: the optima's sums by NumPy, with its temporaries"
     ticks = int((52 + 70) / 2 * HOUR_S / GAP_S)
     tell("a zone", told, benchmark.stats.stats.median, 300 * 8 * bare_s(ticks * 12 // 100, 800) * 100)
 
@@ -55,7 +55,7 @@ def test_the_optimum(benchmark, record: ZoneRecord) -> None:
     )  # fmt: skip
     hindsight_zones(*arguments)
     benchmark.pedantic(lambda: hindsight_zones(*arguments), rounds=5)
-    told = f"{ticks} ticks, {steps} steps of slack; floor: bare sums"
+    told = f"{ticks} ticks, {steps} steps of slack; floor: the sums by NumPy, with its temporaries"
     tell("an optimum", told, benchmark.stats.stats.median, bare_s(ticks * 12, steps))
 
 
@@ -69,5 +69,5 @@ def test_solving_for_several_zones(benchmark, zones: int) -> None:
     solve_zones(problem, [MODEL] * zones)
     benchmark.pedantic(lambda: solve_zones(problem, [MODEL] * zones), rounds=3)
     ticks, steps, rows = 360, 122, 3 * zones * len(AGE_BINS_S)
-    told = f"{zones} zones, 60 h, 20 h of slack; floor: a sum for each state and other zone"
+    told = f"{zones} zones, 60 h, 20 h of slack; floor: a sum by NumPy for each state and other zone"
     tell("a table of zones", told, benchmark.stats.stats.median, bare_s(ticks * rows * zones, steps))
