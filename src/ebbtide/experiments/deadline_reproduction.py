@@ -31,7 +31,7 @@ _TIMES = tuple(itertools.product(DEADLINES_H, RESTARTS_H))
 
 _OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
 
-# What a move takes along, as in the published runs.
+# What a move takes along, by accelerator, as in the published runs; of any other as of the smaller.
 _CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
 
 
@@ -54,9 +54,8 @@ def reproduce_deadlines(
         tables["zones"] = [{"zone": cell.zone, **_told([cell])} for cell in cells]
         tables["cells"] = [_told(_cell(cells, *times)) for times in _TIMES]
         tables["overall"] = _told(cells)
-    sets = [(one, _CHECKPOINT_BYTES["v100"]) for one in given.probed]
-    sets += [(one, _CHECKPOINT_BYTES["h100"]) for one, _ in given.rounds]
-    gangs = [(all_of, _CHECKPOINT_BYTES["h100"]) for _, all_of in given.rounds]
+    sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
+    gangs = [all_of for _, all_of in given.rounds]
     left_out: list[str] = []
     studies, whole = (_studied(one, starts, seed, left_out) for one in (sets, gangs))
     if studies:
@@ -69,12 +68,11 @@ def reproduce_deadlines(
     return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
 
 
-def _studied(
-    sets: Sequence[tuple[ZoneRecords, int]], starts: int, seed: int, left_out: list[str]
-) -> list[ZonesStudy]:
+def _studied(sets: Sequence[ZoneRecords], starts: int, seed: int, left_out: list[str]) -> list[ZonesStudy]:
     """Those sets that are long enough; of the others the reason."""
     found = []
-    for records, size_bytes in sets:
+    for records in sets:
+        size_bytes = _CHECKPOINT_BYTES.get(records.accelerator, min(_CHECKPOINT_BYTES.values()))
         try:
             found.append(study_zones(records, size_bytes, starts, seed))
         except InputError as error:
