@@ -18,14 +18,8 @@ from ebbtide.cli.prices import describe_command, ingest_command
 from ebbtide.cli.reporting import report_command
 from ebbtide.cli.reproducing import reproduce_app
 from ebbtide.cli.revocation import revocation_app
-from ebbtide.cli.running import (
-    down_command,
-    logs_command,
-    resume_command,
-    run_command,
-    status_command,
-    stop_command,
-)
+from ebbtide.cli.running import resume_command, run_command
+from ebbtide.cli.runs import down_command, logs_command, status_command, stop_command
 from ebbtide.cli.watching import recommend_command, watch_command
 from ebbtide.errors import InputError
 
