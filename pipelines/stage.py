@@ -22,6 +22,9 @@ _DEFAULTS = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a failure is told once, by the stage itself
     "DO_NOT_TRACK": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # Work is spread over processes: threads inside each would only wait for each other, spinning.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
 }
 
 

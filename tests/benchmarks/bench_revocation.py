@@ -56,7 +56,7 @@ def test_samples_a_second(benchmark, auction_2015: eb.PriceHistory) -> None:
     training = type(model.training)(**{**vars(model.training), "epochs": 1})
     own = Batch.of(minutes, table, split.train, scaling)
     few = Batch.of(minutes, table, Samples(split.validation.market[:64], split.validation.minute[:64]), scaling)
-    benchmark.pedantic(lambda: train(model.new_network(), training, own, few), rounds=3)
+    benchmark.pedantic(lambda: train(model.shape.network(), training, own, few), rounds=3)
     ours = len(own) / benchmark.stats.stats.median
     bare = bare_lstm_samples_per_s(model, len(own))
     tell(

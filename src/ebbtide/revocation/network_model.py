@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
-from ebbtide.revocation.calibration import Calibration, fitted_to
+from ebbtide.revocation.calibration import Calibration
 from ebbtide.revocation.correction import Correction
+from ebbtide.revocation.group_fitting import Fitting, Group, Shape, fit_groups
 from ebbtide.revocation.inputs import (
     Scaling,
     excerpt,
@@ -26,11 +27,11 @@ from ebbtide.revocation.inputs import (
     windows,
 )
 from ebbtide.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.revocation.networks import RevPredNetwork, TributaryNetwork
+from ebbtide.revocation.networks import RevPredNetwork
 from ebbtide.revocation.predictions import BATCH, MIN_RISES, certain, places
 from ebbtide.revocation.splits import Samples
 from ebbtide.revocation.stacked import Weights, ask_each, stack
-from ebbtide.revocation.training import Batch, Fitted, Training, log_odds, train
+from ebbtide.revocation.training import Batch, Fitted, Training
 
 # Up to so many samples a market, its networks are asked together; beyond, each network has work enough alone.
 _FEW = 8
@@ -40,16 +41,6 @@ _GENERAL_SEED = 1_000_003
 
 # So many general networks: a second one was no better on the days it was tried on, between those of the protocols.
 _GENERALS = 1
-
-
-@dataclass(frozen=True)
-class Group:
-    """A network, and the markets that it answers for."""
-
-    markets: Integers
-    network: nn.Module
-    fitted: Fitted
-    calibration: Calibration
 
 
 @dataclass(frozen=True)
@@ -119,18 +110,20 @@ class NetworkModel:
         rows = [row for row in range(len(minutes.markets)) if self._can_learn(minutes, training, validation, row)]
         parts = minutes, table, training, validation
         if not self.shared or not rows:
-            self.groups = [self._fit_group(*parts, np.array([row]), self.training) for row in rows]
+            self.groups = fit_groups([self._fitting(*parts, np.array([row]), self.training) for row in rows])
             return
-        start = self._fit_group(*parts, np.array(rows), self.training)
+        # The common start and the general networks differ by their seeds alone.
+        seeds = [self.training.seed + number * _GENERAL_SEED for number in range(_GENERALS + 1)]
+        everywhere = self._fitting(*parts, np.array(rows), self.training)
+        start, *self.generals = fit_groups(
+            [replace(everywhere, training=replace(self.training, seed=seed)) for seed in seeds]
+        )
         self.common = start.fitted
-        for row in rows:
-            own = np.array([row])
-            # Where validation holds no rise, to say "never" is always better there: that is no tuning.
-            tunes = self._rises(minutes, validation, row) >= MIN_RISES
-            self.groups.append(self._tuned(*parts, own, start) if tunes else replace(start, markets=own))
-        for number in range(1, _GENERALS + 1):
-            other = replace(self.training, seed=self.training.seed + number * _GENERAL_SEED)
-            self.generals.append(self._fit_group(*parts, np.array(rows), other))
+        # Where validation holds no rise, to say "never" is always better there: that is no tuning.
+        tuned = [row for row in rows if self._rises(minutes, validation, row) >= MIN_RISES]
+        own = fit_groups([self._fitting(*parts, np.array([row]), self.training, start) for row in tuned])
+        by_row = dict(zip(tuned, own, strict=True))
+        self.groups = [by_row.get(row, replace(start, markets=np.array([row]))) for row in rows]
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
         return self.read(self.ask(minutes, samples, max_prices))
@@ -171,11 +164,10 @@ class NetworkModel:
         probability = np.where(said.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), said.constant[:, None])
         return certain(probability, said.ratio)
 
-    def new_network(self) -> nn.Module:
-        """A network of this model's shape, not yet trained."""
-        if self.kind == "tributary":
-            return TributaryNetwork(self.hidden)
-        return RevPredNetwork(self.hidden, self.dropout)
+    @property
+    def shape(self) -> Shape:
+        """Of its networks."""
+        return Shape(self.kind, self.hidden, self.dropout)
 
     def _rises(self, minutes: Minutes, samples: Samples, row: int) -> int:
         """Of how many of a market's samples the price rose within the hour."""
@@ -195,7 +187,7 @@ class NetworkModel:
         )
         return False
 
-    def _fit_group(
+    def _fitting(
         self,
         minutes: Minutes,
         table: Floats32,
@@ -203,39 +195,11 @@ class NetworkModel:
         validation: Samples,
         members: Integers,
         how: Training,
-    ) -> Group:
-        """Fit a new network to some markets, and calibrate it."""
-        torch.manual_seed(how.seed)
-        network = self.new_network()
+        start: Group | None = None,
+    ) -> Fitting:
+        """A network to be fitted to some markets, new or from a start."""
         learn, check = self._batches(minutes, table, training, validation, members)
-        fitted = train(network, how, learn, check)
-        calibration = Calibration(fitted.share_positive)
-        if self.calibrate:
-            inputs, labels = check.drawn(how.max_prices, how.per_sample, np.random.default_rng(how.seed + 2))
-            said = log_odds(network, check, inputs).numpy()
-            direction = self.correction if how.class_weights else Correction.NONE
-            calibration = fitted_to(calibration, said, labels.numpy() > 0.5, direction)
-        return Group(members, network, fitted, calibration)
-
-    def _tuned(
-        self,
-        minutes: Minutes,
-        table: Floats32,
-        training: Samples,
-        validation: Samples,
-        members: Integers,
-        start: Group,
-    ) -> Group:
-        """Go on from a group's network on some of its markets.
-
-        Class weights and calibration stay those of all: one market's validation is too short for them.
-        """
-        torch.manual_seed(self.training.seed)
-        network = self.new_network()
-        network.load_state_dict(start.network.state_dict())
-        learn, check = self._batches(minutes, table, training, validation, members)
-        fitted = train(network, self.training, learn, check, share_positive=start.fitted.share_positive)
-        return Group(members, network, fitted, start.calibration)
+        return Fitting(self.shape, members, how, learn, check, self.correction, self.calibrate, start)
 
     def _batches(
         self, minutes: Minutes, table: Floats32, training: Samples, validation: Samples, members: Integers

@@ -15,9 +15,10 @@ from ebbtide.files import replacing, write_text
 from ebbtide.market.markets import Market
 from ebbtide.revocation.calibration import Calibration
 from ebbtide.revocation.correction import Correction
+from ebbtide.revocation.group_fitting import Group
 from ebbtide.revocation.inputs import Scaling
 from ebbtide.revocation.max_prices import MaxPrices
-from ebbtide.revocation.network_model import Group, NetworkModel
+from ebbtide.revocation.network_model import NetworkModel
 from ebbtide.revocation.training import Fitted, Training
 
 _ABOUT = "model.json"
@@ -90,7 +91,7 @@ def load_model(folder: str | Path) -> NetworkModel:
         constants={int(row): value for row, value in about["constants"].items()},
     )
     for number, entry in enumerate(about["groups"]):
-        network = model.new_network()
+        network = model.shape.network()
         path = folder / f"group-{number}.safetensors"
         try:
             network.load_state_dict(load_file(path))

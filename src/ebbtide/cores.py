@@ -1,0 +1,66 @@
+"""The cores of this machine: how many there are to use, and independent work spread over them.
+
+Numerical libraries start a thread a core, and their threads spin while they wait for each other: on a machine that
+has other work to do, small networks and small matrices then take many times as long. Here each piece of work has
+one thread, and several pieces run beside each other in processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: containers and schedulers allow fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Numerical libraries that are loaded by now (PyTorch, BLAS, OpenMP) use one thread inside."""
+    with threadpool_limits(1):
+        yield
+
+
+def in_processes(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], *, workers: int | None = None
+) -> list[_Result]:
+    """Apply a function to each item, in processes of one thread each; results come in the items' order.
+
+    An interruption ends all of them, and none outlives the call.
+
+    Args:
+        function: Sent to the processes with the items.
+        items: Each takes seconds at least: starting a process takes some.
+        workers: Processes at once; by default one a usable core. With one all runs in this process.
+    """
+    wanted = list(items)
+    number = min(workers or usable_cores(), len(wanted))
+    if number <= 1:
+        with one_thread():
+            return [function(item) for item in wanted]
+    from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
+
+    try:
+        # Memory is not mapped from files: what is sent stays writable, and nothing is left behind on disk.
+        spread = Parallel(n_jobs=number, backend="loky", max_nbytes=None, batch_size=1)
+        found: list[_Result] = spread(delayed(_with_one_thread)(function, item) for item in wanted)
+        return found
+    finally:
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def _with_one_thread(function: Callable[[_Item], _Result], item: _Item) -> _Result:
+    with one_thread():
+        return function(item)
