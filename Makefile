@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo nightly serve demo-live chaos test long reference lint bench clean
+.PHONY: install demo demo-times first-steps nightly serve demo-live chaos test long reference lint bench clean
 
 install: $(INSTALLED)
 
@@ -20,6 +20,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro train_revpred evaluate
 	$(BIN)/ebbtide report data/record --out reports/report.html
+
+# Seconds of `make demo` on a quiet machine, and with one core kept busy beside it; reports/demo-times.json.
+demo-times: $(INSTALLED)
+	$(BIN)/python -m tests.benchmarks.demo_times reports/demo-times.json
+
+# Every block of the documentation in a fresh clone, in the order printed; reports/first-steps.json. What is
+# committed counts.
+first-steps: $(INSTALLED)
+	$(BIN)/python -m tests.first_steps reports/first-steps.json $(FIRST_STEPS)
 
 # The nightly run, once, without a server: what is new is added, what depends on it is made again, what changed told.
 nightly: $(INSTALLED)

@@ -1,0 +1,81 @@
+"""How long `make demo` takes after installation, on a quiet machine and with other work beside it: `make demo-times`.
+
+    python -m tests.benchmarks.demo_times reports/demo-times.json
+
+Each time in a fresh clone, with this environment. Nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_STAGE = re.compile(r"Running stage '(\w+)'")
+# Other work: a process that never waits.
+_BUSY = "while True:\n    pass\n"
+
+
+def demo(folder: Path) -> dict[str, float]:
+    """Seconds of each stage, and of all.
+
+    Raises:
+        CalledProcessError: It failed.
+    """
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    # The environment is newer than what it is made from.
+    (ROOT / ".venv" / "installed").touch()
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    began = at = time.monotonic()
+    stage, seconds = "start", {}
+    process = subprocess.Popen(["make", "demo"], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    assert process.stdout is not None
+    tail: list[str] = []
+    for line in process.stdout:
+        tail = [*tail, line][-30:]
+        found = _STAGE.search(line)
+        if found:
+            now = time.monotonic()
+            seconds[stage] = round(now - at, 1)
+            stage, at = found.group(1), now
+    seconds[stage] = round(time.monotonic() - at, 1)
+    if process.wait():
+        sys.stderr.write("".join(tail))
+        raise subprocess.CalledProcessError(process.returncode, "make demo")
+    return {"whole": round(time.monotonic() - began, 1), **seconds}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", type=Path, help="where the result goes")
+    options = parser.parse_args(arguments)
+    found: dict[str, object] = {"cores": len(os.sched_getaffinity(0))}
+    with tempfile.TemporaryDirectory(prefix="ebbtide-demo-") as scratch:
+        for name, busy in (("quiet", 0), ("one_core_busy", 1)):
+            beside = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(busy)]
+            try:
+                found[f"{name}_s"] = demo(Path(scratch) / name)
+            finally:
+                for process in beside:
+                    process.kill()
+                    process.wait()
+            sys.stdout.write(f"{name}: {found[f'{name}_s']}\n")
+            sys.stdout.flush()
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
