@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.first_steps import ROOT, Block, blocks_of, pages, run, summary
 
 PAGE = """Text
