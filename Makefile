@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-times first-steps nightly serve demo-live chaos test long reference lint bench clean
+.PHONY: install wheel demo demo-times first-steps nightly serve demo-live chaos test long reference lint bench clean
 
 install: $(INSTALLED)
 
@@ -64,6 +64,11 @@ reference: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# dist/ebbtide-*.whl, and what it does in an environment of its own, where nothing of this folder is.
+wheel: $(INSTALLED)
+	$(BIN)/python -m tests.wheel dist
+	EBBTIDE_WHEEL="$$(ls $(CURDIR)/dist/ebbtide-*.whl)" $(BIN)/python -m pytest tests/test_wheel.py -m 'long or not long'
 
 # Timed figures, each beside the floor it is measured against; never a pass or fail.
 bench: $(INSTALLED)

@@ -47,6 +47,44 @@ def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
+def test_links_lead_to_code_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "code"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "inside" / "real.py").write_text("x = 1\n")
+    (folder / "link.py").symlink_to("inside/real.py")
+    (folder / "data").symlink_to(tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(code.packed(folder))) as tar:
+        assert tar.getnames() == ["inside/real.py", "link.py"]
+        assert all(member.isreg() for member in tar)
+    assert "data is a link to a folder, and is not sent" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["../credentials", "inside", ".env", "{absolute}"])
+def test_a_link_to_what_is_no_code_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (tmp_path / "credentials").write_text("secret")
+    (folder / ".env").write_text("secret")
+    # By way of another link, too.
+    (folder / "inside").symlink_to("../credentials")
+    (folder / "data.txt").symlink_to(target.format(absolute=tmp_path / "credentials"))
+    with pytest.raises(InputError, match=r"is a link to .* would be sent to machines"):
+        code.packed(folder)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_is_none_of_ours(tmp_path: Path, kind: bytes) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("inside")
+        entry.type, entry.linkname = kind, "/etc/passwd"
+        tar.addfile(entry)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError, match="no plain file"):
+        code.unpack(store, "bad", tmp_path / "out")
+
+
 def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "MOST_BYTES", 10)
     (tmp_path / "images.bin").write_bytes(b"0" * 11)

@@ -1,4 +1,7 @@
-"""`python -m ebbtide.agent CONFIG.json`: runs on a rented machine."""
+"""`python -S -m ebbtide.agent CONFIG.json`: runs on a rented machine, from the bundle that was fetched.
+
+`-S` leaves the machine's own packages out: no other version of a library is met, and none of them is changed.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,14 @@ from ebbtide.agent.agent import Agent
 from ebbtide.agent.config import AgentConfig
 from ebbtide.errors import InputError
 
+# Of a bundle. Training programs inherit `PYTHONPATH`, so these are not on it: they have their own.
+_LIBRARIES = Path(__file__).parents[3] / "libraries"
+
 
 def main() -> int:
     """Returns the exit code: 0, 42 if the machine is to be ended, 2 if the configuration is wrong."""
+    if (_LIBRARIES / "boto3").is_dir():
+        sys.path.insert(0, str(_LIBRARIES))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m ebbtide.agent CONFIG.json\n")

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.metadata import default_url
 from ebbtide.errors import InputError
 
 
@@ -21,7 +20,10 @@ class AgentConfig:
         machine: Its id there.
         store: Where checkpoints, orders and reports are: a folder, or s3://bucket/prefix.
         folder: On this machine, for what it works on.
-        metadata_url: Where instance metadata are; by default where AWS_EC2_METADATA_SERVICE_ENDPOINT says.
+        bundle: Key in the store of the archive that the agent runs from; its name has the SHA-256 of its content.
+            Empty: it runs from where Ebbtide is installed.
+        metadata_url: Where instance metadata are; empty: where AWS_EC2_METADATA_SERVICE_ENDPOINT says on the
+            machine, or else where EC2 has them.
         poll_s: Between looks for orders.
         notice_poll_s: Between looks at the metadata; EC2 says every five seconds.
         report_s: Reports are gathered for so long.
@@ -34,7 +36,8 @@ class AgentConfig:
     machine: str
     store: str
     folder: str
-    metadata_url: str = field(default_factory=default_url)
+    bundle: str = ""
+    metadata_url: str = ""
     poll_s: float = 5.0
     notice_poll_s: float = 5.0
     report_s: float = 5.0
@@ -97,5 +100,7 @@ class Assignment:
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Assignment:
-        """From what `encode` gave."""
-        return cls(**{**content, "arguments": tuple(content["arguments"]), "aside": tuple(content["aside"])})
+        """From what `encode` gave. Fields that this version does not know are left out: a controller that goes on
+        with a run may be newer than the agents of machines that it finds."""
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        return cls(**{**known, "arguments": tuple(content["arguments"]), "aside": tuple(content["aside"])})

@@ -7,8 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-
-from ebbtide.utc import to_epoch_s
+from datetime import datetime
 
 _EC2_URL = "http://169.254.169.254"
 
@@ -38,11 +37,11 @@ class Metadata:
     """Asks an endpoint.
 
     Args:
-        url: Where it is.
+        url: Where it is; empty: see `default_url`.
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+        self._url = (url or default_url()).rstrip("/")
         self._token: str | None = None
 
     def notice(self) -> Notice:
@@ -53,7 +52,7 @@ class Metadata:
         """
         action = self._get("spot/instance-action")
         rebalance = self._get("events/recommendations/rebalance")
-        taken_at_s = to_epoch_s(json.loads(action)["time"]) if action else None
+        taken_at_s = _epoch_s(json.loads(action)["time"]) if action else None
         return Notice(taken_at_s, rebalance is not None)
 
     def _get(self, path: str) -> str | None:
@@ -77,3 +76,8 @@ class Metadata:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             content: bytes = answer.read()
         return content.decode()
+
+
+def _epoch_s(time: str) -> float:
+    # Python 3.10, which machines may have, does not read the Z.
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 
 from ebbtide.agent.config import Assignment
@@ -13,13 +13,16 @@ from ebbtide.agent.training import TrainingProcess
 from ebbtide.agent.uploads import Uploads
 
 
-class Ending(StrEnum):
+class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which has no StrEnum)
     """How an assignment ended here."""
 
     FINISHED = "finished"  # all steps, saved
     LEFT = "left"  # asked to, saved as far as it could be
     FAILED = "failed"  # of itself
     SUPERSEDED = "superseded"  # another machine has the trial
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(eq=False)

@@ -6,11 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import xxhash
-
+from ebbtide.checkpoints.checksums import ALGORITHM, BLAKE2B, XXH3, checksum, is_known
 from ebbtide.errors import InputError
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class StoredFile:
     Attributes:
         path: Below the checkpoint's folder, with slashes.
         size_bytes: How long it is.
-        checksum: XXH3 of its content, 128 bits.
+        checksum: Of its content, 128 bits in hexadecimal digits.
     """
 
     path: str
@@ -39,6 +36,7 @@ class Manifest:
         step: Of the training that it holds.
         saved_at_s: When, seconds since 1970.
         files: In order of their paths.
+        algorithm: Of all its checksums; manifests of old name none, and have XXH3.
     """
 
     trial_id: str
@@ -47,6 +45,7 @@ class Manifest:
     step: int
     saved_at_s: float
     files: tuple[StoredFile, ...]
+    algorithm: str = ALGORITHM
 
     @property
     def size_bytes(self) -> int:
@@ -56,11 +55,11 @@ class Manifest:
     def encode(self) -> bytes:
         """As JSON, with a checksum of itself."""
         body = json.dumps(asdict(self), sort_keys=True)
-        return json.dumps({"checksum": xxhash.xxh3_128_hexdigest(body.encode()), "manifest": body}).encode()
+        return json.dumps({"checksum": checksum(body.encode(), self.algorithm), "manifest": body}).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Manifest:
-        """Read what `encode` wrote.
+        """Read what `encode` wrote. Without xxhash a manifest by it is taken as it is, if it can be read.
 
         Raises:
             InputError: It is torn or damaged.
@@ -68,23 +67,15 @@ class Manifest:
         try:
             outer = json.loads(content)
             body = outer["manifest"]
-            if xxhash.xxh3_128_hexdigest(body.encode()) != outer["checksum"]:
+            found = {"algorithm": XXH3, **json.loads(body)}
+            if found["algorithm"] not in (XXH3, BLAKE2B):
+                raise ValueError(f"there are no checksums by {found['algorithm']}")
+            if is_known(found["algorithm"]) and checksum(body.encode(), found["algorithm"]) != outer["checksum"]:
                 raise ValueError("its checksum is another")
-            found = json.loads(body)
             files = tuple(StoredFile(**file) for file in found.pop("files"))
             return cls(files=files, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"manifest is damaged: {error}") from None
-
-
-def checksum_of(path: Path) -> tuple[int, str]:
-    """Length and checksum of a file, read once."""
-    digest, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
 
 
 def relative_path(path: str) -> Path:

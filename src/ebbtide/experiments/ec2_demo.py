@@ -95,22 +95,32 @@ def ec2_demo(
 
 
 @contextmanager
-def stand_in(folder: Path, prices: PriceHistory) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
-    """An EC2 of one's own, and what goes with it: a bucket, credentials in a file, settings for machines."""
+def stand_in(
+    folder: Path, prices: PriceHistory, python: str = sys.executable
+) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
+    """An EC2 of one's own, and what goes with it: a bucket, credentials in a file, settings for machines.
+
+    Args:
+        folder: For all that is written.
+        prices: What EC2 tells.
+        python: Of the machines, with whatever packages their programs need; their agent needs none.
+    """
     import boto3
 
     folder.mkdir(parents=True)
     api = StandInApi(prices)
     settings = Ec2Settings(
         regions={region: Ec2Region(image_id="ami-12c6146b") for region in REGIONS}, store=f"s3://{_BUCKET}/ebbtide",
-        python=sys.executable, controller_limit_s=60.0, poll_s=0.2, notice_poll_s=0.2,
+        python=python, controller_limit_s=60.0, poll_s=0.2, notice_poll_s=0.2,
     )  # fmt: skip
     environment = {
         "AWS_ENDPOINT_URL": api.url, "AWS_DEFAULT_REGION": REGIONS[0],
         "AWS_SHARED_CREDENTIALS_FILE": str(folder / "credentials"), "AWS_CONFIG_FILE": str(folder / "config"),
     }  # fmt: skip
     write_credentials(folder / "credentials", _KEYS[0])
-    machines = StandInMachines(folder / "machines", settings.folder, environment)
+    # Their credentials are their role's.
+    of_machines = {name: environment[name] for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")}
+    machines = StandInMachines(folder / "machines", settings.folder, of_machines)
     try:
         with _environment(environment):
             boto3.Session().client("s3").create_bucket(Bucket=_BUCKET)

@@ -60,14 +60,14 @@ def cloud(client: Faulty) -> Ec2Cloud:
     return made(client, "run-1")
 
 
-def made(client: Faulty, run: str) -> Ec2Cloud:
-    image = client._client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    settings = Ec2Settings(regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide")
+def made(client: Faulty, run: str, **options: Any) -> Ec2Cloud:
+    image = boto3.client("ec2", region_name="us-east-1").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    settings = Ec2Settings(regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide", **options)
     return Ec2Cloud(run, settings, flapping, client=lambda _region, _tries: client)
 
 
 def wanted(token: str, **options: Any) -> Wanted:
-    given = {"market": MARKET, "max_price_usd_per_hour": 0.21, "on_demand": False, "agent": {"machine": token}}
+    given = {"market": MARKET, "max_price_usd_per_hour": 0.21, "on_demand": False, "agent": {"machine": token, "bundle": "runs/r/agent-0.tar.gz"}}
     return Wanted(token, **{**given, **options})
 
 
@@ -171,3 +171,30 @@ def test_all_of_a_run_are_found_on_all_pages_and_ended_and_no_others(cloud: Ec2C
 def test_markets_are_those_of_its_regions(cloud: Ec2Cloud) -> None:
     assert {market.region for market in cloud.markets} == {"us-east-1"}
     assert cloud.prices(MARKET).at(flapping().start_s) == 0.03
+
+
+def test_a_volume_of_ones_own_size_is_the_image_s_root_and_the_only_one(client: Faulty) -> None:
+    images = client._client.describe_images
+    asked = []
+
+    def described_images(**given: Any) -> Any:
+        asked.append(given["ImageIds"])
+        return {"Images": [{**image, "RootDeviceName": "/dev/xvda"} for image in images(**given)["Images"]]}
+
+    client._client.describe_images = described_images
+    cloud = made(client, "run-1", volume_gib=50)
+    sent = []
+    rent = client._client.run_instances
+    client._client.run_instances = lambda **given: sent.append(given["BlockDeviceMappings"]) or rent(**given)
+    cloud.launch(wanted("a"))
+    cloud.launch(wanted("b"))
+    mapping = [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 50, "DeleteOnTermination": True}}]
+    assert sent == [mapping, mapping]
+    assert len(asked) == 1
+
+
+def test_an_image_that_is_not_there_is_named(client: Faulty) -> None:
+    cloud = made(client, "run-1", volume_gib=50)
+    client._client.describe_images = lambda **_: {"Images": []}
+    with pytest.raises(InputError, match=r"no image ami-\w+ with a root volume in us-east-1"):
+        cloud.launch(wanted("a"))

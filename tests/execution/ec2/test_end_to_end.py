@@ -1,4 +1,7 @@
-"""A sweep on a stand-in for EC2: moto's API over HTTP, real start scripts, agents, notices and refusals."""
+"""A sweep on a stand-in for EC2: moto's API over HTTP, real start scripts, agents, notices and refusals.
+
+Its machines have a Python without any package: what they run comes with the run.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 import yaml
+from tests.agent.bare_python import bare_python
 from tests.execution.live.sweeps import PROGRAM, flapping, sweep, total
 
 from ebbtide.cli.main import main
@@ -33,17 +38,43 @@ def quiet() -> PriceHistory:
     return until_now(whole.window(whole.start_s, whole.start_s + 12 * HOUR_S), time.time())
 
 
+# Steps of `ebbtide.trial`, which comes with the run, by the standard library alone.
+TRIAL = """
+import json, sys, time
+import ebbtide
+from ebbtide.trial import Trial
+class Sum:
+    total, ends_at = 0.0, None
+    def save(self, folder, *, within_step):
+        (folder / "sum.json").write_text(json.dumps(self.total))
+    def restore(self, folder):
+        self.total = json.loads((folder / "sum.json").read_text())
+kept, trial = Sum(), Trial.current()
+trial.keep(kept)
+for step in trial.steps():
+    time.sleep(0.02)
+    kept.total += float(sys.argv[3]) * (step - 1)
+    trial.report(loss=1 / step)
+print("from", ebbtide.__file__, "total", kept.total, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def machine_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(bare_python(tmp_path_factory.mktemp("machine") / "python"))
+
+
 @pytest.fixture
-def ec2(tmp_path: Path) -> Iterator[EC2]:
-    with stand_in(tmp_path / "stand-in", quiet()) as found:
+def ec2(tmp_path: Path, machine_python: str) -> Iterator[EC2]:
+    with stand_in(tmp_path / "stand-in", quiet(), machine_python) as found:
         yield found
 
 
-def files(tmp_path: Path, settings: Ec2Settings, **options: object) -> tuple[Path, Path]:
+def files(tmp_path: Path, settings: Ec2Settings, program: str = PROGRAM, **options: object) -> tuple[Path, Path]:
     """A sweep, its program, and what machines are."""
     code = tmp_path / "code"
     code.mkdir()
-    wanted = sweep(code, program=PROGRAM, budget_usd=1.0, **options)  # type: ignore[arg-type]
+    wanted = sweep(code, program=program, budget_usd=1.0, **options)  # type: ignore[arg-type]
     content = wanted.model_dump(mode="json", exclude_none=True)
     content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
     (code / "sweep.yaml").write_text(yaml.safe_dump(content))
@@ -82,6 +113,8 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
     outcome = journal.state("outcome")
     assert outcome["finished"]
     assert outcome["revocations"] == 1
+    # Its metadata said so in time, and the policy heard of it.
+    assert str(Wake.NOTICE) in {what for _, what, *_ in journal.moments()}
     # Of the one that was taken: twelve seconds are little for a save where others begin on the same two cores.
     assert outcome["steps_lost"] < 100
     told = [path.read_text() for path in sorted((folder.path / "logs").iterdir())]
@@ -96,7 +129,34 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
     for written in folder.path.rglob("*"):
         assert not written.is_file() or b"RENEWED" not in written.read_bytes()
     for machine in machines.all.values():
-        assert "FIRST" not in (machine.folder / "start.sh").read_text()
+        for path in (machine.folder / "start.sh", *(machine.folder / "root").glob("agent.*")):
+            assert not any(key in path.read_bytes() for key in (b"FIRST", b"RENEWED", b"OF-THE-ROLE"))
+    # One bundle for all machines.
+    assert len(list(object_keys(api, f"ebbtide/runs/{folder.path.name}/agent-"))) == 1
+
+
+def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: EC2, tmp_path: Path) -> None:
+    _, machines, settings = ec2
+    # Nothing is installed: the set-up would see it.
+    bare = settings.model_copy(update={"setup": [f"! {settings.python} -c 'import ebbtide'", f"! {settings.python} -c 'import boto3'"]})
+    path, what = files(tmp_path, bare, TRIAL, trials=1, steps=150)
+    runs = tmp_path / "runs"
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
+    try:
+        wait_for(lambda: machines.running)
+        wait_for(lambda: any((machines.running[0].folder / "root" / "work").glob("*/checkpoints")))
+        machines.take(machines.running[0], notice_s=10.0)
+        assert controller.wait(120) == 0
+    finally:
+        controller.kill()
+    (log,) = (find_run(runs, None).path / "logs").iterdir()
+    said = log.read_text().split()
+    assert said[-1] == str(total(0.1, 150))
+    (origin,) = {said[place + 1] for place, word in enumerate(said) if word == "from"}
+    assert Path(origin).is_relative_to(tmp_path / "stand-in" / "machines")
+    assert len(machines.all) == 2
+    assert Journal(find_run(runs, None).journal).state("outcome")["steps_lost"] == 0
 
 
 def test_down_ends_by_tag_what_a_killed_controller_left(
@@ -141,6 +201,12 @@ def test_without_a_budget_nothing_is_rented(ec2: EC2, tmp_path: Path, capsys: py
     assert command("run", path, "--provider", "ec2", "--runs", tmp_path / "runs") == 2
     assert "--machines EC2.yaml" in capsys.readouterr().err
     assert not machines.all
+
+
+def object_keys(api: StandInApi, prefix: str) -> Iterator[str]:
+    client = boto3.client("s3", endpoint_url=api.url, aws_access_key_id="x", aws_secret_access_key="x")
+    for entry in client.list_objects_v2(Bucket="stand-in", Prefix=prefix)["Contents"]:
+        yield entry["Key"]
 
 
 def wait_for(condition: object, within_s: float = 60.0) -> None:

@@ -66,6 +66,7 @@ class Ec2Cloud:
         # Want of capacity looks like trouble that passes; the policy is to hear of it at once.
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
+        self._root_devices: dict[str, str] = {}
 
     @property
     def now_s(self) -> float:
@@ -168,8 +169,18 @@ class Ec2Cloud:
             request["SecurityGroupIds"] = region.security_groups
         if settings.volume_gib:
             volume = {"VolumeSize": settings.volume_gib, "DeleteOnTermination": True}
-            request["BlockDeviceMappings"] = [{"DeviceName": "/dev/sda1", "Ebs": volume}]
+            request["BlockDeviceMappings"] = [{"DeviceName": self._root_device(market.region), "Ebs": volume}]
         return request
+
+    def _root_device(self, region: str) -> str:
+        """As the image names it: under another name the volume would be a second one, empty and paid for."""
+        if region not in self._root_devices:
+            image = self._settings.regions[region].image_id
+            found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
+            if not found or not found[0].get("RootDeviceName"):
+                raise InputError(f"there is no image {image} with a root volume in {region}", field="image_id")
+            self._root_devices[region] = found[0]["RootDeviceName"]
+        return self._root_devices[region]
 
     def _described(self, region: str, filters: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """All pages."""

@@ -16,7 +16,8 @@ class Ec2Region(Frozen):
     """One region.
 
     Attributes:
-        image_id: An image with Python and Ebbtide, or one that `setup` installs them on.
+        image_id: An image with Python 3.10 or later, and what the training needs beside it, PyTorch say. Nothing
+            of Ebbtide need be on it: the agent is sent with the run.
         subnets: By zone; where none is named, the zone's default.
         security_groups: Of each machine; nothing need be reachable from outside.
     """
@@ -31,10 +32,13 @@ class Ec2Settings(Frozen):
 
     Attributes:
         regions: Where machines may be rented.
-        store: For code, checkpoints, orders and reports: `s3://bucket/prefix`.
+        store: For code, agent, checkpoints, orders and reports: `s3://bucket/prefix`.
+        store_endpoint_url: Where machines reach the store; empty: AWS. With another, set AWS_ENDPOINT_URL_S3 to it
+            where the run is started.
         instance_profile: A role that may read and write the store, and nothing else; empty: none.
-        python: Python on the machine; `python` in a sweep's command is this one.
-        setup: Lines of shell, run as root before the agent; if one fails, the machine ends.
+        python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
+        setup: Lines of shell for what the training needs, run as root before the agent; if one fails, the machine
+            ends.
         folder: On the machine, for all that Ebbtide writes there.
         volume_gib: Of the root volume; 0: as the image has it.
         controller_limit_s: A machine that sees no sign of its controller for so long saves and ends.
@@ -44,6 +48,7 @@ class Ec2Settings(Frozen):
 
     regions: Annotated[dict[str, Ec2Region], Field(min_length=1)]
     store: Annotated[str, Field(pattern=r"^s3://[a-z0-9.-]+(/.*)?$")]
+    store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
     instance_profile: str = ""
     python: _Text = "python3"
     setup: list[_Text] = Field(default_factory=list)

@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from ebbtide.agent.bundle import bundle, bundle_key
 from ebbtide.agent.code import packed
 from ebbtide.agent.config import AgentConfig
 from ebbtide.errors import InputError
@@ -68,13 +69,19 @@ def begin_ec2(
 
 
 def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
-    """Run it, or go on with it, to its end."""
+    """Run it, or go on with it, to its end.
+
+    Machines are given the agent of this very version, which may be another than the one that began the run.
+    """
     live, settings = folder.settings, _ec2_settings(folder)
+    agent_key = bundle_key(live.run)
+    object_store(live.store).put_once(agent_key, bundle())
     sweep = Sweep.model_validate(live.sweep)
     prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
     agent = AgentConfig(
-        live.run, "", live.store, settings.folder, poll_s=settings.poll_s, notice_poll_s=settings.notice_poll_s,
-        report_s=settings.poll_s, controller_limit_s=settings.controller_limit_s,
+        live.run, "", live.store, settings.folder, agent_key, poll_s=settings.poll_s,
+        notice_poll_s=settings.notice_poll_s, report_s=settings.poll_s,
+        controller_limit_s=settings.controller_limit_s,
     )  # fmt: skip
     controller = Controller(
         folder, BacksOff(policy), Ec2Cloud(live.run, settings, prices), billing_preset(sweep.billing),

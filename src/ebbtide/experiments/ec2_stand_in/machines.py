@@ -20,6 +20,10 @@ _TICK_S = 0.05
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
+# The instance profile's role, whose credentials machines are given by their metadata.
+_ROLES, _ROLE, ROLE_KEY = "latest/meta-data/iam/security-credentials", "stand-in-role", "OF-THE-ROLE"
+_ROLE_S = 3600.0
+
 # On a machine of its own this ends it.
 _SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
 
@@ -54,7 +58,7 @@ class StandInMachines:
     Attributes:
         folder: For all that they write.
         written: In start scripts the folder that is each machine's own here.
-        environment: Added to every machine's.
+        environment: Every machine's, beside what a bare one has.
         all: Machines that ever ran, by instance id.
     """
 
@@ -110,6 +114,8 @@ class StandInMachines:
 
     def metadata(self, name: str, path: str) -> str | None:
         """What an instance's metadata hold; None: nothing."""
+        if path.startswith(_ROLES):
+            return _ROLE if path == _ROLES else json.dumps(_role_credentials(time.time()))
         machine = self.all.get(name)
         if path != "latest/meta-data/spot/instance-action" or machine is None or math.isinf(machine.taken_at_s):
             return None
@@ -150,9 +156,10 @@ class StandInMachines:
         folder.mkdir()
         script = instance.user_data.decode()
         (folder / "start.sh").write_text(script.replace(self.written, str(folder / "root")))
+        # Of what is installed here a machine knows nothing.
         environment = {
-            **os.environ, **self.environment, "EBBTIDE_STAND_IN": str(folder),
-            "PATH": f"{self._programs}{os.pathsep}{os.environ['PATH']}",
+            **self.environment, "EBBTIDE_STAND_IN": str(folder), "HOME": str(folder), "LANG": "C.UTF-8",
+            "PATH": f"{self._programs}{os.pathsep}/usr/local/bin:/usr/bin:/bin",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}/{instance.id}",
         }  # fmt: skip
         process = subprocess.Popen(
@@ -170,6 +177,12 @@ class StandInMachines:
         machine.ended_s = time.time()
         if reason:
             _mark_ended(machine.instance, reason, machine.ended_s)
+
+
+def _role_credentials(now_s: float) -> dict[str, str]:
+    expires = datetime.fromtimestamp(now_s + _ROLE_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": ROLE_KEY, "SecretAccessKey": "none",
+            "Token": "session", "Expiration": expires}  # fmt: skip
 
 
 def _instances() -> list[Any]:

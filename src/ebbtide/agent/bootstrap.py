@@ -1,0 +1,119 @@
+"""Fetches the agent from S3 and unpacks it: `bootstrap.py S3-URL SHA256 FOLDER`.
+
+Part of a machine's start script: short, by the standard library alone, and read by old Pythons, too. The machine's
+role signs the request. An address signed by the controller would be a key to the store for whoever reads the user
+data, and would run out while a machine waits.
+"""
+
+from __future__ import annotations
+
+import configparser
+import datetime
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+METADATA = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/") + "/latest/"
+LIMIT_S = 300.0
+
+
+def metadata(path: str) -> str:
+    """Of this instance (IMDSv2)."""
+    asked = urllib.request.Request(METADATA + "api/token", method="PUT")
+    asked.add_header("X-aws-ec2-metadata-token-ttl-seconds", "60")
+    token = urllib.request.urlopen(asked, timeout=5).read().decode()
+    asked = urllib.request.Request(METADATA + "meta-data/" + path, headers={"X-aws-ec2-metadata-token": token})
+    content: bytes = urllib.request.urlopen(asked, timeout=5).read()
+    return content.decode()
+
+
+def credentials() -> list[str]:
+    """Key, secret and token: of the environment, of a file of the image's, of the machine's role."""
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return [os.environ.get(name.upper(), "") for name in names]
+    kept = configparser.ConfigParser(interpolation=None)
+    kept.read(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials"))
+    profile = os.environ.get("AWS_PROFILE", "default")
+    if kept.has_option(profile, names[0]):
+        return [kept.get(profile, name, fallback="") for name in names]
+    role = metadata("iam/security-credentials/").split()[0]
+    found = json.loads(metadata("iam/security-credentials/" + role))
+    return [found["AccessKeyId"], found["SecretAccessKey"], found["Token"]]
+
+
+def request(bucket: str, key: str, region: str) -> urllib.request.Request:
+    """A GET signed by Signature Version 4."""
+    own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    suffix = ".cn" if region.startswith("cn-") else ""
+    base = urllib.parse.urlsplit((own or f"https://s3.{region}.amazonaws.com{suffix}").rstrip("/"))
+    path = urllib.parse.quote(f"{base.path}/{bucket}/{key}")
+    name, secret, token = credentials()
+    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")  # noqa: UP017
+    sent = {"host": base.netloc, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": when}
+    if token:
+        sent["x-amz-security-token"] = token
+    signed = ";".join(sorted(sent))
+    headers = [f"{header}:{value}" for header, value in sorted(sent.items())]
+    canonical = "\n".join(["GET", path, "", *headers, "", signed, "UNSIGNED-PAYLOAD"])
+    scope = [when[:8], region, "s3", "aws4_request"]
+    text = "\n".join(["AWS4-HMAC-SHA256", when, "/".join(scope), hashlib.sha256(canonical.encode()).hexdigest()])
+    signer = ("AWS4" + secret).encode()
+    for part in [*scope, text]:
+        signer = hmac.new(signer, part.encode(), hashlib.sha256).digest()
+    credential = "/".join([name, *scope])
+    sent["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={signed}, Signature={signer.hex()}"
+    )
+    return urllib.request.Request(f"{base.scheme}://{base.netloc}{path}", headers=sent)
+
+
+class Here(urllib.request.HTTPRedirectHandler):
+    """A bucket elsewhere needs another signature, so a redirection is not followed as it is."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def fetched(url: str, checksum: str) -> bytes:
+    """Tried for five minutes: a role may take a while to be known."""
+    bucket, _, key = url[len("s3://") :].partition("/")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    began = time.time()
+    while True:
+        try:
+            with urllib.request.build_opener(Here).open(request(bucket, key, region), timeout=30) as answer:
+                content: bytes = answer.read()
+            if hashlib.sha256(content).hexdigest() == checksum:
+                return content
+            problem = "it is not what the run put there"
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            problem = str(error)
+            right = error.headers.get("x-amz-bucket-region") if isinstance(error, urllib.error.HTTPError) else None
+            if right and right != region:
+                region = right
+                continue
+        print(f"ebbtide: {url} is not fetched yet: {problem}", flush=True)
+        if time.time() - began > LIMIT_S:
+            sys.exit(1)
+        time.sleep(2)
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 10):  # noqa: UP036
+        version = sys.version.split()[0]
+        sys.exit(f"ebbtide: {sys.executable} is Python {version}, and the agent needs 3.10 or later")
+    shutil.rmtree(sys.argv[3], ignore_errors=True)
+    with open("agent.tar.gz", "wb") as file:
+        file.write(fetched(sys.argv[1], sys.argv[2]))
+    with tarfile.open("agent.tar.gz") as tar:
+        # Its checksum is known, so its members are those of the controller.
+        tar.extractall(sys.argv[3])
