@@ -42,6 +42,34 @@ def _rebuild(problem: str, file: str | None, row: int | None, field: str | None)
     return InputError(problem, file=file, row=row, field=field)
 
 
+class PolicyError(RuntimeError):
+    """A policy that is not one, raised an exception, or asked for what cannot be.
+
+    Told in one line: the policy, the time of the market, the market or lease, then what was wrong. An exception
+    that the policy raised is the `__cause__`.
+
+    Attributes:
+        problem: What was wrong.
+        policy: The policy's name, or its class's where it has none.
+        time: The market's time, ISO 8601 in UTC; empty before the run began.
+        about: The market or lease that it asked for; empty if it was about neither.
+    """
+
+    def __init__(self, problem: str, *, policy: str = "", time: str = "", about: str = "") -> None:
+        self.problem = " ".join(problem.split())
+        self.policy, self.time, self.about = policy, time, about
+        who = f"policy {policy}" if policy else "a policy"
+        where = [f"{who} at {time}" if time else who, *([about] if about else [])]
+        super().__init__(f"{', '.join(where)}: {self.problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_policy_error, (self.problem, self.policy, self.time, self.about)
+
+
+def _rebuild_policy_error(problem: str, policy: str, time: str, about: str) -> PolicyError:
+    return PolicyError(problem, policy=policy, time=time, about=about)
+
+
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:
     """An `InputError` for a name that is none of `valid`, suggesting the nearest."""
     names = sorted(valid)
