@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+# In a message: characters of a name, and names of those that are known.
+_SHOWN = 80
+_LISTED = 40
+
 
 class InputError(ValueError):
     """Bad input, told in one line: the file, the row and the field, then what was wrong.
@@ -73,6 +77,8 @@ def _rebuild_policy_error(problem: str, policy: str, time: str, about: str) -> P
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:
     """An `InputError` for a name that is none of `valid`, suggesting the nearest."""
     names = sorted(valid)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name[:_SHOWN], names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return InputError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    known = ", ".join(names if len(names) <= _LISTED else [*names[:_LISTED], f"... ({len(names)} in all)"])
+    return InputError(f"unknown {kind} {shown!r}{hint}; known: {known}")

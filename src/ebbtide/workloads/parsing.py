@@ -117,13 +117,13 @@ def _check_size(text: str, path: str | Path) -> None:
     before: list[int] = []  # values before each open collection
     names: list[str | None] = []
     size_of: dict[str, int] = {}
-    event: Any
-    for event in yaml.parse(text, Loader=_BaseLoader):
+    events: Any = yaml.parse(text, Loader=_BaseLoader)
+    for event in events:
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in names:
-                raise InputError(f"the alias *{event.anchor} stands inside what it names", file=path,
-                                 row=event.start_mark.line + 1)  # fmt: skip
-            values += size_of.get(event.anchor, 1)
+                raise InputError(f"the alias *{event.anchor} stands inside what it names", file=path, row=line)
+            values += size_of.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
             if event.anchor:
@@ -133,8 +133,7 @@ def _check_size(text: str, path: str | Path) -> None:
             names.append(event.anchor)
             values += 1
             if len(before) > _MAX_DEPTH:
-                raise InputError(f"nests more than {_MAX_DEPTH} levels deep", file=path,
-                                 row=event.start_mark.line + 1)  # fmt: skip
+                raise InputError(f"nests more than {_MAX_DEPTH} levels deep", file=path, row=line)
         elif isinstance(event, yaml.CollectionEndEvent):
             size, name = values - before.pop(), names.pop()
             if name:
