@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+# In a message: characters of a name, and names of those that are known.
+_SHOWN = 80
+_LISTED = 40
+
 
 class InputError(ValueError):
     """Bad input, told in one line: the file, the row and the field, then what was wrong.
@@ -42,9 +46,39 @@ def _rebuild(problem: str, file: str | None, row: int | None, field: str | None)
     return InputError(problem, file=file, row=row, field=field)
 
 
+class PolicyError(RuntimeError):
+    """A policy that is not one, raised an exception, or asked for what cannot be.
+
+    Told in one line: the policy, the time of the market, the market or lease, then what was wrong. An exception
+    that the policy raised is the `__cause__`.
+
+    Attributes:
+        problem: What was wrong.
+        policy: The policy's name, or its class's where it has none.
+        time: The market's time, ISO 8601 in UTC; empty before the run began.
+        about: The market or lease that it asked for; empty if it was about neither.
+    """
+
+    def __init__(self, problem: str, *, policy: str = "", time: str = "", about: str = "") -> None:
+        self.problem = " ".join(problem.split())
+        self.policy, self.time, self.about = policy, time, about
+        who = f"policy {policy}" if policy else "a policy"
+        where = [f"{who} at {time}" if time else who, *([about] if about else [])]
+        super().__init__(f"{', '.join(where)}: {self.problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_policy_error, (self.problem, self.policy, self.time, self.about)
+
+
+def _rebuild_policy_error(problem: str, policy: str, time: str, about: str) -> PolicyError:
+    return PolicyError(problem, policy=policy, time=time, about=about)
+
+
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:
     """An `InputError` for a name that is none of `valid`, suggesting the nearest."""
     names = sorted(valid)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name[:_SHOWN], names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return InputError(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    known = ", ".join(names if len(names) <= _LISTED else [*names[:_LISTED], f"... ({len(names)} in all)"])
+    return InputError(f"unknown {kind} {shown!r}{hint}; known: {known}")

@@ -10,8 +10,7 @@ from tests.execution.scripted import READY_S, Scripted, replay
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide.errors import InputError
-from ebbtide.execution.engine import PolicyError
+from ebbtide.errors import InputError, PolicyError
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.actions import Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep

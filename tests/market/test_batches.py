@@ -66,7 +66,7 @@ def test_where_no_list_price_is_known_a_jump_is_told(tmp_path: Path, prices: tup
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("a,b\n1,2\n", "has no column"), ("", "holds nothing"), ("datetime,instance_type,os,region,price\n", "no"),
+    [("a,b\n1,2\n", "not recognised as a header: a, b; needed are datetime"), ("", "holds nothing"), ("datetime,instance_type,os,region,price\n", "no"),
      ("datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,c3.xlarge,Linux/UNIX,us-east-1a,-1\n", "row 1"),
      ("datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,z9.huge,Linux/UNIX,us-east-1a,1\n", "z9.huge")],
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""The `ebbtide` command: its entry point, and how it ends when the input is bad."""
+"""The `ebbtide` command: its entry point."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.comparing import compare_command
 from ebbtide.cli.cookbook import cookbook_app
 from ebbtide.cli.curves import curves_app
+from ebbtide.cli.ending import end_with
 from ebbtide.cli.planning import plan_command
 from ebbtide.cli.portfolio import portfolio_command
 from ebbtide.cli.prices import describe_command, ingest_command
@@ -21,10 +23,6 @@ from ebbtide.cli.revocation import revocation_app
 from ebbtide.cli.running import resume_command, run_command
 from ebbtide.cli.runs import down_command, logs_command, status_command, stop_command
 from ebbtide.cli.watching import recommend_command, watch_command
-from ebbtide.errors import InputError
-
-# Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="ebbtide",
@@ -57,28 +55,18 @@ app.add_typer(reproduce_app, name="reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Bad input ends with exit code 2 and one line on standard error."""
+    """Run the command. Whatever goes wrong ends with one line on standard error: `ebbtide.cli.ending`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files may hold bytes that no encoding has.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(list(arguments) if arguments is not None else None, standalone_mode=False)
-    except InputError as error:
-        _fail(str(error))
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "ebbtide"
-        _fail(f"{' '.join(error.format_message().split())} (see `{command} --help`)")  # type: ignore[attr-defined]
-    except (typer.Abort, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output, such as `head`, has seen enough.
-        sys.stderr.close()
-        sys.exit(0)
+        # Here, so that a full disk or a reader that is gone is met while it can still be told.
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        end_with(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(problem: str) -> None:
-    sys.stderr.write(f"ebbtide: {problem}\n")
-    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
+from ebbtide.terminal import PlainConsole
 
 TABLE_WIDTH = 120
 
@@ -36,9 +37,9 @@ SpellsOption = Annotated[
 
 
 def terminal() -> Console:
-    """Standard output, wide enough for our tables even where nobody set a width."""
-    console = Console()
-    return console if console.width >= TABLE_WIDTH else Console(width=TABLE_WIDTH)
+    """Standard output, wide enough for our tables even where nobody set a width; names are shown as written."""
+    console = PlainConsole()
+    return console if console.width >= TABLE_WIDTH else PlainConsole(width=TABLE_WIDTH)
 
 
 PricesOption = Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")]

@@ -13,6 +13,7 @@ import numpy as np
 from ebbtide.errors import InputError
 from ebbtide.execution.accounts import Accounts
 from ebbtide.execution.outcome import Outcome
+from ebbtide.execution.policy_answers import about_of, answers_of, described, mistake, problem_with
 from ebbtide.execution.provider import Provider
 from ebbtide.execution.timeline import Moment, Timeline
 from ebbtide.market.billing import Billing, Ending
@@ -23,7 +24,7 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.events import Event, Wake
-from ebbtide.policies.protocol import Policy
+from ebbtide.policies.protocol import Policy, checked_policy
 from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress
 
@@ -34,10 +35,6 @@ _ALWAYS = frozenset(
     {Wake.START, Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED,
      Wake.TIMER}
 )  # fmt: skip
-
-
-class PolicyError(RuntimeError):
-    """A policy asked for what cannot be: a bug in the policy, not in the input."""
 
 
 class Engine:
@@ -53,6 +50,10 @@ class Engine:
         seed: Of the policy's random numbers.
         record: Keep a timeline.
         keep: Called before anything is waited for: what is lost with this process from then on can be had again.
+
+    Raises:
+        PolicyError: The policy lacks what every policy has; later, when it raises an exception or asks for what
+            cannot be.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Engine:
         record: bool = False,
         keep: Callable[[Engine], None] | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.billing = billing
         self.jobs = [JobProgress(job_id, job) for job_id, job in enumerate(jobs)]
         self.events: Sequence[Event] = ()
@@ -92,6 +93,7 @@ class Engine:
         self._rates: dict[tuple[int, str, str], float] = {}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
+        self._known_markets: set[Market] = set()
         self._keep = keep
         self._started_s: float | None = None
 
@@ -117,7 +119,7 @@ class Engine:
                     decided = decided + 1 if now_s == decided_at else 0
                     decided_at = now_s
                     if decided > _MAX_DECISIONS_AT_ONE_TIME:
-                        raise PolicyError(f"policy {self.policy.name} answers itself without end at one time")
+                        raise mistake(self.policy, self, "it answers itself without end at one time")
                     self._ask(wanted)
             return self._outcome(start_s)
         finally:
@@ -155,9 +157,13 @@ class Engine:
         return list(self._open.values())
 
     def lease(self, lease_id: int) -> Lease:
+        if not 0 <= lease_id < len(self._leases):
+            raise LookupError(f"{lease_id} is no lease; there have been {len(self._leases)}, with ids from 0")
         return self._leases[lease_id]
 
     def leases_of(self, job_id: int) -> Sequence[Lease]:
+        if not 0 <= job_id < len(self.jobs):
+            raise LookupError(f"{job_id} is no job; there are {len(self.jobs)}, with ids from 0")
         assigned = self.jobs[job_id].leases
         coming = [
             self._open[lease] for lease, job in self._for_job.items() if job == job_id and lease in self._open
@@ -245,12 +251,31 @@ class Engine:
         self.events = events
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
-        for action in self.policy.decide(self) or ():
+        for action in answers_of(self.policy, self):
+            self._check(action)
             self._do(action)
         # Only now: the policy may have put the job on the new machine alone.
         for job_id in sorted(self._grown):
             self._assign(job_id, self.jobs[job_id].leases)
         self._end_drained()
+
+    def _check(self, action: Action) -> None:
+        """Raise `PolicyError` for an action that cannot be done."""
+        began_s = self.now_s if self._started_s is None else self._started_s
+        problem = problem_with(
+            action, jobs=len(self.jobs), leases=len(self._leases), open_machines=len(self._open), began_s=began_s
+        )
+        if not problem and isinstance(action, Request) and not self._knows(action.market):
+            names = ", ".join(map(str, self.markets[:5]))
+            problem = f"the market is none of the {len(self.markets)} that have a price now: {names}, ..."
+        if problem:
+            raise mistake(self.policy, self, f"{described(action)}: {problem}", about_of(action))
+
+    def _knows(self, market: Market) -> bool:
+        """Whether a market has a price."""
+        if market not in self._known_markets:
+            self._known_markets = set(self.markets)
+        return market in self._known_markets
 
     def _do(self, action: Action) -> None:
         match action:
@@ -274,8 +299,6 @@ class Engine:
                 self._set_timer(time_s, Wake.TIMER)
             case WakeAtStep(job, step):
                 self._provider.wake_at_step(job, step)
-            case _:
-                raise PolicyError(f"policy {self.policy.name} answered {action!r}, which is no action")
 
     @property
     def gave_up(self) -> str:
@@ -330,7 +353,8 @@ class Engine:
         for lease in leases:
             beside = sum(other.job.share for other in self.jobs if other is not job and lease in other.leases)
             if beside + job.job.share > 1 + 1e-9:
-                raise PolicyError(f"lease {lease.lease_id} is full: job {job.job.name} does not fit beside others")
+                problem = f"the machine is full: job {job.job.name} does not fit beside others"
+                raise mistake(self.policy, self, problem, f"lease {lease.lease_id}, {lease.market}")
         job.leases = leases
         self._grown.discard(job_id)
         self._provider.assign(job_id, leases)

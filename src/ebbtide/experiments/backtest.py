@@ -16,7 +16,7 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.protocol import Policy
+from ebbtide.policies.protocol import Policy, checked_policy
 from ebbtide.utc import Time
 from ebbtide.workloads.job import Job
 
@@ -58,8 +58,9 @@ def backtest(
     Raises:
         InputError: No policy or two of one name, an unknown preset, a start outside the history, or a job that
             can never finish.
+        PolicyError: A policy lacks what every policy has, raised an exception, or asked for what cannot be.
     """
-    names = [policy.name for policy in policies]
+    names = [checked_policy(policy).name for policy in policies]
     if not policies:
         raise InputError("no policy to backtest; give one or more")
     if len(set(names)) < len(names):

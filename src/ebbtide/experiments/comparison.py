@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.errors import InputError
-from ebbtide.execution.engine import PolicyError
+from ebbtide.errors import InputError, PolicyError
 from ebbtide.experiments.backtest import backtest
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.files import write_text

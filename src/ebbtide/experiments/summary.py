@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.execution.outcome import Outcome
+from ebbtide.terminal import PlainConsole
 from ebbtide.utc import HOUR_S
 
 METRICS: dict[str, Callable[[Outcome], float]] = {
@@ -70,7 +70,7 @@ def summary_table(summary: Summary, title: str) -> Table:
 def plain(table: Table) -> str:
     """A table as text without colours, for files and `str`."""
     out = io.StringIO()
-    Console(file=out, width=120, no_color=True, highlight=False).print(table)
+    PlainConsole(file=out, width=120, no_color=True, highlight=False).print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

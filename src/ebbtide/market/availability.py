@@ -101,14 +101,16 @@ class Availability(Mapping[Market, CapacitySeries]):
         frame = load_parquet(path)
         if frame.empty:
             raise InputError("holds no rows", file=path)
-        if {"data", "gap_seconds", "start", "zone", "device"} <= set(frame.columns):
+        _require_names(frame, path)
+        if {"data", "gap_seconds", "start", "cloud", "zone", "device"} <= set(frame.columns):
             return cls(_from_ticks(frame, path))
         for column in ("available", "launched"):
-            if {column, "timestamp", "zone", "instance_type"} <= set(frame.columns):
+            if {column, "timestamp", "cloud", "region", "zone", "instance_type"} <= set(frame.columns):
                 return cls(_from_probes(frame, column, path))
         raise InputError(
-            "is not an availability record: needs timestamp, zone, instance_type and available or launched, "
-            "or start, gap_seconds, zone, device and data",
+            "is not an availability record: needs timestamp, cloud, region, zone, instance_type and available or "
+            "launched, or cloud, start, gap_seconds, zone, device and data; it has "
+            f"{', '.join(map(str, frame.columns[:12]))}",
             file=path,
         )
 
@@ -139,10 +141,14 @@ def drawn_availability(
 
 def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:
     frame = frame.assign(timestamp=parsed_times(frame["timestamp"], path, "timestamp"))
-    bad = frame[column].isna() | (frame[column] < 0)
+    counts = frame[column]
+    if not pd.api.types.is_numeric_dtype(counts.dtype) or pd.api.types.is_complex_dtype(counts.dtype):
+        raise InputError(f"{counts.iloc[0]!s} is not a number of machines", file=path, row=1, field=column)
+    numbers = counts.astype("float64")
+    bad = ~(numbers >= 0) | ~np.isfinite(numbers)
     if bad.any():
         row = int(np.argmax(bad.to_numpy())) + 1
-        raise InputError("is missing or negative", file=path, row=row, field=column)
+        raise InputError("is missing, negative or infinite", file=path, row=row, field=column)
     series = {}
     keys = ["cloud", "region", "zone", "instance_type"]
     for key, rows in frame.groupby(keys, observed=True, sort=False):
@@ -159,8 +165,8 @@ def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Mar
 def _from_ticks(frame: pd.DataFrame, path: str | Path) -> dict[Market, CapacitySeries]:
     starts = parsed_times(frame["start"], path, "start").astype("int64").to_numpy() / 1e6
     series: dict[Market, CapacitySeries] = {}
-    for row, start in zip(frame.to_dict("records"), starts.tolist(), strict=True):
-        nodes, gap_s = np.asarray(row["data"]), float(row["gap_seconds"])
+    for number, (row, start) in enumerate(zip(frame.to_dict("records"), starts.tolist(), strict=True), start=1):
+        nodes, gap_s = _ticks(row["data"], path, number), _gap_s(row["gap_seconds"], path, number)
         times = start + np.arange(len(nodes)) * gap_s
         cloud, zone = str(row["cloud"]), str(row["zone"])
         region = region_of_zone(zone) if cloud == "aws" else zone.rsplit("-", 1)[0]
@@ -172,6 +178,37 @@ def _from_ticks(frame: pd.DataFrame, path: str | Path) -> dict[Market, CapacityS
             market = Market(cloud, region, zone, name, f"{LINUX} ({kind})")
         series[market] = CapacitySeries(times, nodes, float(times[-1]) + gap_s)
     return series
+
+
+def _require_names(frame: pd.DataFrame, path: str | Path) -> None:
+    """Markets are known by name: those columns hold text in every row."""
+    for name in ("cloud", "region", "zone", "instance_type", "device"):
+        if name in frame and frame[name].isna().any():
+            row = int(np.argmax(frame[name].isna().to_numpy())) + 1
+            raise InputError("is blank; every row needs one", file=path, row=row, field=name)
+
+
+def _ticks(value: object, path: str | Path, row: int) -> np.ndarray:
+    """The machines counted at each tick."""
+    try:
+        counts = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        counts = np.empty(0)
+    if counts.ndim != 1 or not len(counts) or not np.isfinite(counts).all() or (counts < 0).any():
+        raise InputError("is not a list of counts, none of them missing or negative", file=path, row=row,
+                         field="data")  # fmt: skip
+    return counts.astype(np.int64)
+
+
+def _gap_s(value: object, path: str | Path, row: int) -> float:
+    """Seconds from tick to tick."""
+    try:
+        gap_s = float(str(value))
+    except ValueError:
+        gap_s = math.nan
+    if not 0 < gap_s < math.inf:
+        raise InputError(f"{value} is not a positive number of seconds", file=path, row=row, field="gap_seconds")
+    return gap_s
 
 
 def _instance_type(cloud: str, device: str, count: int) -> str:

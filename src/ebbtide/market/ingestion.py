@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.input_files import existing_file, reason_of
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX
 from ebbtide.market.price_store import PriceStore, is_price_store
@@ -17,8 +18,15 @@ from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import read_ec2_json
 from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
-from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.market.sources.validation import Cleaning, cleaned, require_known_types, sum_of, unknown_types
+from ebbtide.market.sources.parquet import load_prices
+from ebbtide.market.sources.validation import (
+    Cleaning,
+    cleaned,
+    parsed_times,
+    require_known_types,
+    sum_of,
+    unknown_types,
+)
 
 FORMATS = ("parquet", "price-store", "ec2-json", "kaggle-csv", "azure-csv", "azure-json")
 
@@ -129,10 +137,15 @@ def read_source(
     Raises:
         InputError: The format is not known, or the file is not what it should be.
     """
-    path = Path(path)
+    if file_format is not None and file_format not in FORMATS:
+        raise unknown_name("format", file_format, FORMATS)
+    path = existing_file(path)
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
-        return load_parquet(path)
+        frame = load_prices(path)
+        if timezone is not None and "timestamp" in frame:
+            frame["timestamp"] = parsed_times(frame["timestamp"], path, "timestamp", timezone=timezone)
+        return frame
     if chosen == "price-store":
         return PriceStore(path).history().to_frame()
     if chosen == "ec2-json":
@@ -141,14 +154,12 @@ def read_source(
         return read_kaggle_csv(path, timezone=timezone)
     if chosen == "azure-csv":
         return read_azure_csv(path, region=region, timezone=timezone or "UTC")
-    if chosen == "azure-json":
-        return read_azure_json(path)
-    raise unknown_name("format", chosen, FORMATS)
+    return read_azure_json(path)
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        return [path]
+        return [existing_file(path)]
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     if not files:
         raise InputError("the folder holds no files", file=path)
@@ -163,7 +174,7 @@ def _recognised(path: Path) -> str:
         with path.open("rb") as file:
             head = file.read(4096).decode("utf-8", errors="replace").lstrip("\ufeff \r\n\t")
     except OSError as error:
-        raise InputError(error.strerror or "cannot be read", file=path) from None
+        raise InputError(f"cannot be read: {reason_of(error)}", file=path) from None
     if not head:
         raise InputError("holds nothing", file=path)
     if head.startswith("PAR1"):
@@ -173,7 +184,7 @@ def _recognised(path: Path) -> str:
     if head[0] in "{[":
         return "azure-json" if '"Items"' in head and '"SpotPriceHistory"' not in head else "ec2-json"
     if suffix == ".csv":
-        return "azure-csv" if head.lower().startswith("date,") else "kaggle-csv"
+        return "azure-csv" if head.lower().startswith(("date,", '"date",')) else "kaggle-csv"
     raise InputError(f"is in no format known from its content; name one of {', '.join(FORMATS)}", file=path)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ebbtide.errors import InputError
+from ebbtide.input_files import existing_file
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -144,7 +145,7 @@ def is_price_store(path: str | Path) -> bool:
         InputError: It cannot be read.
     """
     try:
-        with Path(path).open("rb") as file:
+        with existing_file(path).open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise InputError(error.strerror or "cannot be read", file=path) from None

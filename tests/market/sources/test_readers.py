@@ -93,7 +93,7 @@ def test_local_times_need_their_zone_to_be_named(tmp_path: Path) -> None:
         ("datetime,instance_type,os,price\n2017-05-08,a,b,1\n", "has no column 'region'"),
         ("datetime,instance_type,os,region,price,colour\n2017-05-08,a,b,c,1,red\n", "unknown column 'colour'"),
         (KAGGLE, "holds no rows"),
-        ("", "is not such a CSV file"),
+        ("", "holds nothing"),
     ],
 )
 def test_bad_kaggle_csv_is_told(tmp_path: Path, text: str, problem: str) -> None:

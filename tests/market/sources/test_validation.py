@@ -50,8 +50,8 @@ BAD = {
     ),
     "unknown cloud": (table(cloud=["aws", "aws", "aws", "awz"]), "row 4, field instance_type: unknown cloud 'awz'"),
     "blank zone": (table(zone=["us-east-1a", "", "us-east-1a", "us-east-1a"]), "row 2, field zone: .*is blank"),
-    "unknown column": (table(colour="red"), "field colour: has an unknown column 'colour'; the columns are timestamp"),
-    "missing column": (table().drop(columns="zone"), "field zone: has no column 'zone'; the columns are timestamp"),
+    "unknown column": (table(colour="red"), "field colour: has an unknown column 'colour'; needed are timestamp"),
+    "missing column": (table().drop(columns="zone"), "field zone: has no column 'zone'; it has 'timestamp', .*; needed are timestamp"),
     "empty": (table().iloc[:0], "holds no rows"),
 }  # fmt: skip
 

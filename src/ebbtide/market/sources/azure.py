@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from ebbtide.errors import InputError
+from ebbtide.input_files import read_json
+from ebbtide.market.sources.csv_text import read_csv_text
 from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 
@@ -27,14 +28,11 @@ def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str
     """
     path = Path(path)
     region = region or path.stem.replace("_", "-")
-    try:
-        sheet = pd.read_csv(path, dtype="string", skipinitialspace=True)
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise InputError(f"is not a CSV sheet: {error}", file=path) from None
+    sheet = read_csv_text(path)
     if not len(sheet.columns) or sheet.columns[0].strip().lower() != "date":
-        raise InputError("has no first column 'Date'", file=path, field="Date")
+        raise InputError(f"has no first column 'Date'; it has {sheet.columns[0]!r}", file=path, field="Date")
+    if sheet.empty:
+        raise InputError("holds no rows", file=path)
     dates = parsed_times(sheet.iloc[:, 0], path, "Date", timezone=timezone)
     frames = []
     for name in sheet.columns[1:]:
@@ -54,12 +52,13 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
     Raises:
         InputError: The file is not such JSON, or an item lacks a field.
     """
-    try:
-        items = json.loads(Path(path).read_text(encoding="utf-8"))["Items"]
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"is not an answer of the Retail Prices API: {error!r}", file=path) from None
+    answer = read_json(path)
+    items = answer.get("Items") if isinstance(answer, dict) else None
+    if not isinstance(items, list):
+        raise InputError("is not an answer of the Retail Prices API: it has no list named Items", file=path)
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, dict):
+            raise InputError("item is not a record of names and values", file=path, row=number, field="Items")
     spot = [
         (number, item)
         for number, item in enumerate(items, 1)
@@ -69,7 +68,7 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
         raise InputError("holds no Linux spot prices (skuName with 'Spot')", file=path, field="skuName")
     for number, item in spot:
         for name in ("effectiveStartDate", "armRegionName", "armSkuName", "retailPrice"):
-            if item.get(name) in (None, ""):
+            if item.get(name) in (None, "") or isinstance(item[name], (dict, list)):
                 raise InputError(f"item has no {name}", file=path, row=number, field=name)
         if item.get("currencyCode", "USD") != "USD":
             raise InputError(

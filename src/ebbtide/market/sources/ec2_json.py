@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ebbtide.errors import InputError
+from ebbtide.input_files import MAX_JSON_BYTES, json_error, read_text
 from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 _FIELDS = ("Timestamp", "AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")
@@ -22,10 +23,7 @@ def read_ec2_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFr
     Raises:
         InputError: The file is not such JSON, or an entry lacks a field.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
+    text = read_text(path, max_bytes=MAX_JSON_BYTES)
     entries: list[Mapping[str, Any]] = []
     for document in _documents(text, path):
         found = document.get("SpotPriceHistory") if isinstance(document, dict) else document
@@ -45,9 +43,14 @@ def ec2_frame(
     """
     rows = list(entries)
     for number, row in enumerate(rows, 1):
-        missing = [name for name in _FIELDS if not isinstance(row, Mapping) or row.get(name) in (None, "")]
-        if missing:
-            raise InputError(f"entry has no {missing[0]}", file=source, row=number, field=missing[0])
+        if not isinstance(row, Mapping):
+            raise InputError("entry is not a record of names and values", file=source, row=number)
+        for name in _FIELDS:
+            value = row.get(name)
+            if value in (None, ""):
+                raise InputError(f"entry has no {name}", file=source, row=number, field=name)
+            if isinstance(value, (Mapping, list)):
+                raise InputError("is not a single value", file=source, row=number, field=name)
     if not rows:
         raise InputError("holds no prices", file=source)
     table = pd.DataFrame(rows, columns=list(_FIELDS))
@@ -72,12 +75,18 @@ def region_of_zone(zone: str) -> str:
 
 
 def _documents(text: str, path: str | Path) -> list[Any]:
-    decoder, documents, position = json.JSONDecoder(), [], 0
-    while position < len(text) and (rest := text[position:].lstrip()):
-        position = len(text) - len(rest)
+    decoder, documents, position = json.JSONDecoder(), [], _after_blanks(text, 0)
+    while position < len(text):
         try:
             document, position = decoder.raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            raise InputError(f"is not JSON: {error.msg} in line {error.lineno}", file=path) from None
+        except (ValueError, RecursionError) as error:
+            raise json_error(error, path) from None
         documents.append(document)
+        position = _after_blanks(text, position)
     return documents
+
+
+def _after_blanks(text: str, position: int) -> int:
+    """Where the next document begins; without a copy of the rest, for there may be as many as lines."""
+    found = re.compile(r"\s*").match(text, position)
+    return found.end() if found else position

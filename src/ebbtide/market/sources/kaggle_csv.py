@@ -7,14 +7,17 @@ from pathlib import Path
 import pandas as pd
 
 from ebbtide.errors import InputError
+from ebbtide.market.sources.csv_text import read_csv_text
 from ebbtide.market.sources.ec2_json import region_of_zone
-from ebbtide.market.sources.validation import parsed_prices, parsed_times
+from ebbtide.market.sources.validation import parsed_prices, parsed_times, wrong_columns
 
 _COLUMNS = ("datetime", "instance_type", "os", "region", "price")
 
 
 def read_kaggle_csv(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
-    """Read the CSV; what it calls region is the availability zone. The header line may be missing.
+    """Read the CSV; what it calls region is the availability zone.
+
+    The header line may be missing, and then the columns are in the documented order; with it they are in any.
 
     Args:
         path: The file.
@@ -23,24 +26,7 @@ def read_kaggle_csv(path: str | Path, *, timezone: str | None = None) -> pd.Data
     Raises:
         InputError: A column is missing or unknown, or a time or price does not parse.
     """
-    try:
-        head = pd.read_csv(path, nrows=1, header=None, dtype="string")
-        named = str(head.iloc[0, 0]).strip().lower() == _COLUMNS[0]
-        table = pd.read_csv(
-            path, dtype="string", skipinitialspace=True, header=0 if named else None,
-            names=None if named else list(_COLUMNS[: head.shape[1]]),
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise InputError(f"is not such a CSV file: {error}", file=path) from None
-    table.columns = pd.Index([str(name).strip().lower() for name in table.columns])
-    for name in _COLUMNS:
-        if name not in table.columns:
-            raise InputError(f"has no column {name!r}; needs {', '.join(_COLUMNS)}", file=path, field=name)
-    for name in table.columns:
-        if name not in _COLUMNS:
-            raise InputError(f"unknown column {name!r}; needs {', '.join(_COLUMNS)}", file=path, field=name)
+    table = _named(read_csv_text(path, header=False), path)
     if table.empty:
         raise InputError("holds no rows", file=path)
     zone = table["region"].str.strip()
@@ -55,3 +41,27 @@ def read_kaggle_csv(path: str | Path, *, timezone: str | None = None) -> pd.Data
             "price_usd_per_hour": parsed_prices(table["price"], path, "price"),
         }
     )
+
+
+def _named(cells: pd.DataFrame, path: str | Path) -> pd.DataFrame:
+    """The rows below the header, if there is one, with the documented names for columns."""
+    first = [str(cell).strip().lower() for cell in cells.iloc[0].fillna("")]
+    if any(cell in _COLUMNS for cell in first):
+        repeated = next((name for name in first if first.count(name) > 1), None)
+        if repeated is not None:
+            raise InputError("two columns have this name", file=path, field=repeated or "(blank)")
+        if set(first) != set(_COLUMNS):
+            raise wrong_columns(first, _COLUMNS, path)
+        return cells.iloc[1:].set_axis(first, axis="columns").reset_index(drop=True)
+    if not any(character.isdigit() for character in first[0]):
+        # Neither names that are known nor a time: names that are not known.
+        raise InputError(
+            f"its first line is not recognised as a header: {', '.join(first)[:200]}; "
+            f"needed are {', '.join(_COLUMNS)}",
+            file=path,
+        )
+    if len(first) != len(_COLUMNS):
+        raise InputError(
+            f"has no header and {len(first)} columns; needed are {', '.join(_COLUMNS)}", file=path, row=1
+        )
+    return cells.set_axis(list(_COLUMNS), axis="columns")

@@ -22,6 +22,12 @@ from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
 # Exports are cut at this many rows by the consoles and APIs that make them.
 _EXPORT_LIMIT = 1000
 
+# Spot prices began in 2009. Outside of these years a time is a mistake of its unit.
+_FIRST_TIME, _LAST_TIME = pd.Timestamp("1970-01-01", tz="UTC"), pd.Timestamp("2200-01-01", tz="UTC")
+
+# Characters of a value in a message.
+_SHOWN = 60
+
 
 @dataclass(frozen=True)
 class Cleaning:
@@ -129,6 +135,16 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
     Raises:
         InputError: The first time that does not parse, is missing, or has no offset and no `timezone`.
     """
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        problem = "is a number, not a time; write for example 2015-04-01T12:00:00Z"
+        _require(pd.Series(False, index=values.index), file, field, values, problem)
+    parsed = _parsed_times(values, file, field, timezone)
+    within = (parsed >= _FIRST_TIME) & (parsed < _LAST_TIME)
+    _require(within, file, field, values, "is not in the years 1970 to 2199")
+    return parsed
+
+
+def _parsed_times(values: pd.Series, file: str | Path, field: str, timezone: str | None) -> pd.Series:
     if isinstance(values.dtype, pd.DatetimeTZDtype):
         _require(values.notna(), file, field, values, "is not a time")
         aware: pd.Series = values.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
@@ -148,7 +164,8 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
     if timezone is None:
         at = int(np.argmax(naive.to_numpy()))
         raise InputError(
-            f"{values.iloc[at]!s} has no time zone; write it with an offset or Z, or name its time zone",
+            f"{values.iloc[at]!s} has no time zone; write it with an offset or Z, or name its time zone "
+            "(`ebbtide ingest --timezone UTC`)",
             file=file, row=at + 1, field=field)  # fmt: skip
     result = parsed.copy().astype("datetime64[us, UTC]") if not naive.all() else None
     try:
@@ -185,7 +202,9 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
     Raises:
         InputError: The first price that is missing, not a number, infinite or negative.
     """
-    if pd.api.types.is_numeric_dtype(values.dtype):
+    if pd.api.types.is_bool_dtype(values.dtype):
+        _require(pd.Series(False, index=values.index), file, field, values, "is not a price in USD per hour")
+    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_complex_dtype(values.dtype):
         numbers = values.astype("float64")
     else:
         text = values.astype("string").str.strip().str.replace(r"[$,]", "", regex=True)
@@ -201,22 +220,41 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
     missing = [name for name in PRICE_COLUMNS if name not in frame.columns]
     unknown = [str(name) for name in frame.columns if name not in PRICE_COLUMNS]
     if missing or unknown:
-        problem = f"has no column {missing[0]!r}" if missing else f"has an unknown column {unknown[0]!r}"
-        field_name = missing[0] if missing else unknown[0]
-        raise InputError(f"{problem}; the columns are {', '.join(PRICE_COLUMNS)}", file=file, field=field_name)
+        raise wrong_columns(frame.columns, PRICE_COLUMNS, file)
     if frame.empty:
         raise InputError("holds no rows", file=file)
     frame = frame.loc[:, list(PRICE_COLUMNS)].reset_index(drop=True)
     for name in MARKET_FIELDS:
-        text = frame[name] if isinstance(frame[name].dtype, pd.CategoricalDtype) else frame[name].astype("string")
-        blank = (
-            text.isna() if isinstance(text.dtype, pd.CategoricalDtype) else text.isna() | (text.str.strip() == "")
-        )
+        if isinstance(frame[name].dtype, pd.CategoricalDtype):
+            text = frame[name]
+            # As many as there are names, not rows.
+            blank = text.isna() | text.isin([each for each in text.cat.categories if not str(each).strip()])
+        else:
+            text = frame[name].astype("string")
+            blank = text.isna() | (text.str.strip() == "")
         _require(~blank, file, name, frame[name], "is blank; every row needs one")
         frame[name] = text.astype("category")
     frame["timestamp"] = parsed_times(frame["timestamp"], file, "timestamp")
     frame["price_usd_per_hour"] = parsed_prices(frame["price_usd_per_hour"], file, "price_usd_per_hour")
     return frame
+
+
+def wrong_columns(found: Iterable[object], needed: Sequence[str], file: str | Path) -> InputError:
+    """An error for columns that are not those needed: what is missing, and what is there instead."""
+    names = [str(name) for name in found]
+    missing = [name for name in needed if name not in names]
+    unknown = [name for name in names if name not in needed]
+    if missing:
+        problem = f"has no column {_listed(missing)}; it has {_listed(names)}"
+    else:
+        problem = f"has an unknown column {_listed(unknown)}"
+    return InputError(f"{problem}; needed are {', '.join(needed)}", file=file, field=(missing or unknown)[0])
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    """Names for a message, as few as fit in it."""
+    shown = [repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...") for name in names[:most]]
+    return ", ".join([*shown, *(["..."] if len(names) > most else [])]) or "none"
 
 
 def unknown_types(frame: pd.DataFrame, catalogue: Catalogue) -> list[tuple[str, str]]:
@@ -245,4 +283,9 @@ def _require(good: pd.Series, file: str | Path, field: str, values: pd.Series, p
     """Raise for the first row that is not good."""
     if not good.all():
         at = int(np.argmin(good.to_numpy(dtype=bool)))
-        raise InputError(f"{values.iloc[at]!s} {problem}", file=file, row=at + 1, field=field)
+        try:
+            value = str(values.iloc[at])
+        except (NotImplementedError, ValueError, OverflowError):
+            value = "it"  # a time that Python has no words for
+        shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+        raise InputError(f"{shown} {problem}", file=file, row=at + 1, field=field)

@@ -1,0 +1,101 @@
+"""How the command ends when something is wrong: one line on standard error and an exit code, never a traceback.
+
+| code | meaning |
+|---|---|
+| 2 | bad input: a wrong option, file, field or policy; a path that is not there or not allowed |
+| 69 | a cloud or service does not answer, or refused |
+| 70 | a defect of ours |
+| 71 | out of memory |
+| 74 | reading or writing failed: disk full, a journal that cannot be written |
+| 130 | interrupted |
+
+`EBBTIDE_DEBUG=1` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from ebbtide.errors import InputError, PolicyError
+from ebbtide.execution.cloud import CloudError
+from ebbtide.terminal import visible
+
+BAD_INPUT = 2
+UNAVAILABLE = 69
+DEFECT = 70
+OUT_OF_MEMORY = 71
+INPUT_OUTPUT = 74
+INTERRUPTED = 130
+
+DEBUG = "EBBTIDE_DEBUG"
+
+# Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_ClickException: type[Exception] = _UsageError.__mro__[1]
+
+# Of paths that users named: to be mended by naming another.
+_WRONG_PATH = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG,
+     errno.ELOOP, errno.EROFS, errno.ENOTEMPTY, errno.EINVAL, errno.ENODEV, errno.ENXIO}
+)  # fmt: skip
+
+
+def end_with(error: BaseException) -> NoReturn:
+    """End the process as its last exception asks for."""
+    if isinstance(error, BrokenPipeError):
+        # Whoever read our output, such as `head`, has seen enough.
+        sys.stderr.close()
+        sys.exit(0)
+    code, line = ending_of(error)
+    if os.environ.get(DEBUG):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.write(f"{line}\n")
+    sys.exit(code)
+
+
+def ending_of(error: BaseException) -> tuple[int, str]:
+    """The exit code and the line that go with an exception."""
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):
+        return INTERRUPTED, "interrupted"
+    code, problem = _told(error)
+    return code, f"ebbtide: {visible(' '.join(problem.split()))}"
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, (InputError, PolicyError)):
+        return BAD_INPUT, str(error)
+    if isinstance(error, _UsageError):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "ebbtide"
+        return BAD_INPUT, f"{error.format_message()} (see `{command} --help`)"  # type: ignore[attr-defined]
+    if isinstance(error, _ClickException):
+        return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
+    if isinstance(error, (CloudError, ConnectionError, TimeoutError, *_service_errors())):
+        return UNAVAILABLE, str(error) or type(error).__name__
+    if isinstance(error, sqlite3.Error):
+        return INPUT_OUTPUT, f"a database cannot be used: {error}"
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY, "out of memory; use fewer prices, policies or starts, or a larger machine"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        code = BAD_INPUT if error.errno in _WRONG_PATH and where else INPUT_OUTPUT
+        return code, f"{where}{(error.strerror or type(error).__name__).lower()}"
+    kind = type(error).__name__
+    return DEFECT, f"internal error: {kind}: {_short(str(error))}; {DEBUG}=1 shows where; please report it"
+
+
+def _service_errors() -> tuple[type[Exception], ...]:
+    """Errors of AWS's client, if this process has loaded it at all."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return (botocore.BotoCoreError, botocore.ClientError) if botocore else ()
+
+
+def _short(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -1,0 +1,38 @@
+"""CSV files as tables of text: nothing is guessed about a cell before its column is known."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+
+from ebbtide.errors import InputError
+from ebbtide.input_files import read_text
+
+# Three months of a region are about 100 MiB.
+_MAX_BYTES = 2 << 30
+
+
+def read_csv_text(path: str | Path, *, header: bool = True) -> pd.DataFrame:
+    """The cells of a CSV file as text, blank ones missing.
+
+    Args:
+        path: The file.
+        header: Whether its first line names the columns; else they are numbered from 0.
+
+    Raises:
+        InputError: The file cannot be read (`input_files.read_text`), holds nothing, or has a row with more cells
+            than its first.
+    """
+    text = read_text(path, max_bytes=_MAX_BYTES)
+    if not text.strip():
+        raise InputError("holds nothing", file=path)
+    try:
+        # No column is an index, or a row with a cell too many would move all others by one.
+        table = pd.read_csv(
+            io.StringIO(text), dtype="string", skipinitialspace=True, header=0 if header else None, index_col=False
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+        raise InputError(f"is not a CSV file: {error}", file=path) from None
+    return table

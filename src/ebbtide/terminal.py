@@ -1,0 +1,42 @@
+"""Text that users name, on a terminal: shown as it is written, never obeyed.
+
+A market, a setting or a file may be named `[/red]`, `:boom:` or an escape sequence. Rich would read the first as
+markup, the second as an emoji, and the terminal would obey the third.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+# Control characters but tab and line feed, and those that change the direction of what follows.
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text with characters that a terminal would obey spelt out, such as `\\x1b`."""
+    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+
+
+class PlainConsole(Console):
+    """A console that shows text as it is: no markup, no emoji codes, no control characters."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Text for the cells of a table, measured as it will be shown."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of anything, for text that came as a `Text` of its own."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _HIDDEN.search(segment.text):
+                yield Segment(visible(segment.text), segment.style)
+            else:
+                yield segment
