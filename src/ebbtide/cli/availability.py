@@ -14,7 +14,7 @@ from ebbtide.market.spell_models import SpellModels
 from ebbtide.market.spells import DOWN, UP, SpellModel
 from ebbtide.utc import HOUR_S
 
-availability_app = typer.Typer(no_args_is_help=True, help="How long spot machines can be had, and cannot.")
+availability_app = typer.Typer(no_args_is_help=True, help="How long spot machines are available, and are not.")
 
 
 @availability_app.callback()
@@ -30,7 +30,7 @@ def fit_command(
     out: Annotated[Path, typer.Option(help="Write the models there.")],
     pooled: Annotated[bool, typer.Option("--pooled", help="Only the one model of all zones together.")] = False,
 ) -> None:
-    """Fit models of how long machines can be had and cannot, by the age of the spell and the time of day.
+    """Fit models of how long machines are available and are not, by the age of the spell and the time of day.
 
     `plan` and `run` take the file with --spells.
 
@@ -43,7 +43,7 @@ def fit_command(
         found = SpellModels(found.otherwise)
     found.write(out)
     table = Table(title="spells", box=SIMPLE_HEAD)
-    for heading in ("market", "to be had", "mean up h", "mean down h", "up after 6 h: left h"):
+    for heading in ("market", "available", "mean up h", "mean down h", "up after 6 h: left h"):
         table.add_column(heading, justify="left" if heading == "market" else "right")
     for name, model in [*sorted(found.by_market.items()), ("any other", found.otherwise)]:
         table.add_row(name, *_told(model))

@@ -56,22 +56,27 @@ def end_with(error: BaseException) -> NoReturn:
     code, line = ending_of(error)
     if os.environ.get(DEBUG):
         sys.stderr.write("".join(traceback.format_exception(error)))
-    sys.stderr.write(f"{line}\n")
+    if line:
+        sys.stderr.write(f"{line}\n")
     sys.exit(code)
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:
-    """The exit code and the line that go with an exception."""
+    """The exit code and the text that go with an exception: a line for each problem, and none for a mere help."""
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     code, problem = _told(error)
-    return code, f"ebbtide: {visible(' '.join(problem.split()))}"
+    first, *others = [visible(" ".join(line.split())) for line in problem.splitlines()] or [""]
+    return code, "\n".join([f"ebbtide: {first}" if first else "", *(f"  {line}" for line in others)])
 
 
 def _told(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (InputError, PolicyError)):
         return BAD_INPUT, str(error)
     if isinstance(error, _UsageError):
+        if not str(error):
+            # Nothing was asked for, and the help is printed.
+            return BAD_INPUT, ""
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ebbtide"
         return BAD_INPUT, f"{error.format_message()} (see `{command} --help`)"  # type: ignore[attr-defined]

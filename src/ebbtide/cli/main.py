@@ -5,53 +5,38 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from ebbtide.cli.availability import availability_app
-from ebbtide.cli.backtesting import backtest_command
-from ebbtide.cli.comparing import compare_command
-from ebbtide.cli.cookbook import cookbook_app
-from ebbtide.cli.curves import curves_app
+import ebbtide
+from ebbtide.cli.commands import VerbGroup
 from ebbtide.cli.ending import end_with
-from ebbtide.cli.planning import plan_command
-from ebbtide.cli.portfolio import portfolio_command
-from ebbtide.cli.prices import describe_command, ingest_command
-from ebbtide.cli.reporting import report_command
-from ebbtide.cli.reproducing import reproduce_app
-from ebbtide.cli.revocation import revocation_app
-from ebbtide.cli.running import resume_command, run_command
-from ebbtide.cli.runs import down_command, logs_command, status_command, stop_command
-from ebbtide.cli.watching import recommend_command, watch_command
 
 app = typer.Typer(
     name="ebbtide",
+    cls=VerbGroup,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     help="Train models on cloud spot machines: ingest prices, backtest policies, report what each would cost.",
-    epilog="Start with: ebbtide backtest examples/one-day.yaml --generate 60",
+    epilog="Start with: ebbtide demo",
 )
-app.command("ingest")(ingest_command)
-app.command("describe")(describe_command)
-app.command("watch")(watch_command)
-app.command("recommend")(recommend_command)
-app.command("plan")(plan_command)
-app.command("run")(run_command)
-app.command("status")(status_command)
-app.command("logs")(logs_command)
-app.command("stop")(stop_command)
-app.command("resume")(resume_command)
-app.command("down")(down_command)
-app.command("portfolio")(portfolio_command)
-app.command("backtest")(backtest_command)
-app.command("compare")(compare_command)
-app.command("report")(report_command)
-app.add_typer(availability_app, name="availability")
-app.add_typer(revocation_app, name="revocation")
-app.add_typer(curves_app, name="curves")
-app.add_typer(cookbook_app, name="cookbook")
-app.add_typer(reproduce_app, name="reproduce")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ebbtide {ebbtide.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -94,7 +94,7 @@ def describe_command(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Tell what a price history holds: each market's level, spread, moves and holes.
+    """Tell what a price history holds: each market's level, spread, moves and gaps.
 
     Prices are USD per hour, means and medians weighted by the time for which prices held; "ratio" is the mean
     over on-demand, "above" the share of time above it, "gap" the longest time without a row. "?" stands where

@@ -11,7 +11,7 @@ in the same terms, and the tests hold the generator to what it finds there).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +76,7 @@ def generate_prices(
     days: float = 60.0,
     seed: int = 0,
     profile: MarketProfile | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
     """Generate a price history.
 
@@ -85,6 +86,7 @@ def generate_prices(
         days: How long it is.
         seed: The same seed gives the same prices; each market's depend on its name and the seed alone.
         profile: What the markets are like.
+        on_progress: Called after each market with how many are done, and of how many.
 
     Raises:
         InputError: `days` is not positive, or a market's on-demand price is not known.
@@ -94,13 +96,20 @@ def generate_prices(
     start_s = to_epoch_s(start)
     end_s = start_s + days * DAY_S
     profile = profile or MarketProfile()
+    chosen = tuple(markets) if markets is not None else demo_markets()
     series = {}
-    for market in markets if markets is not None else demo_markets():
-        list_price = default_catalogue().on_demand_usd_per_hour(market, start_s)
-        if list_price is None:
-            raise InputError(f"on-demand price of {market} is not known, so no price can be generated from it")
-        series[market] = _generate(market, list_price, start_s, end_s, seed, profile)
+    for market in chosen:
+        series[market] = _generate(market, _list_price(market, start_s), start_s, end_s, seed, profile)
+        if on_progress:
+            on_progress(len(series), len(chosen))
     return PriceHistory(series, start_s=start_s, end_s=end_s)
+
+
+def _list_price(market: Market, time_s: float) -> float:
+    found = default_catalogue().on_demand_usd_per_hour(market, time_s)
+    if found is None:
+        raise InputError(f"on-demand price of {market} is not known, so no price can be generated from it")
+    return found
 
 
 def _generate(

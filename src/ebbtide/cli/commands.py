@@ -1,0 +1,144 @@
+"""The verbs of `ebbtide`, each imported only when it is called: completion and --version answer at once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
+from typing import Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
+
+from ebbtide.cli.completing import complete_billing, complete_policies, complete_policy, complete_runs
+
+# What the shell offers, by option, or by argument, of whatever verb.
+_COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
+    "--policies": complete_policies,
+    "--policy": complete_policy,
+    "--billing": complete_billing,
+    "run": complete_runs,
+}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command, or a group of them.
+
+    Attributes:
+        name: As it is typed.
+        module: Of `ebbtide.cli`.
+        attribute: Of the module: a function, or a `typer.Typer` for a group.
+    """
+
+    name: str
+    module: str
+    attribute: str
+
+    def about(self) -> str:
+        """The first paragraph of its own help, read from the source so that nothing is imported for a list."""
+        spec = find_spec(f"ebbtide.cli.{self.module}")
+        source = spec.loader.get_source(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
+        for part in ast.parse(source or "").body:
+            if isinstance(part, ast.FunctionDef) and part.name == self.attribute:
+                return " ".join((ast.get_docstring(part) or "").split("\n\n")[0].split())
+            if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
+                names = [target.id for target in part.targets if isinstance(target, ast.Name)]
+                told = [word.value for word in part.value.keywords if word.arg == "help"]
+                if self.attribute in names and told and isinstance(told[0], ast.Constant):
+                    return str(told[0].value)
+        return ""
+
+    def load(self) -> Any:
+        """Import it and make its command."""
+        module = import_module(f"ebbtide.cli.{self.module}")
+        found: Callable[..., Any] | typer.Typer = getattr(module, self.attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(self.name)(found)
+            found = alone
+        for registered in found.registered_commands:
+            if registered.callback:
+                _with_completions(registered.callback)
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+
+def _with_completions(function: Callable[..., Any]) -> None:
+    """Have the shell offer what fits each parameter, unless the parameter says so itself."""
+    # Annotations that are text would be read again, and what was added to them lost.
+    function.__annotations__ = get_type_hints(function, include_extras=True)
+    for name, hint in function.__annotations__.items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, OptionInfo | ArgumentInfo) and info.autocompletion is None:
+                # Inside `Annotated` the first name given to an option stands where its default does otherwise.
+                own = name if isinstance(info, ArgumentInfo) else f"--{name}"
+                written = (info.default, *(info.param_decls or ()), own)
+                known = (_COMPLETIONS[one] for one in written if isinstance(one, str) and one in _COMPLETIONS)
+                info.autocompletion = next(known, None)
+
+
+VERBS = (
+    Verb("demo", "demo", "demo_command"),
+    Verb("generate", "generating", "generate_command"),
+    Verb("ingest", "prices", "ingest_command"),
+    Verb("describe", "prices", "describe_command"),
+    Verb("watch", "watching", "watch_command"),
+    Verb("recommend", "watching", "recommend_command"),
+    Verb("plan", "planning", "plan_command"),
+    Verb("run", "running", "run_command"),
+    Verb("status", "runs", "status_command"),
+    Verb("logs", "runs", "logs_command"),
+    Verb("stop", "runs", "stop_command"),
+    Verb("resume", "running", "resume_command"),
+    Verb("down", "runs", "down_command"),
+    Verb("portfolio", "portfolio", "portfolio_command"),
+    Verb("backtest", "backtesting", "backtest_command"),
+    Verb("compare", "comparing", "compare_command"),
+    Verb("report", "reporting", "report_command"),
+    Verb("availability", "availability", "availability_app"),
+    Verb("revocation", "revocation", "revocation_app"),
+    Verb("curves", "curves", "curves_app"),
+    Verb("cookbook", "cookbook", "cookbook_app"),
+    Verb("reproduce", "reproducing", "reproduce_app"),
+)
+
+
+class _Unloaded(TyperCommand):
+    """Stands for a verb until it is called or listed."""
+
+
+class VerbGroup(TyperGroup):
+    """The group of all verbs: listing them needs no import, calling one imports that one."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._unloaded = {verb.name: verb for verb in VERBS}
+        self.commands = {name: _Unloaded(name) for name in self._unloaded} | dict(self.commands)
+        self._listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if not isinstance(found, _Unloaded):
+            return found
+        verb = self._unloaded[cmd_name]
+        return TyperCommand(cmd_name, help=verb.about()) if self._listing else verb.load()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self._listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._listing = False

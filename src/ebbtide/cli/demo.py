@@ -1,0 +1,69 @@
+"""`ebbtide demo`: the first command, which needs nothing and leaves what the next commands can use."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.generating import refuse_other, write_new
+from ebbtide.cli.options import terminal
+from ebbtide.cli.progress import progress
+from ebbtide.errors import InputError
+from ebbtide.experiments.backtest import backtest
+from ebbtide.files import write_text
+from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.registry import policies
+from ebbtide.report.html import write_report
+from ebbtide.workloads.job import Job
+
+# Those that answer at once; `ebbtide compare` has more.
+_POLICIES = "on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
+_STARTS = 20
+_DAYS = 30.0
+
+
+def demo_command(
+    into: Annotated[Path, typer.Option("--into", "-o", help="The folder to write to.")] = Path("."),
+    seed: Annotated[int, typer.Option(min=0, help="Of the prices and the starts.")] = 0,
+) -> None:
+    """See what Ebbtide does, in under 20 s: made-up prices, a job, a comparison of policies as a page.
+
+    Writes prices.parquet, job.yaml and report.html, and overwrites no other file of these names.
+
+        ebbtide demo
+    """
+    prices_file, job_file, report_file = (into / name for name in ("prices.parquet", "job.yaml", "report.html"))
+    example = files("ebbtide.workloads").joinpath("data/one-day.yaml").read_text(encoding="utf-8")
+    for path in (prices_file, job_file, report_file):
+        refuse_other(path)
+    ours = _is(job_file, example) and prices_file.exists()
+    if not ours:
+        for path in (job_file, report_file):
+            if path.exists() and not _is(path, example):
+                raise InputError("is there already, with other content; try: ebbtide demo --into demo", file=path)
+    chosen = policies(_POLICIES)
+    with progress("generating prices", len(demo_markets())) as state:
+        write_new(generate_prices(days=_DAYS, seed=seed, on_progress=state.of), prices_file)
+        history = PriceHistory.read(prices_file)
+        write_text(job_file, example)
+        job = Job.read(job_file)
+        state.step("replaying", _STARTS * len(chosen))
+        result = backtest(chosen, job, history, starts=_STARTS, seed=seed, on_progress=state.done)
+        state.step("writing the report")
+        write_report(result.record(), report_file)
+    terminal().print(result.table())
+    typer.echo(f"wrote {prices_file} (made up), {job_file} and {report_file}")
+    job_name, prices_name = (shlex.quote(str(path)) for path in (job_file, prices_file))
+    typer.echo(f"look at {report_file} in a browser; next:")
+    typer.echo(f"  ebbtide describe {prices_name}")
+    typer.echo(f"  ebbtide compare {job_name} --prices {prices_name}")
+    typer.echo("  ebbtide run -- python train.py     # your own training, on spot machines")
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()

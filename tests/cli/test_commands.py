@@ -1,0 +1,89 @@
+"""The verbs: listed without an import, each with the first line of its own help; completion; the version."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ebbtide
+from ebbtide.cli.commands import VERBS, Verb
+from ebbtide.cli.main import main
+
+SLOW = ("pandas", "numpy", "scipy", "torch", "mlflow", "ebbtide.market", "ebbtide.execution")
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return int(end.value.code or 0)
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """What bash is offered for the last word of a line."""
+    environment = os.environ | {
+        "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_EBBTIDE_COMPLETE": "complete_bash",
+    }  # fmt: skip
+    code = "from ebbtide.cli.main import main; import sys; sys.argv = ['ebbtide']; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_verb_is_told_in_the_list_as_it_tells_itself(verb: Verb) -> None:
+    first = " ".join(verb.load().help.split("\n\n")[0].split())
+    assert first == " ".join(verb.about().split())
+    assert first
+
+
+def test_the_list_and_the_version_import_nothing_slow() -> None:
+    for words in (["--help"], ["--version"], ["plann"]):
+        code = (
+            f"import sys; from ebbtide.cli.main import main\ntry: main({words})\nexcept SystemExit: pass\n"
+            f"print([name for name in {SLOW} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--version") == 0
+    assert capsys.readouterr().out == f"ebbtide {ebbtide.__version__}\n"
+
+
+def test_the_help_names_the_first_command_and_a_misspelt_verb_the_right_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ended("--help") == 0
+    assert "Start with: ebbtide demo" in capsys.readouterr().out
+    assert ended("plann") == 2
+    assert "Did you mean 'plan'?" in capsys.readouterr().err
+    assert ended() == 2
+    told = capsys.readouterr()
+    assert "Start with: ebbtide demo" in told.out
+    assert told.err == ""
+
+
+def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "tune-1").mkdir(parents=True)
+    (tmp_path / "runs" / "tune-1" / "run.json").write_text("{}")
+    (tmp_path / "runs" / "no-run").mkdir()
+    assert completed("ebbtide de", tmp_path) == ["demo", "describe"]
+    assert completed("ebbtide status ", tmp_path) == ["tune-1"]
+    assert completed("ebbtide backtest --policies on-demand,rea", tmp_path) == ["on-demand,reactive"]
+    assert completed("ebbtide cookbook apply --billing ec2", tmp_path) == ["ec2-hourly", "ec2-second"]
+    (tmp_path / "runs" / "tune-1" / "run.json").unlink()
+    assert completed("ebbtide stop ", tmp_path / "runs") == []
+
+
+def test_a_shell_gets_its_script() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from ebbtide.cli.main import main; main(['--show-completion', 'bash'])"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "_EBBTIDE_COMPLETE" in done.stdout or "COMPLETE=complete_bash" in done.stdout

@@ -1,0 +1,98 @@
+"""First commands: prices and a demonstration out of nothing, and never over anybody's file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.test_commands import ended
+
+import ebbtide as eb
+from ebbtide.errors import InputError
+from ebbtide.market.smooth_generator import FLOOR_RATIO, generate_smooth_prices
+
+
+@pytest.mark.parametrize("kind", ["auction", "gpu"])
+def test_the_next_command_takes_what_generate_makes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended("generate", "--into", "my prices.parquet", "--days", "3", "--kind", kind) == 0
+    assert "next: ebbtide describe 'my prices.parquet'" in capsys.readouterr().out
+    assert ended("describe", "my prices.parquet") == 0
+    assert "us-east-1a" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_bytes_and_no_other_file_is_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
+    for path in (one, two, one):
+        assert ended("generate", "--into", str(path), "--days", "2") == 0
+    assert one.read_bytes() == two.read_bytes()
+    assert ended("generate", "--into", str(one), "--days", "2", "--seed", "1") == 2
+    assert "is there already, with other content" in capsys.readouterr().err
+    assert one.read_bytes() == two.read_bytes()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert ended("generate", "--into", str(tmp_path / "notes.txt")) == 2
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert ended("generate", "--into", str(tmp_path)) == 2
+    assert ended("generate", "--days", "0") == 2
+    assert ended("generate", "--kind", "spiky") == 2
+
+
+def test_gpu_prices_move_little_and_stay_below_the_list_price() -> None:
+    prices = generate_smooth_prices(days=60, seed=3)
+    assert prices.equals(generate_smooth_prices(days=60, seed=3))
+    still = 0
+    for market, series in prices.items():
+        listed = eb.default_catalogue().on_demand_usd_per_hour(market, prices.start_s)
+        assert listed is not None
+        ratio = series.prices / listed
+        assert ratio.min() >= FLOOR_RATIO - 1e-4
+        assert ratio.max() < 1.0
+        assert (np.diff(series.times_s) > 0).all()
+        assert not len(ratio) > 1 or np.abs(np.diff(np.log(ratio))).max() < 0.1
+        assert len(ratio) <= 60 * 4 + 1
+        still += len(ratio) == 1
+    assert 0 < still < len(prices)
+    with pytest.raises(InputError, match="must be positive"):
+        generate_smooth_prices(days=float("nan"))
+
+
+def test_the_demo_leaves_what_its_next_commands_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ended("demo") == 0
+    told = capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "prices.parquet", "report.html"]
+    assert "one-day" in (tmp_path / "report.html").read_text()
+    for policy in ("on-demand", "reactive"):
+        assert policy in told
+    offered = re.findall(r"^  ebbtide (describe .*|compare .*)$", told, re.MULTILINE)
+    assert len(offered) == 2
+    assert ended(*offered[0].split()) == 0
+    assert ended(*offered[1].split(), "--policies", "on-demand,reactive", "--starts", "2") == 0
+    before = (tmp_path / "prices.parquet").read_bytes()
+    assert ended("demo") == 0
+    assert (tmp_path / "prices.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["prices.parquet", "job.yaml", "report.html"])
+def test_the_demo_overwrites_nobodys_file(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("mine")
+    assert ended("demo", "--into", str(tmp_path)) == 2
+    assert "is there already, with other content" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_the_job_of_the_demo_is_the_example() -> None:
+    """One file: the example is a link to what the package carries."""
+    example = Path(__file__).parents[2] / "examples" / "one-day.yaml"
+    packaged = Path(eb.__file__).parent / "workloads" / "data" / "one-day.yaml"
+    assert example.resolve() == packaged.resolve()
