@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import (
@@ -22,10 +23,17 @@ from ebbtide.cli.options import (
     terminal,
     windowed,
 )
+from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
+from ebbtide.cli.replay_progress import replay_progress
 from ebbtide.experiments.comparison import Comparison, compare, shown
+from ebbtide.experiments.replays import usable_cpus
 from ebbtide.market.billing import billing_preset
-from ebbtide.policies.registry import POLICIES, policies
+from ebbtide.policies.deadlines.policy import Deadline
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.registry import USUAL, policies
+from ebbtide.policies.spottune import SpotTune
 from ebbtide.report.html import write_report
+from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 
 
@@ -35,9 +43,7 @@ def compare_command(
     generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    names: Annotated[
-        str, typer.Option("--policies", help="Which, with commas between; else all.")
-    ] = ",".join(POLICIES),
+    names: PoliciesOption = None,
     deadline: Annotated[
         float | None, typer.Option(min=0.0, metavar="HOURS", help="Later than so long after its start is a miss.")
     ] = None,
@@ -46,20 +52,26 @@ def compare_command(
     billing: BillingOption = "ec2-second",
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the rows there.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a report there, this table its first page.")] = None,
+    workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Compare all policies on one job: cost, risk, time, revocations, refunds, misses, and the least possible.
+    """Compare policies on one job: cost, spread, time, revocations, refunds, misses, and the least possible.
+
+    Without --policies a few that answer quickly are compared, with --deadline also one that keeps to it;
+    `--policies all` has every one, and a policy of your own is named by its file or module.
 
         ebbtide compare examples/one-day.yaml --generate 60 --report compare.html
+        ebbtide compare examples/one-day.yaml --generate 60 --policies all
     """
     catalogue = catalogue_with(instance_types)
     work = Job.read(job, catalogue)
     history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
-    errors = Console(stderr=True)
-    with errors.status("replaying") as status:
+    usual = USUAL if deadline is None else (*USUAL, "deadline")
+    chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
+    with replay_progress(starts * len(chosen)) as on_progress:
         found = compare(
-            policies(names), work, history, billing=billing_preset(billing), starts=starts, seed=seed,
-            deadline_h=deadline, catalogue=catalogue, on_policy=lambda name: status.update(f"replaying {name}"),
+            chosen, work, history, billing=billing_preset(billing), starts=starts, seed=seed, deadline_h=deadline,
+            catalogue=catalogue, workers=workers or usable_cpus(), on_progress=on_progress,
         )  # fmt: skip
     terminal().print(_table(work, found))
     for note in found.notes:
@@ -71,6 +83,13 @@ def compare_command(
     for path in (json_path, report):
         if path:
             typer.echo(f"wrote {path}")
+
+
+def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
+    """A policy that can keep a deadline knows that by which it is judged."""
+    if deadline_h is not None and isinstance(policy, Deadline | SpotTune) and math.isinf(policy.deadline_s):
+        return replace(policy, deadline_s=deadline_h * HOUR_S)
+    return policy
 
 
 def _table(job: Job, found: Comparison) -> Table:

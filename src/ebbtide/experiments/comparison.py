@@ -12,7 +12,8 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.execution.engine import PolicyError
-from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.backtest import check_policies, prepared
+from ebbtide.experiments.replays import replay_all
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.files import write_text
 from ebbtide.market.billing import Billing, Refund
@@ -89,7 +90,8 @@ def compare(
     seed: int = 0,
     deadline_h: float | None = None,
     catalogue: Catalogue | None = None,
-    on_policy: Callable[[str], None] | None = None,
+    workers: int = 1,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
     """Replay every policy that can serve the job.
 
@@ -102,25 +104,29 @@ def compare(
         seed: Of the starts and of all chance.
         deadline_h: From each start on; None: the end of the record.
         catalogue: Instance types and list prices.
-        on_policy: Called with each policy's name, before it is replayed.
+        workers: Processes that share the replays, this one among them; the rows are the same however many.
+        on_progress: Called with the number of replays done so far.
 
     Raises:
-        InputError: No policy can serve the job.
+        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
+            less than one worker.
     """
+    check_policies(policies)
     known = catalogue or default_catalogue()
-    results, refused = [], dict(ELSEWHERE)
-    for policy in policies:
-        if on_policy:
-            on_policy(policy.name)
-        try:
-            results.append(
-                backtest([policy], job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
-            )
-        except (InputError, PolicyError) as error:
-            refused[policy.name] = str(error)
-    if not results:
-        raise InputError(f"no policy can serve job {job.name}: {next(iter(refused.values()))}")
-    result = BacktestResult.joined(results)
+    scenario, start_times = prepared(job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
+    replays = replay_all(
+        scenario,
+        policies,
+        start_times,
+        workers=workers,
+        on_progress=on_progress,
+        tolerates=(InputError, PolicyError),
+    )
+    refused = ELSEWHERE | {name: str(error) for name, error in replays.errors.items()}
+    if not replays.outcomes:
+        raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
+    able = tuple(policy for policy in policies if policy.name in replays.outcomes)
+    result = BacktestResult(able, scenario, start_times, replays.outcomes)
     floors = _floors(job, prices, result, deadline_h, known)
     dear = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, dear, deadline_h) for name in result.outcomes]

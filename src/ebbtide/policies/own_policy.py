@@ -31,6 +31,8 @@ _PARTS = {
 # Where an error was raised says little if it is a library's code: whose call of it was wrong does.
 _LIBRARIES = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
+_loaded: list[Path] = []
+
 
 def is_own(text: str) -> bool:
     """Whether a policy's name means a place in the user's own code."""
@@ -88,7 +90,13 @@ def load_file(path: str | Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    _loaded.append(file)
     return module
+
+
+def loaded_files() -> tuple[Path, ...]:
+    """The files that `load_file` has imported."""
+    return tuple(_loaded)
 
 
 def _imported(name: str) -> ModuleType:
