@@ -37,7 +37,7 @@ def backtest_command(
     start: FromOption = None,
     end: ToOption = None,
     names: PoliciesOption = None,
-    starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 100,
+    starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
     billing: BillingOption = "ec2-second",
     availability: Annotated[
