@@ -16,17 +16,16 @@ from ebbtide.cli.options import (
     ToOption,
     catalogue_with,
     prices_from,
-    terminal,
     windowed,
 )
 from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
-from ebbtide.cli.replay_progress import replay_progress
+from ebbtide.cli.replay_progress import replay_progress, table_console
 from ebbtide.experiments.backtest import backtest
 from ebbtide.experiments.replays import usable_cpus
+from ebbtide.experiments.report import write_report
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import USUAL, policies
-from ebbtide.report.html import write_report
 from ebbtide.workloads.job import Job
 
 
@@ -87,7 +86,7 @@ def backtest_command(
             write_report(tables, report)
     if json_path:
         result.write_json(json_path)
-    terminal().print(result.table())
+    table_console().print(result.table())
     for path in (json_path, report, record):
         if path:
             typer.echo(f"wrote {path}")

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from ebbtide.cli.options import (
     BillingOption,
@@ -20,19 +18,17 @@ from ebbtide.cli.options import (
     ToOption,
     catalogue_with,
     prices_from,
-    terminal,
     windowed,
 )
 from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
-from ebbtide.cli.replay_progress import replay_progress
-from ebbtide.experiments.comparison import Comparison, compare, shown
+from ebbtide.cli.replay_progress import replay_progress, table_console
+from ebbtide.experiments.comparison import compare
 from ebbtide.experiments.replays import usable_cpus
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.deadlines.policy import Deadline
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import USUAL, policies
 from ebbtide.policies.spottune import SpotTune
-from ebbtide.report.html import write_report
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 
@@ -73,13 +69,13 @@ def compare_command(
             chosen, work, history, billing=billing_preset(billing), starts=starts, seed=seed, deadline_h=deadline,
             catalogue=catalogue, workers=workers or usable_cpus(), on_progress=on_progress,
         )  # fmt: skip
-    terminal().print(_table(work, found))
+    table_console().print(found.table())
     for note in found.notes:
         typer.echo(note)
     if json_path:
         found.write_json(json_path)
     if report:
-        write_report(found.result.record(), report, comparison=shown(found.rows), notes=found.notes)
+        found.report(report)
     for path in (json_path, report):
         if path:
             typer.echo(f"wrote {path}")
@@ -90,23 +86,3 @@ def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
     if deadline_h is not None and isinstance(policy, Deadline | SpotTune) and math.isinf(policy.deadline_s):
         return replace(policy, deadline_s=deadline_h * HOUR_S)
     return policy
-
-
-def _table(job: Job, found: Comparison) -> Table:
-    rows = shown(found.rows)
-    table = Table(title=f"{job.name}: {len(found.result.starts_s)} starts", box=SIMPLE_HEAD)
-    for heading in rows[0]:
-        if heading != "why not":
-            named = heading == "policy"
-            table.add_column(heading, justify="left" if named else "right", no_wrap=named)
-    for row in rows:
-        cells = [text for heading, text in row.items() if heading != "why not"]
-        if row["why not"]:
-            # The reason takes the place of figures that there are not.
-            table.add_row(row["policy"], *[""] * (len(cells) - 1))
-            continue
-        table.add_row(*cells)
-    refused = [f"{row['policy']}: {row['why not']}" for row in rows if row["why not"]]
-    table.caption = "\n".join(refused) or None
-    table.caption_justify = "left"
-    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 # In a file of output, a line no more often than this.
 _LINE_EVERY_S = 10.0
+
+
+# Into a file or a pipe, where nobody set a width.
+_WIDTH = 120
+
+
+def table_console() -> Console:
+    """Standard output, as wide as the terminal is."""
+    console = Console()
+    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=_WIDTH)
 
 
 @contextmanager
