@@ -20,7 +20,6 @@ LAYERS = [
     "agent",
     "execution",
     "experiments",
-    "report",
     "cli",
 ]
 

@@ -12,7 +12,7 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.protocol import Policy
-from ebbtide.policies.registry import policies
+from ebbtide.policies.registry import POLICIES, USUAL, policies
 
 C3B = eb.Market("aws", "us-east-1", "us-east-1b", "c3.xlarge")
 
@@ -90,6 +90,11 @@ def test_a_job_gets_as_many_machines_as_it_wants(policy: Policy) -> None:
 def test_policies_are_found_by_name() -> None:
     assert [policy.name for policy in policies("reactive, on-demand")] == ["reactive", "on-demand"]
     assert all(isinstance(policy, Policy) for policy in policies(["cheapest-spot"]))
-    for bad in ("reactiv", "", "reactive,reactive"):
-        with pytest.raises(InputError, match="known: .*cheapest-spot"):
+    for bad in ("reactiv", ""):
+        with pytest.raises(InputError, match="known: .*cheapest-spot.*FILE.py:NAME"):
             policies(bad)
+    for twice in ("reactive,reactive", "all,reactive"):
+        with pytest.raises(InputError, match="two policies are named 'reactive'"):
+            policies(twice)
+    assert [policy.name for policy in policies("all")] == list(POLICIES)
+    assert set(USUAL) < set(POLICIES)

@@ -7,6 +7,7 @@ import pytest
 from tests.markets import C3, START_S, history, series
 
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.revocation.first_passages import first_passages, held_since
 from ebbtide.revocation.passage import CELL_S, CELLS, ForeseenPassages, SimilarMoments, highest_rises
 
 
@@ -40,6 +41,30 @@ def test_highest_rises_are_those_counted_one_by_one() -> None:
         for cell in range(CELLS):
             _, values = prices.between(begin_s, begin_s + (cell + 1) * CELL_S)
             assert rose[row, cell] == pytest.approx(values.max() / prices.at(begin_s) - 1.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_first_passages_are_those_of_the_highest_rises(seed: int) -> None:
+    prices = wobbling(seed)
+    random = np.random.default_rng(seed)
+    begins = np.ceil(prices.times_s[0] / CELL_S) * CELL_S + CELL_S * np.arange(300)
+    held, since_s = held_since(prices.times_s, prices.prices, begins)
+    assert held.tolist() == [prices.at(begin_s) for begin_s in begins.tolist()]
+    changed_s = [max(t for t, p, q in zip(prices.times_s[1:], prices.prices[1:], prices.prices, strict=False)
+                     if t <= begin_s and p != q) if begin_s >= prices.times_s[1] else prices.times_s[0]
+                 for begin_s in begins.tolist()]  # fmt: skip
+    assert since_s[20:].tolist() == changed_s[20:]
+    weights = random.uniform(0.1, 1.0, len(begins))
+    counted = first_passages(prices.times_s, prices.prices, begins, held, weights, RISES, CELL_S, CELLS)
+    rose = highest_rises(prices.times_s, prices.prices, begins)
+    by_cell = np.array([[weights[rose[:, cell] > rise].sum() for cell in range(CELLS)] for rise in RISES])
+    np.testing.assert_allclose(np.cumsum(counted, axis=1), by_cell, atol=1e-9)
+
+
+def test_rises_may_come_in_any_order() -> None:
+    view = At(wobbling(3), START_S + 150_000.0)
+    forth, back = (SimilarMoments().chances(view, C3, rises) for rises in (RISES, RISES[::-1].copy()))
+    np.testing.assert_array_equal(forth, back[::-1])
 
 
 def test_chances_sum_to_one_and_fall_with_the_max_price() -> None:

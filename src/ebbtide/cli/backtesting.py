@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ebbtide.cli.options import (
     BillingOption,
@@ -18,14 +16,17 @@ from ebbtide.cli.options import (
     ToOption,
     catalogue_with,
     prices_from,
-    terminal,
+    table_console,
     windowed,
 )
+from ebbtide.cli.progress import progress
+from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
+from ebbtide.cores import usable_cores
 from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.report import write_report
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
-from ebbtide.policies.registry import POLICIES, policies
-from ebbtide.report.html import write_report
+from ebbtide.policies.registry import USUAL, policies
 from ebbtide.workloads.job import Job
 
 
@@ -35,10 +36,8 @@ def backtest_command(
     generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    names: Annotated[
-        str, typer.Option("--policies", help=f"Which, with commas between: {', '.join(POLICIES)}.")
-    ] = ",".join(POLICIES),
-    starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 100,
+    names: PoliciesOption = None,
+    starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
     billing: BillingOption = "ec2-second",
     availability: Annotated[
@@ -49,26 +48,25 @@ def backtest_command(
     record: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write tables there, for `ebbtide report`.")
     ] = None,
+    workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Replay policies on a price history and compare what each would have cost.
 
     Every policy runs the job from the same start times, drawn so that runs can end inside the history. The
-    same seed gives the same bytes.
+    same seed gives the same bytes. Without --policies a few that answer quickly are compared; `--policies all` has
+    every one, and a policy of your own is named by its file or module.
 
-        ebbtide backtest examples/one-day.yaml --prices prices.parquet --policies on-demand,reactive
         ebbtide backtest examples/one-day.yaml --generate 60 --report report.html
+        ebbtide backtest examples/one-day.yaml --generate 60 --policies on-demand,my_policy.py:Mine
     """
     catalogue = catalogue_with(instance_types)
-    chosen = policies(names)
+    chosen = policies(USUAL if names is None else names)
     rule = billing_preset(billing)
     work = Job.read(job, catalogue)
     history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
     capacity = Availability.read(availability) if availability else None
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    errors = Console(stderr=True)
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("replaying", total=max(starts, 0) * len(chosen))
+    with progress("replaying", max(starts, 0) * len(chosen)) as told:
         result = backtest(
             chosen,
             work,
@@ -78,7 +76,8 @@ def backtest_command(
             seed=seed,
             availability=capacity,
             catalogue=catalogue,
-            on_progress=lambda done: progress.update(task, completed=done),
+            workers=workers or usable_cores(),
+            on_progress=told.done,
         )
     if record or report:
         tables = result.record()
@@ -88,7 +87,7 @@ def backtest_command(
             write_report(tables, report)
     if json_path:
         result.write_json(json_path)
-    terminal().print(result.table())
+    table_console().print(result.table())
     for path in (json_path, report, record):
         if path:
             typer.echo(f"wrote {path}")

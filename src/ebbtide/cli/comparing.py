@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from ebbtide.cli.options import (
     BillingOption,
@@ -19,13 +18,19 @@ from ebbtide.cli.options import (
     ToOption,
     catalogue_with,
     prices_from,
-    terminal,
+    table_console,
     windowed,
 )
-from ebbtide.experiments.comparison import Comparison, compare, shown
+from ebbtide.cli.progress import progress
+from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
+from ebbtide.cores import usable_cores
+from ebbtide.experiments.comparison import compare
 from ebbtide.market.billing import billing_preset
-from ebbtide.policies.registry import POLICIES, policies
-from ebbtide.report.html import write_report
+from ebbtide.policies.deadlines.policy import Deadline
+from ebbtide.policies.protocol import Policy
+from ebbtide.policies.registry import USUAL, policies
+from ebbtide.policies.spottune import SpotTune
+from ebbtide.utc import HOUR_S
 from ebbtide.workloads.job import Job
 
 
@@ -35,9 +40,7 @@ def compare_command(
     generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    names: Annotated[
-        str, typer.Option("--policies", help="Which, with commas between; else all.")
-    ] = ",".join(POLICIES),
+    names: PoliciesOption = None,
     deadline: Annotated[
         float | None, typer.Option(min=0.0, metavar="HOURS", help="Later than so long after its start is a miss.")
     ] = None,
@@ -46,48 +49,41 @@ def compare_command(
     billing: BillingOption = "ec2-second",
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the rows there.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a report there, this table its first page.")] = None,
+    workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Compare all policies on one job: cost, risk, time, revocations, refunds, misses, and the least possible.
+    """Compare policies on one job: cost, spread, time, revocations, refunds, misses, and the least possible.
+
+    Without --policies a few that answer quickly are compared, with --deadline also one that keeps to it;
+    `--policies all` has every one, and a policy of your own is named by its file or module.
 
         ebbtide compare examples/one-day.yaml --generate 60 --report compare.html
+        ebbtide compare examples/one-day.yaml --generate 60 --policies all
     """
     catalogue = catalogue_with(instance_types)
     work = Job.read(job, catalogue)
     history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
-    errors = Console(stderr=True)
-    with errors.status("replaying") as status:
+    usual = USUAL if deadline is None else (*USUAL, "deadline")
+    chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
+    with progress("replaying", starts * len(chosen)) as told:
         found = compare(
-            policies(names), work, history, billing=billing_preset(billing), starts=starts, seed=seed,
-            deadline_h=deadline, catalogue=catalogue, on_policy=lambda name: status.update(f"replaying {name}"),
+            chosen, work, history, billing=billing_preset(billing), starts=starts, seed=seed, deadline_h=deadline,
+            catalogue=catalogue, workers=workers or usable_cores(), on_progress=told.done,
         )  # fmt: skip
-    terminal().print(_table(work, found))
+    table_console().print(found.table())
     for note in found.notes:
         typer.echo(note)
     if json_path:
         found.write_json(json_path)
     if report:
-        write_report(found.result.record(), report, comparison=shown(found.rows), notes=found.notes)
+        found.report(report)
     for path in (json_path, report):
         if path:
             typer.echo(f"wrote {path}")
 
 
-def _table(job: Job, found: Comparison) -> Table:
-    rows = shown(found.rows)
-    table = Table(title=f"{job.name}: {len(found.result.starts_s)} starts", box=SIMPLE_HEAD)
-    for heading in rows[0]:
-        if heading != "why not":
-            named = heading == "policy"
-            table.add_column(heading, justify="left" if named else "right", no_wrap=named)
-    for row in rows:
-        cells = [text for heading, text in row.items() if heading != "why not"]
-        if row["why not"]:
-            # The reason takes the place of figures that there are not.
-            table.add_row(row["policy"], *[""] * (len(cells) - 1))
-            continue
-        table.add_row(*cells)
-    refused = [f"{row['policy']}: {row['why not']}" for row in rows if row["why not"]]
-    table.caption = "\n".join(refused) or None
-    table.caption_justify = "left"
-    return table
+def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
+    """A policy that can keep a deadline knows that by which it is judged."""
+    if deadline_h is not None and isinstance(policy, Deadline | SpotTune) and math.isinf(policy.deadline_s):
+        return replace(policy, deadline_s=deadline_h * HOUR_S)
+    return policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,13 @@ def terminal() -> Console:
     """Standard output, wide enough for our tables even where nobody set a width; names are shown as written."""
     console = PlainConsole()
     return console if console.width >= TABLE_WIDTH else PlainConsole(width=TABLE_WIDTH)
+
+
+def table_console() -> Console:
+    """Standard output for tables that fit themselves to its width; into a file or a pipe, wide enough for any."""
+    console = PlainConsole()
+    fits = console.is_terminal or os.environ.get("COLUMNS")
+    return console if fits else PlainConsole(width=TABLE_WIDTH)
 
 
 PricesOption = Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")]

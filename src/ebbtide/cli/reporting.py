@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import table_console
 from ebbtide.experiments.record import Record
+from ebbtide.experiments.report import write_report
 from ebbtide.experiments.summary import summary_table
-from ebbtide.report.html import write_report
 
 
 def report_command(
@@ -23,5 +23,5 @@ def report_command(
 ) -> None:
     """Write the report of a backtest: one HTML page with tables and plots, readable without a network."""
     tables = Record.read(record)
-    terminal().print(summary_table(tables.summary(), tables.title))
+    table_console().print(summary_table(tables.summary(), tables.title))
     typer.echo(f"wrote {write_report(tables, out)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ebbtide.errors import InputError
-from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.start_delay import MeasuredStartDelay, StartDelay
+from ebbtide.experiments.replays import replay_all
 from ebbtide.experiments.result import BacktestResult
 from ebbtide.experiments.scenario import Scenario
 from ebbtide.experiments.starts import check_can_finish, draw_starts, given_starts
@@ -34,6 +34,7 @@ def backtest(
     catalogue: Catalogue | None = None,
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
+    workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> BacktestResult:
     """Replay every policy from the same starts.
@@ -50,21 +51,44 @@ def backtest(
         catalogue: Instance types and list prices.
         curves: Of each job, what its metric will be as it trains, for policies that look at it.
         egress: What data cost that leave a region.
+        workers: Processes that share the replays, this one among them; the outcomes are the same however many.
         on_progress: Called with the number of replays done so far.
 
     Returns:
         The outcomes; print it for the table, `plot()` it for the picture.
 
     Raises:
-        InputError: No policy or two of one name, an unknown preset, a start outside the history, or a job that
-            can never finish.
+        InputError: No policy or two of one name, an unknown preset, a start outside the history, a job that can
+            never finish, or less than one worker.
         PolicyError: A policy lacks what every policy has, raised an exception, or asked for what cannot be.
     """
-    names = [checked_policy(policy).name for policy in policies]
-    if not policies:
-        raise InputError("no policy to backtest; give one or more")
-    if len(set(names)) < len(names):
-        raise InputError(f"two policies are named {next(name for name in names if names.count(name) > 1)!r}")
+    check_policies(policies)
+    scenario, start_times = prepared(
+        job, prices, billing=billing, starts=starts, seed=seed, availability=availability, delay=delay,
+        catalogue=catalogue, curves=curves, egress=egress,
+    )  # fmt: skip
+    found = replay_all(scenario, policies, start_times, workers=workers, on_progress=on_progress)
+    return BacktestResult(tuple(policies), scenario, start_times, found.outcomes)
+
+
+def prepared(
+    job: Job | Sequence[Job],
+    prices: PriceHistory,
+    *,
+    billing: str | Billing = "ec2-second",
+    starts: int | Sequence[Time] = 100,
+    seed: int = 0,
+    availability: Availability | None = None,
+    delay: StartDelay | MeasuredStartDelay | None = None,
+    catalogue: Catalogue | None = None,
+    curves: Sequence[Curve | None] = (),
+    egress: EgressPrices | None = None,
+) -> tuple[Scenario, tuple[float, ...]]:
+    """What is replayed, and from when, of arguments as `backtest` has them.
+
+    Raises:
+        InputError: An unknown preset, a start outside the history, or a job that can never finish.
+    """
     jobs = (job,) if isinstance(job, Job) else tuple(job)
     if not jobs:
         raise InputError("no job to run; give one or more")
@@ -86,14 +110,13 @@ def backtest(
         start_times = draw_starts(longest, prices, starts, seed, scenario.catalogue)
     else:
         start_times = given_starts(prices, starts)
-    outcomes: dict[str, tuple[Outcome, ...]] = {}
-    done = 0
-    for policy in policies:
-        runs = []
-        for start_s in start_times:
-            runs.append(scenario.run(policy, start_s))
-            done += 1
-            if on_progress:
-                on_progress(done)
-        outcomes[policy.name] = tuple(runs)
-    return BacktestResult(tuple(policies), scenario, start_times, outcomes)
+    return scenario, start_times
+
+
+def check_policies(policies: Sequence[Policy]) -> None:
+    """Raise `InputError` for no policy at all, or two of one name."""
+    names = [checked_policy(policy).name for policy in policies]
+    if not policies:
+        raise InputError("no policy to backtest; give one or more")
+    if len(set(names)) < len(names):
+        raise InputError(f"two policies are named {next(name for name in names if names.count(name) > 1)!r}")

@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.errors import InputError, PolicyError
-from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.backtest import check_policies, prepared
+from ebbtide.experiments.policy_table import PolicyTable, Spread
+from ebbtide.experiments.replays import replay_all
+from ebbtide.experiments.report import write_report
 from ebbtide.experiments.result import BacktestResult
+from ebbtide.experiments.summary import SPREAD_NOTE, sample_std
 from ebbtide.files import write_text
 from ebbtide.market.billing import Billing, Refund
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -23,7 +27,9 @@ from ebbtide.workloads.job import Job
 
 FLOOR = "all prices known"
 
-# What is no policy for a job, and where it is to be had.
+_HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
+
+# What is no policy for a job, and where it is found.
 ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline: `ebbtide cookbook solve`"}
 
 
@@ -34,7 +40,7 @@ class Row:
     Attributes:
         policy: Its name.
         cost_usd: Mean over the starts that it finished from; NaN: none.
-        cost_std_usd: And its deviation: the risk.
+        cost_std_usd: And the standard deviation of the sample: the risk.
         cost_p95_usd: What one start in twenty costs more than.
         over_floor: Times the floor of the same starts.
         saved: Against on-demand, on the starts that both finished from.
@@ -72,6 +78,37 @@ class Comparison:
     result: BacktestResult
     notes: Sequence[str]
 
+    def table(self) -> PolicyTable:
+        """The rows as a table for the terminal; below it who could not serve, and why."""
+        able = [row for row in self.rows if not row.why_not]
+        job = ", ".join(job.name for job in self.result.scenario.jobs)
+        return PolicyTable(
+            f"{job}: {len(self.result.starts_s)} starts, billing {self.result.scenario.billing.name}",
+            [heading for heading in shown(able)[0] if heading not in ("policy", "why not")],
+            [(row.policy, _cells(row)) for row in able],
+            [SPREAD_NOTE, *(f"{row.policy}: {row.why_not}" for row in self.rows if row.why_not)],
+        )
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(row.policy for row in self.rows)}>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one HTML page that needs no network, this table first. Atomic.
+
+        Args:
+            path: The file; folders above it are made.
+
+        Returns:
+            The file.
+        """
+        return write_report(self.result.record(), path, comparison=shown(self.rows), notes=self.notes)
+
     def write_json(self, path: str | Path) -> None:
         """Write the rows, atomically: the same bytes for the same inputs."""
         rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
@@ -88,7 +125,8 @@ def compare(
     seed: int = 0,
     deadline_h: float | None = None,
     catalogue: Catalogue | None = None,
-    on_policy: Callable[[str], None] | None = None,
+    workers: int = 1,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
     """Replay every policy that can serve the job.
 
@@ -101,29 +139,33 @@ def compare(
         seed: Of the starts and of all chance.
         deadline_h: From each start on; None: the end of the record.
         catalogue: Instance types and list prices.
-        on_policy: Called with each policy's name, before it is replayed.
+        workers: Processes that share the replays, this one among them; the rows are the same however many.
+        on_progress: Called with the number of replays done so far.
 
     Raises:
-        InputError: No policy can serve the job.
+        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
+            less than one worker.
     """
+    check_policies(policies)
     known = catalogue or default_catalogue()
-    results, refused = [], dict(ELSEWHERE)
-    for policy in policies:
-        if on_policy:
-            on_policy(policy.name)
-        try:
-            results.append(
-                backtest([policy], job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
-            )
-        except (InputError, PolicyError) as error:
-            refused[policy.name] = str(error)
-    if not results:
-        raise InputError(f"no policy can serve job {job.name}: {next(iter(refused.values()))}")
-    result = BacktestResult.joined(results)
+    scenario, start_times = prepared(job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
+    replays = replay_all(
+        scenario,
+        policies,
+        start_times,
+        workers=workers,
+        on_progress=on_progress,
+        tolerates=(InputError, PolicyError),
+    )
+    refused = ELSEWHERE | {name: str(error) for name, error in replays.errors.items()}
+    if not replays.outcomes:
+        raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
+    able = tuple(policy for policy in policies if policy.name in replays.outcomes)
+    result = BacktestResult(able, scenario, start_times, replays.outcomes)
     floors = _floors(job, prices, result, deadline_h, known)
     dear = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, dear, deadline_h) for name in result.outcomes]
-    rows.append(Row(FLOOR, float(floors.mean()), float(floors.std()), float(np.quantile(floors, 0.95)), 1.0))
+    rows.append(Row(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0))
     rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
     rows += [Row(name, why_not=why) for name, why in refused.items()]
     notes = [
@@ -193,7 +235,7 @@ def _row(
     return Row(
         name,
         float(costs[done].mean()),
-        float(costs[done].std()),
+        sample_std(costs[done]),
         float(np.quantile(costs[done], 0.95)),
         float(costs[done].mean() / floors[done].mean()),
         float(1.0 - costs[both].mean() / dear[both].mean()) if dear is not None and both.any() else math.nan,
@@ -208,27 +250,25 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def shown(rows: Sequence[Row]) -> list[Mapping[str, str]]:
-    """Rows as text, for tables: the terminal's and the report's."""
-    found: list[Mapping[str, str]] = []
-    for row in rows:
-        misses = "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses)
-        found.append(
-            {
-                "policy": row.policy,
-                "cost USD": _told(row.cost_usd, ".3f"),
-                "risk (std)": _told(row.cost_std_usd, ".3f"),
-                "p95": _told(row.cost_p95_usd, ".3f"),
-                "x floor": _told(row.over_floor, ".2f"),
-                "saved": _told(row.saved, ".0%"),
-                "time h": _told(row.makespan_h, ".1f"),
-                "revocations": _told(row.revocations, ".2f"),
-                "refund USD": _told(row.refund_usd, ".3f"),
-                "misses": misses,
-                "why not": row.why_not,
-            }
-        )
-    return found
+def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
+    """Rows as they are told, for tables: the terminal's and the report's."""
+    return [
+        {"policy": row.policy} | dict(zip(_HEADINGS, _cells(row), strict=True)) | {"why not": row.why_not}
+        for row in rows
+    ]
+
+
+def _cells(row: Row) -> list[str | Spread]:
+    return [
+        Spread(row.cost_usd, row.cost_std_usd, 3),
+        _told(row.cost_p95_usd, ".3f"),
+        _told(row.over_floor, ".2f"),
+        _told(row.saved, ".0%"),
+        _told(row.makespan_h, ".1f"),
+        _told(row.revocations, ".2f"),
+        _told(row.refund_usd, ".3f"),
+        "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses),
+    ]
 
 
 def _told(value: float, form: str) -> str:

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ebbtide.experiments.policy_marks import Mark, policy_marks
 from ebbtide.experiments.record import Record
 from ebbtide.market.prices import PriceHistory
 from ebbtide.utc import HOUR_S
 
-# Okabe and Ito's colours, told apart by colour-blind readers.
+# Okabe and Ito's colours, told apart by colour-blind readers: for figures of few lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 
 # More points than this a line are thinned: no screen shows them.
 _MAX_POINTS = 3000
 
+# Heights on the screen.
+_PANEL_PX, _LINE_PX, _BETWEEN_PX, _LEGEND_LINE_PX = 340, 26, 80, 20
 
-def policy_colours(record: Record) -> dict[str, str]:
-    """A colour for each policy, the same in every figure of the record."""
-    names = list(dict.fromkeys(record.outcomes["policy"].astype(str)))
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+
+def record_marks(record: Record) -> dict[str, Mark]:
+    """A mark for each policy, the same in every figure and table of the record."""
+    return policy_marks(record.outcomes["policy"].astype(str).tolist())
 
 
 def record_figure(record: Record) -> go.Figure:
     """Three panels: prices with the leases of one start, costs of all starts, progress of that start."""
+    # Every policy has a line of its own in the panel of costs.
+    heights = (_PANEL_PX, max(_LINE_PX * len(record_marks(record)), 3 * _LINE_PX) + _LINE_PX, _PANEL_PX)
+    total = sum(heights) + 2 * _BETWEEN_PX
     figure = make_subplots(
         rows=3,
         cols=1,
-        row_heights=[0.45, 0.25, 0.3],
-        vertical_spacing=0.1,
+        row_heights=list(heights),
+        vertical_spacing=_BETWEEN_PX / total,
         subplot_titles=(
             f"Prices, and the leases on them, from {record.about['start_shown']}",
             f"Cost of all {record.about['starts']} starts",
             "Progress",
         ),
     )
-    for trace in [*_price_lines(record), *_lease_bars(record)]:
+    for trace in [*_price_lines(record), *_lease_lines(record)]:
         figure.add_trace(trace, row=1, col=1)
     for trace in _cost_boxes(record):
         figure.add_trace(trace, row=2, col=1)
@@ -47,9 +54,16 @@ def record_figure(record: Record) -> go.Figure:
         figure.add_trace(trace, row=3, col=1)
     figure.update_yaxes(title="USD per hour", type="log", row=1, col=1)
     figure.update_xaxes(title="USD", rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(type="category", autorange="reversed", dtick=1, automargin=True, row=2, col=1)
     figure.update_yaxes(title="steps done", rangemode="tozero", row=3, col=1)
     figure.update_xaxes(title="hours since the start", row=3, col=1)
-    figure.update_layout(height=1000, template="plotly_white", margin={"t": 40, "b": 40})
+    # The legend below: beside the panels it would take their width.
+    figure.update_layout(
+        height=total + _LEGEND_LINE_PX * (3 + len(record_marks(record)) // 3) + 80,
+        template="plotly_white",
+        margin={"t": 40, "b": 40, "r": 20},
+        legend={"orientation": "h", "y": -60 / total, "yanchor": "top", "groupclick": "togglegroup"},
+    )
     return figure
 
 
@@ -71,49 +85,71 @@ def _price_lines(record: Record) -> Iterator[go.Scatter]:
         )
 
 
-def _lease_bars(record: Record) -> Iterator[go.Scatter]:
-    """Each lease as a thick line at what it paid; a cross where it was revoked."""
+def _lease_lines(record: Record) -> Iterator[go.Scatter]:
+    """A policy's leases as a thick line at what it paid, broken between them; a cross where one was revoked."""
     charges = record.ledger[record.ledger["entry"] == "charge"]
-    for name, colour in policy_colours(record).items():
-        leases = record.leases[record.leases["policy"] == name]
-        for number, lease in enumerate(leases.to_dict("records")):
-            own = charges[(charges["policy"] == name) & (charges["lease_id"] == lease["lease_id"])]
-            begins = own["start"].clip(upper=lease["ended"])
-            prices = own["price_usd_per_hour"].tolist()
+    for name, mark in record_marks(record).items():
+        leases = record.leases[record.leases["policy"] == name].to_dict("records")
+        by_lease = dict(list(charges[charges["policy"] == name].groupby("lease_id")))
+        moments: list[Any] = []
+        prices: list[float | None] = []
+        texts: list[str] = []
+        taken: list[tuple[Any, float, str]] = []
+        for lease in leases:
+            own = by_lease.get(lease["lease_id"])
+            if own is None:
+                continue
+            paid = own["price_usd_per_hour"].tolist()
             way = "on demand" if lease["on_demand"] else f"max price {lease['max_price_usd_per_hour']:.4g}"
-            yield go.Scatter(
-                x=[*begins, lease["ended"]],
-                y=[*prices, *prices[-1:]],
-                name=name,
-                legendgroup=name,
-                showlegend=number == 0,
-                mode="lines",
-                line={"shape": "hv", "width": 4, "color": colour},
-                hovertext=f"{name}: {lease['market']}, {way}, {lease['ending']}, {lease['usd']:.4f} USD",
-                opacity=0.7,
-            )
+            text = f"{name}: {lease['market']}, {way}, {lease['ending']}, {lease['usd']:.4f} USD"
+            moments += [*own["start"].clip(upper=lease["ended"]), lease["ended"], lease["ended"]]
+            prices += [*paid, *paid[-1:], None]
+            texts += [text] * (len(paid) + 2)
             if lease["ending"] == "revoked":
-                yield go.Scatter(
-                    x=[lease["ended"]],
-                    y=prices[-1:],
-                    mode="markers",
-                    legendgroup=name,
-                    showlegend=False,
-                    marker={"symbol": "x", "size": 9, "color": colour},
-                    hovertext=f"{name}: revoked in {lease['market']}",
-                )
+                taken.append((lease["ended"], paid[-1], f"{name}: revoked in {lease['market']}"))
+        yield go.Scatter(
+            x=moments,
+            y=prices,
+            name=name,
+            legendgroup=name,
+            mode="lines",
+            line={"shape": "hv", "width": 4, "color": mark.colour, "dash": mark.dash},
+            hovertext=texts,
+            opacity=0.7,
+        )
+        if taken:
+            times, last, revoked = zip(*taken, strict=True)
+            yield go.Scatter(
+                x=times,
+                y=last,
+                mode="markers",
+                legendgroup=name,
+                showlegend=False,
+                marker={"symbol": "x", "size": 9, "color": mark.colour},
+                hovertext=revoked,
+            )
 
 
 def _cost_boxes(record: Record) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
-    for name, colour in policy_colours(record).items():
+    for name, mark in record_marks(record).items():
         costs = finished.loc[finished["policy"] == name, "cost_usd"]
-        yield go.Box(x=costs, name=name, marker_color=colour, showlegend=False, orientation="h")
+        # Of a policy that never finished the label is drawn all the same.
+        at = [name] * max(len(costs), 1)
+        yield go.Box(
+            x=costs if len(costs) else [None],
+            y=at,
+            name=name,
+            legendgroup=name,
+            marker_color=mark.colour,
+            showlegend=False,
+            orientation="h",
+        )
 
 
 def _progress_lines(record: Record) -> Iterator[go.Scatter]:
     start = pd.Timestamp(record.about["start_shown"])
-    for name, colour in policy_colours(record).items():
+    for name, mark in record_marks(record).items():
         moments = record.timeline[record.timeline["policy"] == name]
         hours = (moments["time"] - start).dt.total_seconds() / HOUR_S
         yield go.Scatter(
@@ -122,7 +158,7 @@ def _progress_lines(record: Record) -> Iterator[go.Scatter]:
             name=name,
             legendgroup=name,
             showlegend=False,
-            line={"color": colour, "width": 2},
+            line={"color": mark.colour, "width": 2, "dash": mark.dash},
         )
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from rich.table import Table
 
 from ebbtide.errors import unknown_name
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.figures import record_figure
+from ebbtide.experiments.policy_table import PolicyTable
 from ebbtide.experiments.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.experiments.report import write_report
 from ebbtide.experiments.scenario import Scenario
-from ebbtide.experiments.summary import Summary, plain, summarise, summary_table
+from ebbtide.experiments.summary import Summary, summarise, summary_table
 from ebbtide.files import write_text
 from ebbtide.policies.protocol import Policy
 from ebbtide.utc import iso
@@ -73,14 +74,20 @@ class BacktestResult:
         """Write `to_json` to a file, atomically."""
         write_text(path, self.to_json())
 
-    def table(self) -> Table:
-        """The summary as a table for the terminal."""
+    def table(self) -> PolicyTable:
+        """The summary as a table for the terminal, the cheapest policy first."""
         jobs = ", ".join(job.name for job in self.scenario.jobs)
         title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
         return summary_table(self.summary(), title)
 
     def __str__(self) -> str:
-        return plain(self.table())
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        return f"<BacktestResult of {', '.join(self.outcomes)}: {len(self.starts_s)} starts>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
 
     def replay(self, policy: str, index: int | None = None) -> Outcome:
         """Run one of the runs again, with its timeline recorded.
@@ -107,7 +114,11 @@ class BacktestResult:
         return int(np.argmin(distance))
 
     def record(self, index: int | None = None) -> Record:
-        """The backtest as tables, with one start in detail.
+        """The backtest as tables: what every report is made of, in memory.
+
+        Outcomes of all starts, and of one start its leases, timeline, ledger and prices, as pandas frames.
+        `record().write(FOLDER)` keeps them, and `ebbtide report FOLDER` makes a page of them; `report` makes the
+        page at once.
 
         Args:
             index: Its place in `starts_s`; by default `typical`.
@@ -122,6 +133,18 @@ class BacktestResult:
             by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
             rented_prices(shown, self.scenario.prices),
         )
+
+    def report(self, path: str | Path, index: int | None = None) -> Path:
+        """Write the report: one HTML page with tables and plots that needs no network. Atomic.
+
+        Args:
+            path: The file; folders above it are made.
+            index: The place in `starts_s` of the start shown in detail; by default `typical`.
+
+        Returns:
+            The file.
+        """
+        return write_report(self.record(index), path)
 
     def plot(self, path: str | Path | None = None, index: int | None = None) -> go.Figure:
         """Prices with leases drawn on them, cost by policy, and progress over time, of one start.

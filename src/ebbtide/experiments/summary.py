@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from ebbtide.execution.outcome import Outcome
-from ebbtide.terminal import PlainConsole
+from ebbtide.experiments.policy_table import PolicyTable, Spread
 from ebbtide.utc import HOUR_S
 
 METRICS: dict[str, Callable[[Outcome], float]] = {
@@ -23,6 +21,8 @@ METRICS: dict[str, Callable[[Outcome], float]] = {
     "checkpoints": lambda outcome: float(outcome.checkpoints),
     "steps_lost": lambda outcome: outcome.steps_lost,
 }
+
+SPREAD_NOTE = "mean ± standard deviation of the sample, over the runs that finished"
 
 Summary = dict[str, dict[str, Any]]
 
@@ -45,40 +45,52 @@ def summarise(outcomes: pd.DataFrame) -> Summary:
     }
 
 
-def summary_table(summary: Summary, title: str) -> Table:
-    """The summary as a table for the terminal."""
-    caption = "mean ± standard deviation over the runs that finished"
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD)
-    table.add_column("policy", no_wrap=True)
-    for heading in ("cost USD", "cost p95", "makespan h", "revocations", "refund USD", "steps lost", "unfinished"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, row in summary.items():
+def summary_table(summary: Summary, title: str) -> PolicyTable:
+    """The summary as a table, the cheapest policy first."""
+    rows: list[tuple[str, list[str | Spread]]] = []
+    for name, row in by_cost(summary):
         p95 = row["cost_usd"]["p95"]
-        table.add_row(
-            name,
-            told(row["cost_usd"], 3),
-            "-" if p95 is None else f"{p95:.3f}",
-            told(row["makespan_h"], 1),
-            told(row["revocations"], 2),
-            told(row["refund_usd"], 3),
-            told(row["steps_lost"], 1),
-            str(row["unfinished"]),
+        rows.append(
+            (
+                name,
+                [
+                    spread_of(row, "cost_usd", 3),
+                    "-" if p95 is None else f"{p95:.3f}",
+                    spread_of(row, "makespan_h", 1),
+                    spread_of(row, "revocations", 2),
+                    spread_of(row, "refund_usd", 3),
+                    spread_of(row, "steps_lost", 1),
+                    str(row["unfinished"]),
+                ],
+            )
         )
-    return table
+    headings = ("cost USD", "cost p95", "time h", "revoked", "refund USD", "steps lost", "not done")
+    return PolicyTable(title, headings, rows, (SPREAD_NOTE,))
 
 
-def plain(table: Table) -> str:
-    """A table as text without colours, for files and `str`."""
-    out = io.StringIO()
-    PlainConsole(file=out, width=120, no_color=True, highlight=False).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
+    """Policies and their statistics, the cheapest first, those that never finished last."""
+
+    def cost(row: tuple[str, dict[str, Any]]) -> float:
+        mean: float | None = row[1]["cost_usd"]["mean"]
+        return math.inf if mean is None else mean
+
+    return sorted(summary.items(), key=cost)
 
 
-def told(spread: Mapping[str, float | None], digits: int) -> str:
-    """A mean and its spread in words; a dash where there is none."""
-    if spread["mean"] is None:
-        return "-"
-    return f"{spread['mean']:.{digits}f} ± {spread['std']:.{digits}f}"
+def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> Spread:
+    """A metric of a summary's row, for tables."""
+    mean, std = row[metric]["mean"], row[metric]["std"]
+    return Spread(math.nan if mean is None else mean, 0.0 if std is None else std, digits)
+
+
+def sample_std(values: np.ndarray) -> float:
+    """The standard deviation of the sample (of n values over n - 1): the spread wherever one is told.
+
+    Args:
+        values: At least one; of one alone it is 0.
+    """
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _spread(values: np.ndarray) -> dict[str, float | None]:
@@ -86,6 +98,6 @@ def _spread(values: np.ndarray) -> dict[str, float | None]:
         return {"mean": None, "std": None, "p95": None}
     return {
         "mean": float(values.mean()),
-        "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        "std": sample_std(values),
         "p95": float(np.quantile(values, 0.95)),
     }

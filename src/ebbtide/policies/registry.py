@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from ebbtide.errors import unknown_name
+from ebbtide.errors import InputError, unknown_name
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.bidding import BestBid
 from ebbtide.policies.deadlines.policy import Deadline, DeadlineRule
@@ -13,6 +13,7 @@ from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.own_policy import is_own, load_policy
 from ebbtide.policies.protocol import Policy
 from ebbtide.policies.spottune import SpotTune
 
@@ -35,30 +36,42 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 }
 
 
+# A few that answer quickly and mean something for one job: what is asked when nobody says which.
+USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate", "spottune-bid")
+
+# In place of names: every policy there is.
+ALL = "all"
+
+
 def policy(name: str) -> Policy:
-    """The policy of that name, with its default parameters.
+    """The policy of that name, with its default parameters, or one of the user's own.
+
+    Args:
+        name: One of `POLICIES`, or `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
 
     Raises:
         InputError: There is none; the message lists those there are.
     """
-    try:
+    if name in POLICIES:
         return POLICIES[name]()
-    except KeyError:
-        raise unknown_name("policy", name, POLICIES) from None
+    if is_own(name):
+        return load_policy(name)
+    raise InputError(f"{unknown_name('policy', name, POLICIES).problem}; or your own, as FILE.py:NAME")
 
 
-def policies(names: str | list[str]) -> list[Policy]:
-    """Policies from a list of names, or from one text with commas between them.
+def policies(names: str | Sequence[str]) -> list[Policy]:
+    """Policies from a list of names, or from one text with commas between them; `all` is every one in `POLICIES`.
 
     Raises:
-        InputError: A name is unknown, named twice, or there is none.
+        InputError: A name is unknown, two policies have the same name, or there is none.
     """
-    wanted = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
-    wanted = [name for name in wanted if name]
+    parts = names.split(",") if isinstance(names, str) else list(names)
+    wanted = [name for part in parts for name in (POLICIES if part.strip() == ALL else [part.strip()]) if name]
     if not wanted:
-        raise unknown_name("policy", "", POLICIES)
+        raise InputError(f"no policy is named; known: {', '.join(sorted(POLICIES))}; or your own, as FILE.py:NAME")
     chosen = [policy(name) for name in wanted]
-    repeated = next((name for name in wanted if wanted.count(name) > 1), None)
+    names_of = [each.name for each in chosen]
+    repeated = next((name for name in names_of if names_of.count(name) > 1), None)
     if repeated:
-        raise unknown_name("second policy", repeated, set(POLICIES) - set(wanted))
+        raise InputError(f"two policies are named {repeated!r}; each is compared once, under a name of its own")
     return chosen

@@ -15,6 +15,7 @@ import numpy as np
 
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.revocation.first_passages import first_passages, held_since
 from ebbtide.revocation.minutes import Floats
 from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S
 
@@ -145,19 +146,24 @@ class SimilarMoments:
         if prices.max() <= prices.min() * (1.0 + float(rises.min())):
             # Nothing ever rose so far, whatever the weights.
             return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
-        rose = highest_rises(times_s, prices, begins)
-        place = np.searchsorted(times_s, begins, side="right") - 1
-        changed_s = times_s[np.append(True, np.diff(prices) != 0.0)]
-        stood = _log_minutes(begins - changed_s[np.searchsorted(changed_s, begins, side="right") - 1])
-        apart = np.log(prices[place] / prices[-1]) / self.level
-        older = (stood - _log_minutes(np.array([max(now_s - changed_s[-1], 0.0)]))) / self.stood
+        if not len(begins):
+            return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
+        held, since_s = held_since(times_s, prices, begins)
+        changes = np.flatnonzero(np.diff(prices))
+        changed_s = times_s[changes[-1] + 1] if len(changes) else times_s[0]
+        apart = np.log(held / prices[-1]) / self.level
+        stood_now = _log_minutes(np.array([max(now_s - changed_s, 0.0)]))
+        older = (_log_minutes(begins - since_s) - stood_now) / self.stood
         alike = np.exp(-0.5 * (apart**2 + older**2))
         # All of the past together counts for `all_alike` moments, Laplace's one more among them.
         share = self.all_alike / (len(begins) + 1.0)
         weights = alike + share
-        exceeded = rose.T[None, :, :] > rises[:, None, None]
-        by_cell = exceeded.astype(np.float64) @ weights / (weights.sum() + share)
-        return np.diff(by_cell, axis=1, prepend=0.0, append=1.0)
+        order = np.argsort(rises, kind="stable")
+        counted = first_passages(times_s, prices, begins, held, weights, rises[order], CELL_S, CELLS)
+        chances = np.empty((len(rises), CELLS + 1))
+        chances[order, :-1] = counted / (weights.sum() + share)
+        chances[:, -1] = 1.0 - chances[:, :-1].sum(axis=1)
+        return chances
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 import ebbtide
-from ebbtide.experiments.figures import policy_colours, record_figure
+from ebbtide.experiments.figures import record_figure
+from ebbtide.experiments.policy_marks import policy_marks
+from ebbtide.experiments.policy_table import Spread
 from ebbtide.experiments.record import Record
-from ebbtide.experiments.summary import told
+from ebbtide.experiments.summary import SPREAD_NOTE, by_cost, spread_of
 from ebbtide.files import write_text
 
 
@@ -21,7 +23,7 @@ def write_report(
     record: Record,
     path: str | Path,
     *,
-    comparison: Sequence[Mapping[str, str]] = (),
+    comparison: Sequence[Mapping[str, str | Spread]] = (),
     notes: Sequence[str] = (),
 ) -> Path:
     """Write the report of a record, atomically; returns where.
@@ -37,10 +39,12 @@ def write_report(
     return path
 
 
-def render(record: Record, *, comparison: Sequence[Mapping[str, str]] = (), notes: Sequence[str] = ()) -> str:
+def render(
+    record: Record, *, comparison: Sequence[Mapping[str, str | Spread]] = (), notes: Sequence[str] = ()
+) -> str:
     """The page as text."""
     environment = Environment(
-        loader=PackageLoader("ebbtide.report", "."),
+        loader=PackageLoader("ebbtide.experiments", "."),
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -53,6 +57,7 @@ def render(record: Record, *, comparison: Sequence[Mapping[str, str]] = (), note
         comparison=comparison,
         notes=notes,
         rows=_rows(record),
+        spread_note=SPREAD_NOTE,
         leases=record.leases.to_dict("records"),
         figure=Markup(figure),
         version=ebbtide.__version__,
@@ -61,29 +66,30 @@ def render(record: Record, *, comparison: Sequence[Mapping[str, str]] = (), note
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
-    """A row a policy, its cost also against the dearest mean, for the bar behind it."""
+    """A row a policy, the cheapest first, its cost also against the highest mean, for the bar behind it."""
     summary = record.summary()
-    means = [row["cost_usd"]["mean"] or 0.0 for row in summary.values()]
-    dearest = max(means, default=0.0) or 1.0
+    highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0
     on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
-    colours = policy_colours(record)
+    marks = policy_marks(list(summary))
     rows = []
-    for name, row in summary.items():
+    for name, row in by_cost(summary):
         mean = row["cost_usd"]["mean"]
         rows.append(
             {
                 "policy": name,
-                "colour": colours[name],
-                "share": 0.0 if mean is None else 100 * mean / dearest,
-                "cost": told(row["cost_usd"], 3),
-                "p95": "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
-                "saved": "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
-                "makespan": told(row["makespan_h"], 1),
-                "revocations": told(row["revocations"], 2),
-                "refund": told(row["refund_usd"], 3),
-                "checkpoints": told(row["checkpoints"], 1),
-                "lost": told(row["steps_lost"], 1),
-                "unfinished": row["unfinished"],
+                "mark": marks[name],
+                "share": 0.0 if mean is None else 100 * mean / highest,
+                "cells": [
+                    spread_of(row, "cost_usd", 3),
+                    "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
+                    "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
+                    spread_of(row, "makespan_h", 1),
+                    spread_of(row, "revocations", 2),
+                    spread_of(row, "refund_usd", 3),
+                    spread_of(row, "checkpoints", 1),
+                    spread_of(row, "steps_lost", 1),
+                    str(row["unfinished"]),
+                ],
             }
         )
     return rows

@@ -7,8 +7,8 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.experiments.record import Record
+from ebbtide.experiments.report import render, write_report
 from ebbtide.policies.registry import policies
-from ebbtide.report.html import render, write_report
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,64 @@
+"""A process that replays what it is told to, for `replays`, and ends with the process that began it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ebbtide.execution.outcome import Outcome
+from ebbtide.experiments.sent_scenario import read_scenario, received_policy
+from ebbtide.policies.own_policy import load_file
+
+_LOOK_EVERY_S = 1.0
+
+
+def main(descriptor: int) -> None:
+    """Replay each policy and start that comes through the connection, until that is closed."""
+    connection: Connection[Any, Any] = Connection(descriptor)
+    parent, folder, files, sent, starts_s = connection.recv()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # Policies from files are known by the modules of those files.
+    for file in files:
+        load_file(file)
+    scenario = read_scenario(Path(folder))
+    policies = [received_policy(text) for text in sent]
+    while True:
+        try:
+            number, start = connection.recv()
+        except EOFError:
+            return
+        began_s = time.perf_counter()
+        policy = policies[number]
+        outcome: Outcome | Exception | None = None
+        try:
+            if policy is not None:
+                outcome = scenario.run(policy, starts_s[start])
+        except Exception as error:
+            outcome = _as_sent(error)
+        connection.send(((number, start), outcome, time.perf_counter() - began_s))
+
+
+def _as_sent(error: Exception) -> Exception:
+    """The error, if it survives the way to another process, else what it says; with a note of where it was."""
+    where = traceback.format_exc()
+    try:
+        same: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:
+        same = RuntimeError(f"{type(error).__name__}: {error}")
+    if str(same) != str(error):
+        same = RuntimeError(f"{type(error).__name__}: {error}")
+    same.add_note(where)
+    return same
+
+
+def _end_with(parent: int) -> None:
+    """End when the process that began this one is no more, even in the midst of a replay."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)

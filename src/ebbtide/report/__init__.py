@@ -1,1 +1,0 @@
-"""Reports: a record of a backtest as a page of its own."""
