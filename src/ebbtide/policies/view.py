@@ -64,6 +64,10 @@ class View(Quotes, Protocol):
         """What so many bytes cost that go from one place to another."""
         ...
 
+    def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
+        """Steps a second as seen there; None: not seen yet. In a replay rates are known from the start."""
+        ...
+
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric of a job's validations so far; empty if it tells none."""
         ...
