@@ -14,6 +14,7 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event
 from ebbtide.policies.quotes import Quotes
+from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress
 
 

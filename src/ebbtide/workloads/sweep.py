@@ -400,7 +400,7 @@ class Sweep(Resources):
             InputError: No market of it is allowed.
         """
         known = catalogue or default_catalogue()
-        kept = [market for market in prices if self.markets.allows(market) and self._fits(market, known)]
+        kept = [market for market in prices if self.allows(market, known)]
         if not kept:
             why = f": it asks for {self.asked}" if self.asked else ""
             raise InputError(
@@ -409,8 +409,20 @@ class Sweep(Resources):
             )
         return prices.select(kept)
 
-    def _fits(self, market: Market, catalogue: Catalogue) -> bool:
-        return not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
+    def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:
+        """Names of the instance types whose prices are of interest; empty: any may do."""
+        if self.markets.instance_types:
+            return self.markets.instance_types
+        limited = self.is_measured and self.other_steps_per_hour_per_vcpu is None
+        if not self.asked:
+            return sorted(self.steps_per_hour) if limited else ()
+        fitting = (machine.name for machine in catalogue.instance_types if self.fits(machine))
+        return sorted(name for name in fitting if not limited or name in self.steps_per_hour)
+
+    def allows(self, market: Market, catalogue: Catalogue) -> bool:
+        """Whether machines may be rented in a market, and have what is asked for."""
+        fits = not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
+        return fits and self.markets.allows(market)
 
 
 def checked_folder(folder: str) -> str:

@@ -135,7 +135,7 @@ def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
 def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
     """What a trial's machine runs; `python` in it is the one given."""
     arguments = sweep.command_line(sweep.trials()[number])
-    return (python, *arguments[1:]) if arguments[0] == "python" else arguments
+    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:
