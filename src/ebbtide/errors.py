@@ -18,6 +18,8 @@ class InputError(ValueError):
         file: The file at fault, if there is one.
         row: Its row, counted from 1 below any header, as a spreadsheet or `head` would show it.
         field: The column or key at fault.
+        problem: What was wrong, in one line; of several problems, how many there are.
+        problems: Where several things are wrong with one input, a line for each, below the first.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class InputError(ValueError):
         file: str | Path | None = None,
         row: int | None = None,
         field: str | None = None,
+        problems: Iterable[str] = (),
     ) -> None:
         self.file = str(file) if file is not None else None
         self.row = row
@@ -35,15 +38,19 @@ class InputError(ValueError):
         where = [self.file] if self.file else []
         where += [f"row {row}"] if row is not None else []
         where += [f"field {field}"] if field else []
-        super().__init__(f"{', '.join(where)}: {self.problem}" if where else self.problem)
+        self.problems = tuple(" ".join(line.split()) for line in problems)
+        summary = f"{', '.join(where)}: {self.problem}" if where else self.problem
+        super().__init__("\n  ".join((summary, *self.problems)))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Workers send errors across processes; keyword arguments do not survive the default pickling.
-        return _rebuild, (self.problem, self.file, self.row, self.field)
+        return _rebuild, (self.problem, self.file, self.row, self.field, self.problems)
 
 
-def _rebuild(problem: str, file: str | None, row: int | None, field: str | None) -> InputError:
-    return InputError(problem, file=file, row=row, field=field)
+def _rebuild(
+    problem: str, file: str | None, row: int | None, field: str | None, problems: tuple[str, ...]
+) -> InputError:
+    return InputError(problem, file=file, row=row, field=field, problems=problems)
 
 
 class PolicyError(RuntimeError):

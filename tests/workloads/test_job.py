@@ -25,7 +25,7 @@ def test_a_job_is_read_with_its_defaults(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (GOOD + "colour: red\n", "job.yaml, field colour: unknown field; known: checkpoint"),
-        ("name: a\nsteps_per_hour: {c3.xlarge: 10}\n", "job.yaml, field steps: Field required"),
+        ("name: a\nsteps_per_hour: {c3.xlarge: 10}\n", "job.yaml, field steps: missing; write `steps: 24000`"),
         (GOOD.replace("100", "-5"), "job.yaml, field steps: .*greater than 0"),
         (GOOD.replace("10}", "0}"), "job.yaml, field steps_per_hour.c3.xlarge: .*greater than 0"),
         (

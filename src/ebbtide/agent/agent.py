@@ -14,10 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agent.checkpoint_folder import link_checkpoints, linked_view
 from ebbtide.agent.code import unpack
 from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.agent.log_lines import LogLines
 from ebbtide.agent.mailbox import Letters, SignsOfLife
 from ebbtide.agent.metadata import Metadata, Notice
+from ebbtide.agent.mirror import Mirror
 from ebbtide.agent.outbox import Outbox
 from ebbtide.agent.timing import SavingTimes
 from ebbtide.agent.training import TrainingProcess
@@ -208,18 +211,34 @@ class Agent:
             **assignment.environment,
             TRIAL_ID: assignment.trial_id,
             CHECKPOINT_DIR: str(work.folder),
-            MAX_STEPS: str(assignment.max_steps),
             AGENT: "1",
         }
+        if assignment.max_steps:
+            environment[MAX_STEPS] = str(assignment.max_steps)
         arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
         runs_in = self._code_folder if assignment.code else Path(assignment.cwd or work.folder.parent)
         try:
+            if assignment.checkpoints:
+                runs_in = linked_view(runs_in, work.folder.parent / "run")
+                link_checkpoints(runs_in, assignment.checkpoints, work.folder)
             work.process = TrainingProcess(
                 arguments, environment, runs_in,
                 lambda line: self._happened.put(lambda: self._heard(work, line)),
             )  # fmt: skip
         except OSError as error:
             self._failed_to_start(work, str(error))
+            return
+        work.log_lines = LogLines(assignment.metric) if assignment.reads_log else None
+        work.mirror = Mirror(
+            work.folder, work.folder.parent / "copies", work.process.process.pid,
+            lambda copy: self._happened.put(lambda: self._copied(work, copy)), lambda: _is_busy(work),
+        )  # fmt: skip
+
+    def _copied(self, work: Work, copy: Path) -> None:
+        """A program that knows nothing of us has written a checkpoint."""
+        if work.uploads is not None and work.mirror is not None and not work.over:
+            work.uploads.add("", work.step, copy)
+            work.written = work.step
 
     def _failed_to_start(self, work: Work, problem: str) -> None:
         self._close(work)
@@ -234,6 +253,8 @@ class Agent:
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
+            if work.log_lines is not None:
+                self._told(work, work.log_lines.told(line))
         else:
             self._told(work, line)
 
@@ -241,10 +262,14 @@ class Agent:
         """A line of JSON: what it does not know of it leaves alone."""
         if "api" in line:
             work.has_api = True
+        if ("api" in line or "saved" in line) and work.mirror is not None:
+            # It says itself when a checkpoint is whole.
+            work.mirror.close()
+            work.mirror = None
         step = line.get("step", line.get("started"))
         if isinstance(step, int):
             work.step = max(work.step, step)
-            told: dict[str, Any] = {"step": work.step}
+            told: dict[str, Any] = {"step": work.step, "told_s": time.time()}
             metric = line.get(work.assignment.metric)
             if isinstance(metric, int | float):
                 told |= {"at": step, "metric": float(metric)}
@@ -263,10 +288,14 @@ class Agent:
     def _exited(self, work: Work) -> None:
         if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
             return
-        # Of a program that knows nothing of us the folder is whole now, unless the program failed.
+        # Of a program that knows nothing of us the folder is whole now, unless the program failed, or was killed
+        # as it wrote.
+        code = work.process.exit_code if work.process is not None else None
         if work.ending() is Ending.FINISHED:
-            work.step = work.assignment.max_steps
-        if work.ending() is not Ending.FAILED:
+            work.step = max(work.step, work.assignment.max_steps)
+        if work.mirror is not None:
+            work.mirror.close()
+        if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
             work.uploads.add("", work.step)
             work.written = work.step
 
@@ -298,10 +327,15 @@ class Agent:
             self._conclude(work)
 
     def _save_in_time(self, work: Work, now_s: float) -> None:
-        if now_s >= self._taken_at_s - self._times.needed_s:
+        # Who does not say when it has saved gets time of its own for that.
+        leaving_s = self._times.needed_s * (1.0 if work.mirror is None else 2.0)
+        if now_s >= self._taken_at_s - leaving_s:
             work.ask_to_leave()
         if work.asked_to_leave_s is not None:
             patience_s = _PATIENCE * self._times.needed_s
+            if work.mirror is not None and now_s >= self._taken_at_s - self._times.needed_s and work.process:
+                # What it has written by now is all that there is still time to store.
+                work.process.kill()
             if math.isinf(self._taken_at_s) and now_s > work.asked_to_leave_s + patience_s and work.process:
                 _LOGGER.warning("trial %s does not leave; it is killed", work.assignment.trial_id)
                 work.process.kill()
@@ -332,6 +366,8 @@ class Agent:
 
     def _close(self, work: Work) -> None:
         work.over = True
+        if work.mirror is not None:
+            work.mirror.close()
         if work.uploads is not None:
             work.uploads.close()
         if work is self._work:
@@ -341,6 +377,10 @@ class Agent:
     def _tell(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
         about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
         self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)
+
+
+def _is_busy(work: Work) -> bool:
+    return work.uploads is not None and work.uploads.is_busy
 
 
 def _in_force(orders: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

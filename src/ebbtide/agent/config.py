@@ -71,7 +71,7 @@ class Assignment:
     Attributes:
         trial_id: Stable over all moves; also in the program's environment.
         arguments: The command.
-        max_steps: Of the trial.
+        max_steps: Of the trial; 0: not known, it ends when its program does.
         metric: The name of its metric in what it reports.
         environment: More variables.
         mttr_s: How long machines of this market live in the mean: how often to save follows from it.
@@ -79,6 +79,9 @@ class Assignment:
         aside: Numbers of checkpoints that training fails from: not to be gone on from.
         cwd: Where the program runs; empty: in a folder of its own.
         code: Key in the store of an archive of the user's code, which it runs in instead; empty: none.
+        checkpoints: Below where it runs, the folder that the program uses for its checkpoints; empty: the one that
+            it is told.
+        reads_log: What it prints for people tells how far it is, if it reports nothing else.
         attempt: Counted by the controller; told back, so that an answer is known to be to this.
     """
 
@@ -92,6 +95,8 @@ class Assignment:
     aside: tuple[int, ...] = ()
     cwd: str = ""
     code: str = ""
+    checkpoints: str = ""
+    reads_log: bool = False
     attempt: int = 0
 
     def encode(self) -> dict[str, Any]:

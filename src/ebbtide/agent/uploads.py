@@ -48,7 +48,7 @@ class Uploads:
         self, writer: CheckpointWriter, folder: Path, keep: int, tell: Callable[[Uploaded], None]
     ) -> None:
         self._writer, self._folder, self._keep, self._tell = writer, folder, keep, tell
-        self._next: tuple[str, int] | None = None
+        self._next: tuple[str, int, Path] | None = None
         self._busy = False
         self._closed = False
         self._changed = threading.Condition()
@@ -61,10 +61,10 @@ class Uploads:
         with self._changed:
             return self._busy or self._next is not None
 
-    def add(self, only: str, step: int) -> None:
-        """Upload a folder below ours, or all of ours; whatever waits is older, and left out."""
+    def add(self, only: str, step: int, copy: Path | None = None) -> None:
+        """Upload a folder below ours, or all of ours, or a copy of it; whatever waits is older, and left out."""
         with self._changed:
-            self._next = (only, step)
+            self._next = (only, step, copy or self._folder)
             self._changed.notify()
 
     def close(self) -> None:
@@ -79,26 +79,26 @@ class Uploads:
                 self._changed.wait_for(lambda: self._closed or self._next is not None)
                 if self._next is None:
                     return
-                (only, step), self._next = self._next, None
+                (only, step, folder), self._next = self._next, None
                 self._busy = True
-            found = self._uploaded(only, step)
+            found = self._uploaded(folder, only, step)
             with self._changed:
                 self._busy = False
             if found is not None:
                 self._tell(found)
 
-    def _uploaded(self, only: str, step: int) -> Uploaded | None:
+    def _uploaded(self, folder: Path, only: str, step: int) -> Uploaded | None:
         """None: it was left out, since it is gone or a newer one waits."""
         retry_s = _FIRST_RETRY_S
         while True:
             began = time.monotonic()
             try:
-                manifest = self._writer.save(self._folder, step, only=only, keep=self._keep)
+                manifest = self._writer.save(folder, step, only=only, keep=self._keep)
             except SupersededWriterError as error:
                 _LOGGER.warning("%s", error)
                 return Uploaded(step, None, time.monotonic() - began)
             except Exception as error:
-                if not (self._folder / only).exists():
+                if not (folder / only).exists():
                     return None
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
                 with self._changed:

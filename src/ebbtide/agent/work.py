@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 
 from ebbtide.agent.config import Assignment
+from ebbtide.agent.log_lines import LogLines
+from ebbtide.agent.mirror import Mirror
 from ebbtide.agent.timing import SavingTimes
 from ebbtide.agent.training import TrainingProcess
 from ebbtide.agent.uploads import Uploads
@@ -47,6 +49,8 @@ class Work:
         finished: It said that it has done all.
         superseded: Another has the trial.
         tail: The last lines that it printed.
+        mirror: Stores what a program that knows nothing of us writes; None: it does, or has not begun.
+        log_lines: Reads what it prints for people; None: nothing of that tells how far it is.
         heard_all: It has ended, and all that it printed is known.
         exited_s: When it was seen to have ended; None: it was not.
     """
@@ -69,6 +73,8 @@ class Work:
     superseded: bool = False
     over: bool = False
     tail: list[str] = field(default_factory=list)
+    mirror: Mirror | None = None
+    log_lines: LogLines | None = None
     heard_all: bool = False
     exited_s: float | None = None
 
@@ -82,7 +88,7 @@ class Work:
         if self.asked_to_leave_s is None:
             self.asked_to_leave_s = time.monotonic()
             if self.process is not None:
-                self.process.ask_to_leave()
+                (self.mirror or self.process).ask_to_leave()
 
     def ask_to_save(self) -> None:
         """If it can."""

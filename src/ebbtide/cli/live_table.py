@@ -55,8 +55,9 @@ def run_table(run: str, sweep: Sweep, kept: Mapping[str, Any], catalogue: Catalo
     """Trials, machines, and what was spent and saved."""
     engine, provider = kept["engine"], kept["provider"]
     table = Table(title=run, box=SIMPLE_HEAD)
-    for heading in ("trial", "setting", "steps", "saved", sweep.metric, "state", "machine"):
-        table.add_column(heading, justify="right" if heading in ("steps", "saved", sweep.metric) else "left")
+    metric_heading = sweep.metric or "metric"
+    for heading in ("trial", "setting", "steps", "saved", metric_heading, "state", "machine"):
+        table.add_column(heading, justify="right" if heading in ("steps", "saved", metric_heading) else "left")
     leases = [lease_of(values) for values in engine["leases"]]
     for trial, job, live in zip(sweep.trials(), engine["jobs"], provider["trials"], strict=True):
         on = None if live["on"] is None else leases[live["on"]]

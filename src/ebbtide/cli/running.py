@@ -1,4 +1,4 @@
-"""`ebbtide run` and `resume`: sweeps for real."""
+"""`ebbtide run` and `resume`: trainings and sweeps for real."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.one_training import GENERATED_DAYS, generated_market, wanted_from
 from ebbtide.cli.options import (
     GenerateOption,
     InstanceTypesOption,
@@ -19,15 +20,16 @@ from ebbtide.cli.options import (
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.execution.ec2.settings import Ec2Settings
+from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.local import SPEED, begin_local
 from ebbtide.execution.live.settings import RUNS, RunFolder, find_run
+from ebbtide.execution.measured_speed import speed_text, steps_per_hour
 from ebbtide.execution.run import run as run_once
-from ebbtide.experiments.planning import policy_of
+from ebbtide.experiments.deciding import DEFAULT, default_policy, policy_for, told_of
 from ebbtide.market.spell_models import SpellModels
-from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.protocol import Policy
-from ebbtide.policies.registry import policy as policy_named
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.utc import HOUR_S, to_epoch_s
+from ebbtide.workloads.sweep import Direction, Sweep
 
 _PROVIDERS = ("local", "ec2", "replay")
 
@@ -36,17 +38,41 @@ _SPELLS = "spells.json"
 
 
 def run_command(
-    sweep: Annotated[
-        Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as examples/live/sweep.yaml has it.")
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE.yaml | -- COMMAND...",
+            help="A sweep or a job, as examples/live has them; or, after --, the command that trains.",
+        ),
     ],
+    name: Annotated[str | None, typer.Option(help="Of the run; else the program's.")] = None,
+    accelerators: Annotated[
+        str | None, typer.Option(metavar="NAME:NUMBER", help="What its machine has to have, T4:1 say.")
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(metavar="N", help="vCPUs of its machine, at least.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(metavar="GIB", help="Main memory, at least.")] = None,
+    instance_type: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE", help="Only this type of machine; may be given again.")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Into which the program saves, and from which it resumes; else it is told one."
+        ),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What it reports or prints.")] = None,
+    direction: Annotated[Direction | None, typer.Option(help="Which end of the metric is better.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="How many; else it ends by itself.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="Never spend more.")] = None,
+    deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="By when it should be done.")] = None,
     provider: Annotated[
-        str, typer.Option(help="local: processes here, taken by a replayed market; ec2; or replay.")
+        str, typer.Option(help="local: processes here, revoked by a replayed market; ec2; or replay.")
     ] = "local",
     machines: Annotated[
         Path | None,
         typer.Option(metavar="EC2.yaml", help="For ec2: what machines are, as examples/live/ec2.yaml has it."),
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides.")] = "spottune",
+    policy: Annotated[str, typer.Option(help="Who decides; else the one that suits, which is told.")] = DEFAULT,
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None,
     generate: GenerateOption = None,
     start: Annotated[
@@ -64,8 +90,10 @@ def run_command(
     runs: RunsOption = RUNS,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Train a sweep: rent, train, save before machines are taken, move on.
+    """Train a job or a sweep: rent, train, save before machines are revoked, move on.
 
+        ebbtide run -- python train.py --epochs 10
+        ebbtide run --checkpoints ckpt -- python examples/live/plain.py --epochs 10
         ebbtide run examples/live/sweep.yaml --provider local --generate 20
 
     Ctrl-C stops: everything is saved and given back, and `ebbtide resume` goes on.
@@ -73,42 +101,75 @@ def run_command(
     if provider not in _PROVIDERS:
         raise unknown_name("provider", provider, _PROVIDERS)
     catalogue = catalogue_with(instance_types)
-    wanted = Sweep.read(sweep, catalogue)
-    jobs = wanted.jobs()
-    decides = _policy(wanted, policy, spells)
+    options = {
+        "name": name, "accelerators": accelerators, "cpus": cpus, "memory_gib": memory_gib,
+        "instance_types": instance_type, "checkpoints": checkpoints, "metric": metric, "direction": direction,
+        "steps": steps, "budget_usd": budget, "deadline_h": deadline,
+    }  # fmt: skip
+    wanted = wanted_from(words, options, catalogue)
+    sweep = wanted.sweep
+    chosen = default_policy(sweep) if policy == DEFAULT else policy
+    decides = _policy(sweep, chosen, spells)
     if provider == "ec2":
         if machines is None:
             raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
         from ebbtide.execution.live.ec2 import begin_ec2
 
         settings = Ec2Settings.read(machines)
-        folder = begin_ec2(wanted, sweep.parent, runs, settings, policy=policy, seed=seed)
-        _keep(spells, folder)
-        run_in_foreground(folder, decides, wanted, track)
-        return
-    history = wanted.allowed(prices_from(prices, generate, seed, catalogue))
-    if provider == "replay":
-        outcome = run_once(
-            decides, jobs, prices=history, start=start, billing=wanted.billing, seed=seed, catalogue=catalogue
+        folder = begin_ec2(sweep, wanted.folder, runs, settings, policy=chosen, seed=seed)
+    else:
+        generates = prices is None and generate is None and provider == "local"
+        history = (
+            generated_market(sweep, seed, catalogue)
+            if generates
+            else sweep.allowed(prices_from(prices, generate, seed, catalogue), catalogue)
         )
-        terminal().print(str(outcome))
-        return
-    from ebbtide.utc import to_epoch_s
-
-    start_s = to_epoch_s(start) if start else None
-    folder = begin_local(
-        wanted,
-        sweep.parent,
-        runs,
-        policy=policy,
-        prices=history,
-        start_s=start_s,
-        speed=speed,
-        seed=seed,
-        store=store,
-    )
+        if provider == "replay":
+            outcome = run_once(
+                decides, sweep.jobs(), prices=history, start=start, billing=sweep.billing, seed=seed,
+                catalogue=catalogue,
+            )  # fmt: skip
+            terminal().print(str(outcome))
+            return
+        if generates:
+            typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
+        folder = begin_local(
+            sweep, wanted.folder, runs, policy=chosen, prices=history,
+            start_s=to_epoch_s(start) if start else None, speed=speed, seed=seed, store=store,
+        )  # fmt: skip
+    _tell_who_decides(sweep, chosen)
     _keep(spells, folder)
-    run_in_foreground(folder, decides, wanted, track)
+    try:
+        run_in_foreground(folder, decides, sweep, track)
+    finally:
+        _tell_speed(folder, sweep)
+
+
+def _tell_who_decides(sweep: Sweep, policy: str) -> None:
+    number = len(sweep.trials())
+    what = f"{number} trials" if sweep.has_choice else "one training"
+    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
+    if not sweep.is_measured:
+        typer.echo("how fast it trains is not said: it is measured from its first minute")
+    if sweep.deadline_h is not None and policy == "reactive":
+        typer.echo(
+            f"the deadline of {sweep.deadline_h:g} h cannot be planned for: that needs steps and steps_per_hour, "
+            "which are told at the end"
+        )
+
+
+def _tell_speed(folder: RunFolder, sweep: Sweep) -> None:
+    """What was measured, as one writes it into a file for `plan` and `backtest`."""
+    kept = Journal(folder.journal).state("run") if folder.journal.exists() else None
+    rates = steps_per_hour(kept["provider"].get("speeds", {})) if kept else {}
+    if kept is None or not rates:
+        return
+    told = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
+    typer.echo(f"measured {told}; for `ebbtide plan` and `backtest` write")
+    typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
+    done = max((job["steps_done"] for job in kept["engine"]["jobs"]), default=0)
+    if sweep.max_trial_steps is None and done >= 1:
+        typer.echo(f"  steps: {done:g}")
 
 
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
@@ -127,10 +188,5 @@ def _keep(spells: Path | None, folder: RunFolder) -> None:
 
 
 def _policy(sweep: Sweep, name: str, spells: Path | None = None) -> Policy:
-    """By name; SpotTune as the sweep wants it. Never beyond its budget."""
-    if name == "spottune":
-        return policy_of(sweep, SpellModels.read(spells) if spells else None)
-    found = policy_named(name)
-    return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
-
-
+    """By name, as the sweep wants it."""
+    return policy_for(sweep, name, SpellModels.read(spells) if spells else None)

@@ -13,6 +13,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.mailbox import Letter
 from ebbtide.errors import InputError
 from ebbtide.execution.agent_state import PLAIN_FIELDS, Trial
+from ebbtide.execution.measured_speed import MeasuredSpeeds
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event, Wake
@@ -49,6 +50,7 @@ class AgentTraining:
         self._run, self._assignment = run, assignment
         self._order, self._tell, self._now = order, tell, now
         self.trials: list[Trial] = []
+        self.speeds = MeasuredSpeeds()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Take jobs on.
@@ -185,6 +187,7 @@ class AgentTraining:
                 # Stored, and not told of before its machine went: not lost after all.
                 progress.steps_lost = max(progress.steps_lost - max(step - progress.steps_saved, 0.0), 0.0)
                 progress.steps_saved = progress.steps_done = step
+                self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, int(step))
             case "step":
                 before = progress.steps_done
                 progress.steps_done = max(before, step)

@@ -141,6 +141,12 @@ class AgentProvider:
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         return self._training.measured(job_id)
 
+    def measured_steps_per_s(self, job_id: int, market: Market) -> float | None:
+        return self._training.speeds.measured(job_id, market.instance_type)
+
+    def steps_per_s(self, job_id: int, market: Market, declared: float) -> float:
+        return self._training.speeds.steps_per_s(job_id, market.instance_type, declared)
+
     def refresh(self) -> None:
         """Progress is up to date as of the last reports."""
 
@@ -169,6 +175,7 @@ class AgentProvider:
             "leases": sorted(self._leases),
             "posts": self._post.snapshot(),
             "launching": list(self._launching),
+            "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
         }
 
@@ -179,6 +186,7 @@ class AgentProvider:
 
     def _take_on(self, kept: dict[str, Any]) -> None:
         self._training.take_on(kept["trials"], self._leases)
+        self._training.speeds.restore(kept.get("speeds", {}))
         self._post.take_on(kept["posts"])
         self._launching.extend(kept["launching"])
         # What was asked for, and perhaps not heard any more, is asked for again.
@@ -300,6 +308,20 @@ class AgentProvider:
                 pass
             case _:
                 self._training.hear(lease, letter)
+                self._measure(letter)
+
+    def _measure(self, letter: Letter) -> None:
+        """When its program told is when it did: heard, it may be long ago."""
+        if letter["type"] != "step" or "told_s" not in letter:
+            return
+        for trial in self.trials:
+            if trial.trial_id == letter.get("trial") and trial.attempt == letter.get("attempt"):
+                time_s = self._cloud.time_of(float(letter["told_s"]))
+                step = int(letter.get("step", 0))
+                told = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
+                if told:
+                    _LOGGER.info("trial %s: %s", trial.trial_id, told)
+                    self._log(trial.trial_id, f"ebbtide: {told}")
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):

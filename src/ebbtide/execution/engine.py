@@ -14,7 +14,7 @@ from ebbtide.errors import InputError
 from ebbtide.execution.accounts import Accounts
 from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.policy_answers import about_of, answers_of, described, mistake, problem_with
-from ebbtide.execution.provider import Provider
+from ebbtide.execution.provider import MeasuresSpeed, Provider
 from ebbtide.execution.timeline import Moment, Timeline
 from ebbtide.market.billing import Billing, Ending
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
@@ -91,6 +91,8 @@ class Engine:
         self._timers_set = 0
         self._unfinished = len(self.jobs)
         self._rates: dict[tuple[int, str, str], float] = {}
+        self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
+        self._numbers = {id(progress.job): progress.job_id for progress in self.jobs}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
@@ -174,7 +176,14 @@ class Engine:
         key = (id(job), market.cloud, market.instance_type)
         if key not in self._rates:
             self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        if self._speeds is not None and id(job) in self._numbers:
+            return self._speeds.steps_per_s(self._numbers[id(job)], market, self._rates[key])
         return self._rates[key]
+
+    def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
+        if self._speeds is not None and id(job) in self._numbers:
+            return self._speeds.measured_steps_per_s(self._numbers[id(job)], market)
+        return self.steps_per_s(job, market)
 
     def machine(self, market: Market) -> InstanceType:
         return self._catalogue.machine_of(market)

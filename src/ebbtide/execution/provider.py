@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
@@ -80,4 +80,17 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """End everything that still runs."""
+        ...
+
+
+@runtime_checkable
+class MeasuresSpeed(Protocol):
+    """A provider whose machines are real: how fast training is on them is seen, and not given."""
+
+    def measured_steps_per_s(self, job_id: int, market: Market) -> float | None:
+        """Steps a second of a job on a market's machines, as seen; None: not seen for long enough."""
+        ...
+
+    def steps_per_s(self, job_id: int, market: Market, declared: float) -> float:
+        """Measured, or the declared rate as corrected by what was measured elsewhere."""
         ...

@@ -130,7 +130,7 @@ def winner(sweep: Sweep, folder: RunFolder, outcome: Outcome) -> int:
     """
     best = {}
     for number, (job, metrics) in enumerate(zip(outcome.jobs, metrics_of(folder), strict=True)):
-        if not job.stopped and job.steps_done >= sweep.max_trial_steps:
+        if not job.stopped and job.steps_done >= (sweep.max_trial_steps or 0):
             best[number] = metrics[max(metrics)]
     if not best:
         raise InputError(f"no trial of {sweep.name} was trained to its end; see {folder.path / 'logs'}")

@@ -43,9 +43,9 @@ class ObservedStepTimes:
         """Note how fast a trial trains where it is."""
         for lease in job.leases:
             if lease.state is LeaseState.RUNNING and job.steps_run > 0:
-                rate = view.steps_per_s(job.job, lease.market)
+                rate = view.seen_steps_per_s(job.job, lease.market)
                 own = self.seen.setdefault(str(job.job_id), {})
-                if own.get(lease.market.instance_type) != 1.0 / rate:
+                if rate and own.get(lease.market.instance_type) != 1.0 / rate:
                     own[lease.market.instance_type] = 1.0 / rate
                     self._slowness.clear()
 

@@ -14,6 +14,7 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event
 from ebbtide.policies.quotes import Quotes
+from ebbtide.workloads.job import Job
 from ebbtide.workloads.progress import JobProgress
 
 
@@ -62,6 +63,10 @@ class View(Quotes, Protocol):
 
     def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
         """What so many bytes cost that go from one place to another."""
+        ...
+
+    def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
+        """Steps a second as seen there; None: not seen yet. In a replay rates are known from the start."""
         ...
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:

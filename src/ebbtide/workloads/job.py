@@ -21,6 +21,12 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+# What to write where it is not known how fast work is done.
+NO_SPEED = (
+    "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
+    "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
+)
+
 # SpotTune IV-F: moving checkpoints is bound by cores; bytes a second with one core and with sixteen.
 _ONE_CORE_BYTES_PER_S = 62.83e6
 _SIXTEEN_CORES_BYTES_PER_S = 134.22e6
@@ -163,11 +169,11 @@ class Job(Frozen):
         dataset: What it trains on, if moving that is to be counted.
     """
 
-    name: str = Field(min_length=1)
-    steps: Annotated[int, Field(gt=0)]
-    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict)
-    other_steps_per_hour_per_vcpu: PositiveFloat | None = None
-    checkpoint: Checkpointing | None = Checkpointing()
+    name: str = Field(min_length=1, examples=["my-training"])
+    steps: Annotated[int, Field(gt=0, examples=[24_000])]
+    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
+    other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
+    checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     machines: Annotated[int, Field(ge=1)] = 1
     coupling: Coupling = Coupling.GANG
     speedup: Amdahl | SpeedupTable | Phases | None = None
@@ -177,7 +183,7 @@ class Job(Frozen):
     @model_validator(mode="after")
     def _has_rates(self) -> Job:
         if not self.steps_per_hour and self.other_steps_per_hour_per_vcpu is None:
-            raise ValueError("needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu")
+            raise ValueError(NO_SPEED)
         return self
 
     @classmethod

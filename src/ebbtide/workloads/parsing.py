@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ebbtide.errors import InputError
 from ebbtide.input_files import read_text
+from ebbtide.workloads.field_problems import field_problems
 
 
 class Frozen(BaseModel):
@@ -95,17 +96,15 @@ def validated(model: type[_Model], content: dict[str, Any], file: str | Path | N
     """The model of plain values.
 
     Raises:
-        InputError: A field is missing, unknown or out of range; it names the first.
+        InputError: Fields are missing, unknown or out of range; all of them are told, each with what to write.
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or None
-        problem = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            problem = f"unknown field; known: {', '.join(sorted(model.model_fields))}"
-        raise InputError(problem, file=file, field=field) from None
+        found = field_problems(error, model)
+        if len(found) == 1:
+            raise InputError(found[0].problem, file=file, field=found[0].field or None) from None
+        raise InputError(f"{len(found)} problems", file=file, problems=map(str, found)) from None
 
 
 def _check_size(text: str, path: str | Path) -> None:

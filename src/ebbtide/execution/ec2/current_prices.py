@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_monitor import PriceMonitor
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
@@ -31,9 +32,7 @@ class CurrentPrices:
     """
 
     def __init__(self, store: PriceStore, sweep: Sweep, regions: Sequence[str], *, every_s: float = 300.0) -> None:
-        types = sweep.markets.instance_types or (
-            [] if sweep.other_steps_per_hour_per_vcpu is not None else sorted(sweep.steps_per_hour)
-        )
+        types = sweep.types_wanted(default_catalogue())
         fetch = partial(fetch_prices, regions, instance_types=types)
         self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
         self._store, self._sweep, self._every_s = store, sweep, every_s

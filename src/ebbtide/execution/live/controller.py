@@ -71,8 +71,8 @@ class Controller:
         self._looked: Looked | None = None
         self._told = 0
         self._engine = Engine(
-            policy, self._sweep.jobs(), self._provider, billing, catalogue=catalogue, seed=self._settings.seed,
-            record=True, keep=self._keep,
+            policy, self._sweep.live_jobs(catalogue), self._provider, billing, catalogue=catalogue,
+            seed=self._settings.seed, record=True, keep=self._keep,
         )  # fmt: skip
 
     def run(self, looked: Looked | None = None) -> Outcome:
@@ -115,9 +115,10 @@ class Controller:
     def _assignment(self, progress: JobProgress) -> Assignment:
         trial = self._sweep.trials()[progress.job_id]
         return Assignment(
-            "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps,
-            self._sweep.metric, environment=self._environment.get(str(trial.number), {}), mttr_s=self._mttr_s,
-            cwd="" if self._code else self._settings.sweep_folder, code=self._code,
+            "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps or 0,
+            self._sweep.metric or "", environment=self._environment.get(str(trial.number), {}),
+            mttr_s=self._mttr_s, cwd="" if self._code else self._settings.sweep_folder, code=self._code,
+            checkpoints=self._sweep.checkpoints or "", reads_log=not self._sweep.has_choice,
         )  # fmt: skip
 
     def _log(self, trial_id: str, line: str) -> None:
@@ -134,7 +135,7 @@ def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
 def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
     """What a trial's machine runs; `python` in it is the one given."""
     arguments = sweep.command_line(sweep.trials()[number])
-    return (python, *arguments[1:]) if arguments[0] == "python" else arguments
+    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
 
 
 def _summary(outcome: Outcome) -> dict[str, Any]:

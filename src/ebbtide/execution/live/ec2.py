@@ -114,4 +114,6 @@ def _longest_s(sweep: Sweep) -> float:
     if sweep.deadline_h is not None:
         return sweep.deadline_h * HOUR_S
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
-    return HOUR_S if slowest is None else sweep.max_trial_steps / slowest * HOUR_S
+    if slowest is None or sweep.max_trial_steps is None:
+        return HOUR_S
+    return sweep.max_trial_steps / slowest * HOUR_S

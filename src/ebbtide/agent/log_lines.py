@@ -1,0 +1,44 @@
+"""How far a training is, from lines that it prints for people, such as `epoch 3/10 loss 0.12`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# The larger unit first: within an epoch, steps begin anew.
+_UNITS = tuple(
+    (unit, re.compile(rf"\b(?:{words})\b\s*[:=#\[(]*\s*(\d{{1,12}})\b", re.IGNORECASE))
+    for unit, words in (("epoch", "epochs?"), ("step", "global[_ ]?step|steps?|iters?|iterations?"))
+)
+_MOST_CHARACTERS = 2_000
+
+
+@dataclass
+class LogLines:
+    """Reads the lines of one program.
+
+    Attributes:
+        metric: The name of its metric; empty: none is looked for.
+        unit: In which it counts, `epoch` or `step`; empty: none was seen. Once it has shown epochs, those count.
+    """
+
+    metric: str = ""
+    unit: str = ""
+
+    def told(self, line: str) -> dict[str, float | int]:
+        """What a line tells, as a program that reports JSON would: `step`, and the metric; empty: nothing."""
+        line = line[:_MOST_CHARACTERS]
+        found: dict[str, float | int] = {}
+        for unit, pattern in _UNITS:
+            match = pattern.search(line)
+            if match is not None:
+                if unit == "epoch" or self.unit != "epoch":
+                    self.unit = unit
+                    found["step"] = int(match[1])
+                break
+        if found and self.metric:
+            match = re.search(rf"(?<![\w.]){re.escape(self.metric)}\s*[:=]?\s*({_NUMBER})(?![\w.])", line)
+            if match is not None:
+                found[self.metric] = float(match[1])
+        return found

@@ -1,0 +1,213 @@
+"""Checkpoints of programs that know nothing of Ebbtide: their folder is watched, and stored whenever it is whole.
+
+A folder is taken for whole once no file of it has changed for a moment and none is open for writing. It is copied
+before it is uploaded, so that the program may write the next checkpoint meanwhile; a copy during which anything
+changed is thrown away. Before the program is asked to end it is held for an instant: if nothing is being written
+then, what it leaves is whole, though it may die of the signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_LOGGER = logging.getLogger(__name__)
+
+# Without a change for so long a folder is at rest: programs write several files of one checkpoint in less.
+QUIET_S = 1.0
+_LOOK_S = 0.2
+# One that has not been at rest for so long is taken between two looks, lest nothing of it is ever stored.
+_RESTLESS_S = 6.0
+# A program that is writing is waited for so long before it is asked to end.
+MOST_WAIT_S = 10.0
+_HOLD_S = 0.1
+_AGAIN_S = 0.05
+# Beside a copy so much of the disk is left free.
+_ROOM = 1.2
+
+# Of each file: its path, size in bytes, time of change in ns, and which file it is on the disk.
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+class Mirror:
+    """Watches the folder of one program, in a thread of its own.
+
+    Args:
+        folder: Where the program writes checkpoints; what is there now is stored already.
+        copies: A folder for copies, on the same disk.
+        pid: The program's, which leads a process group.
+        found: Called, from the thread, with the folder of a copy that is whole.
+        is_busy: Whether an upload is under way: until it is done no copy is made.
+        quiet_s: For how long nothing may have changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        copies: Path,
+        pid: int,
+        found: Callable[[Path], None],
+        is_busy: Callable[[], bool],
+        *,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        self._folder, self._copies, self._pid = folder, copies, pid
+        self._found, self._is_busy, self._quiet_s = found, is_busy, quiet_s
+        self._stored = self._last = signature_of(folder) or ()
+        self._since_s = self._began_s = time.monotonic()
+        self._at_rest: Signature | None = None
+        self._number = 0
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; a copy under way is not told of."""
+        self._closed.set()
+
+    def ask_to_leave(self) -> None:
+        """Have the program end: at a moment when it writes nothing, if there is one soon. Returns at once."""
+        threading.Thread(target=self._leave, daemon=True).start()
+
+    def has_new(self, exit_code: int) -> bool:
+        """Whether the program, now that it has ended, left a whole checkpoint that no copy was made of."""
+        with self._lock:
+            now = signature_of(self._folder)
+            # Who ends by itself has written what it wanted to; who is killed may have been writing.
+            return bool(now) and now != self._stored and (exit_code >= 0 or now == self._at_rest)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            try:
+                self._look(time.monotonic())
+            except OSError as error:
+                _LOGGER.warning("checkpoints in %s are not copied yet: %s", self._folder, error)
+
+    def _look(self, now_s: float) -> None:
+        now = signature_of(self._folder)
+        if now is None or now != self._last:
+            if self._last == self._stored:
+                self._began_s = now_s
+            self._last, self._since_s = now or (), now_s
+            if now_s - self._began_s < _RESTLESS_S:
+                return
+            # It never rests: what does not change while it is copied has to do.
+        rests = now_s - self._since_s >= self._quiet_s
+        restless = not rests and now_s - self._began_s >= _RESTLESS_S
+        if rests:
+            self._began_s = now_s
+        if not now or now == self._stored or self._is_busy():
+            return
+        if (rests or restless) and not is_written(self._folder, self._pid):
+            with self._lock:
+                self._copy(now)
+
+    def _copy(self, now: Signature) -> None:
+        shutil.rmtree(self._copies, ignore_errors=True)
+        self._copies.mkdir(parents=True)
+        if sum(size for _, size, _, _ in now) * _ROOM > shutil.disk_usage(self._copies).free:
+            _LOGGER.warning("there is no room on the disk for a copy of %s; it is stored at its end", self._folder)
+            self._stored = now
+            return
+        self._number += 1
+        copy = self._copies / f"{self._number:06d}"
+        for name, _, _, _ in now:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._folder / name, copy / name)
+        if signature_of(self._folder) != now or is_written(self._folder, self._pid):
+            shutil.rmtree(copy, ignore_errors=True)
+            return
+        self._stored = now
+        if not self._closed.is_set():
+            self._found(copy)
+
+    def _leave(self) -> None:
+        until_s = time.monotonic() + MOST_WAIT_S
+        while not self._closed.is_set() and time.monotonic() < until_s:
+            with held(self._pid) as is_held:
+                if not is_held:
+                    break
+                if not is_written(self._folder, self._pid):
+                    self._at_rest = signature_of(self._folder)
+                    # Held, it does nothing before it hears this.
+                    _signal(self._pid, signal.SIGTERM)
+                    return
+            time.sleep(_AGAIN_S)
+        _signal(self._pid, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def held(pid: int) -> Iterator[bool]:
+    """Hold a process group for an instant; it goes on afterwards. False: it is no more."""
+    try:
+        os.killpg(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        yield False
+        return
+    try:
+        until_s = time.monotonic() + _HOLD_S
+        while _state_of(pid) not in ("T", "t", "Z", "") and time.monotonic() < until_s:
+            time.sleep(0.001)
+        yield True
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGCONT)
+
+
+def signature_of(folder: Path) -> Signature | None:
+    """What files a folder has; hidden ones are under way and do not count. None: it changed under our eyes."""
+    found = []
+    try:
+        for root, folders, files in os.walk(folder):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in files:
+                path = Path(root) / name
+                if not name.startswith(".") and path.is_file():
+                    about = path.stat()
+                    name = path.relative_to(folder).as_posix()
+                    found.append((name, about.st_size, about.st_mtime_ns, about.st_ino))
+    except FileNotFoundError:
+        return None
+    return tuple(sorted(found))
+
+
+def is_written(folder: Path, pid: int) -> bool:
+    """Whether a process of a group has a file below a folder open for writing."""
+    below = f"{folder.resolve()}{os.sep}"
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        # Whatever ends meanwhile writes no more.
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(process.name)) == pid and any(_writes_below(process, below)):
+                return True
+    return False
+
+
+def _writes_below(process: Path, below: str) -> Iterator[bool]:
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(link).startswith(below):
+                about = (process / "fdinfo" / link.name).read_text()
+                flags = next(line for line in about.splitlines() if line.startswith("flags:"))
+                yield int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,115 @@
+"""What `ebbtide run` is given: a file, or a command line after `--`; and a market where none was named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.workloads.parsing import validated
+from ebbtide.workloads.reading import read_sweep
+from ebbtide.workloads.single import SingleTraining, folder_below, literal
+from ebbtide.workloads.sweep import Sweep
+
+# Of the market that is generated where no prices are named.
+GENERATED_DAYS = 20.0
+_FILES = frozenset({".yaml", ".yml", ".json"})
+_MOST_TYPES = 4
+_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be run.
+
+    Attributes:
+        sweep: One training is a sweep of one trial.
+        folder: Where its program runs: it and its code are there.
+    """
+
+    sweep: Sweep
+    folder: Path
+
+
+def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Catalogue) -> Wanted:
+    """From what stands on the command line.
+
+    Args:
+        words: A file of a sweep or job; or a command and its arguments, which stay as they are.
+        options: By field of `SingleTraining`, and `checkpoints` as a path; None and empty: not given. They stand
+            over what the file says.
+        catalogue: Instance types.
+
+    Raises:
+        InputError: The file or an option is wrong; there is no such instance type.
+    """
+    given = {key: value for key, value in options.items() if value not in (None, [])}
+    known = {entry.name for entry in catalogue.instance_types}
+    types = given.pop("instance_types", [])
+    unknown = [name for name in types if name not in known]
+    if unknown:
+        raise unknown_name("instance type", unknown[0], known)
+    is_file = len(words) == 1 and _is_file(Path(words[0]))
+    folder = Path(words[0]).parent if is_file else Path.cwd()
+    checkpoints = given.pop("checkpoints", None)
+    if checkpoints is not None:
+        given["checkpoints"] = folder_below(checkpoints, folder.resolve())
+    if is_file:
+        sweep = read_sweep(words[0], catalogue, to_run=True)
+        if not given and not types:
+            return Wanted(sweep, folder)
+        if "steps" in given:
+            given["max_trial_steps"] = given.pop("steps")
+        fields = {key: value for key, value in given.items() if key != "name" or value}
+        markets = sweep.markets.model_dump(mode="json") | ({"instance_types": types} if types else {})
+        sweep = validated(Sweep, sweep.model_dump(mode="json") | fields | {"markets": markets}, words[0])
+    else:
+        command = [literal(word) for word in words]
+        if checkpoints is not None and checkpoints.is_absolute():
+            # No other machine has this path.
+            command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
+        given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
+        sweep = SingleTraining.parse(given).sweep()
+    sweep.check_types(catalogue)
+    return Wanted(sweep, folder)
+
+
+def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
+    """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
+
+    Raises:
+        InputError: No list price is known of any type that has it.
+    """
+    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
+    if not markets:
+        markets = _markets_with(sweep, catalogue)
+    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
+    return sweep.allowed(history, catalogue)
+
+
+def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
+    """Of the cheapest types that do, by list price when the generated record begins."""
+    found = []
+    for machine in catalogue.instance_types:
+        markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
+        allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
+        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
+        if listed is not None:
+            found.append((listed, machine.name, allowed))
+    if not found:
+        raise InputError(
+            f"no market can be generated for {sweep.name}"
+            + (f", which asks for {sweep.asked}" if sweep.asked else "")
+            + ": no list price is known of such machines; give prices with --prices FILE"
+        )
+    return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
+
+
+def _is_file(path: Path) -> bool:
+    return path.suffix in _FILES
