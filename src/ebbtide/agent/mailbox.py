@@ -90,7 +90,8 @@ def _parsed(content: bytes, key: str) -> list[Letter]:
     except (ValueError, RecursionError) as error:
         _LOGGER.warning("messages %s are left out: %s", key, error)
         return []
-    messages = [one for one in found if isinstance(one, dict) and "type" in one] if isinstance(found, list) else []
-    if not isinstance(found, list) or len(messages) < len(found):
+    given = found if isinstance(found, list) else [None]
+    messages: list[Letter] = [one for one in given if isinstance(one, dict) and "type" in one]
+    if len(messages) < len(given):
         _LOGGER.warning("%s holds something that is no message; it is left out", key)
     return messages

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ebbtide.agent.config import Assignment
+from ebbtide.agent.private_folder import PrivateFolder
 from ebbtide.agent.timing import SavingTimes
 from ebbtide.agent.training import TrainingProcess
 from ebbtide.agent.uploads import Uploads
@@ -46,6 +47,9 @@ class Work:
         tail: The last lines that it printed.
         heard_all: It has ended, and all that it printed is known.
         exited_s: When it was seen to have ended; None: it was not.
+        private: The folder that its program runs in; None: it has no code of the user's.
+        keeps_outputs: What it left there is being stored.
+        fields: Names of numbers that it reported.
     """
 
     assignment: Assignment
@@ -68,6 +72,9 @@ class Work:
     tail: list[str] = field(default_factory=list)
     heard_all: bool = False
     exited_s: float | None = None
+    private: PrivateFolder | None = None
+    keeps_outputs: bool = False
+    fields: set[str] = field(default_factory=set)
 
     @property
     def is_running(self) -> bool:

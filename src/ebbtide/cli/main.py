@@ -12,6 +12,7 @@ from ebbtide.cli.backtesting import backtest_command
 from ebbtide.cli.comparing import compare_command
 from ebbtide.cli.cookbook import cookbook_app
 from ebbtide.cli.curves import curves_app
+from ebbtide.cli.fetching import fetch_command
 from ebbtide.cli.planning import plan_command
 from ebbtide.cli.portfolio import portfolio_command
 from ebbtide.cli.prices import describe_command, ingest_command
@@ -42,6 +43,7 @@ app.command("plan")(plan_command)
 app.command("run")(run_command)
 app.command("status")(status_command)
 app.command("logs")(logs_command)
+app.command("fetch")(fetch_command)
 app.command("stop")(stop_command)
 app.command("resume")(resume_command)
 app.command("down")(down_command)

@@ -67,7 +67,9 @@ def resumed(before: Sequence[Stretch], step: float, number: int) -> list[Stretch
         *found,
         *(
             # Stored, and perhaps not told of before its machine went.
-            replace(last, step_kept=min(step, max(last.step_done, last.step_kept)), has_saved=number > last.number_from)
+            replace(
+                last, step_kept=min(step, max(last.step_done, last.step_kept)), has_saved=number > last.number_from
+            )
             for last in before[-1:]
         ),
     ]

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.execution.agents import AgentProvider
 from ebbtide.errors import InputError
+from ebbtide.execution.agents import AgentProvider
 from ebbtide.execution.cloud import Cloud, CloudError
 from ebbtide.execution.engine import Engine
 from ebbtide.execution.engine_snapshot import snapshot, take_on
@@ -56,6 +56,7 @@ class Controller:
         poll_s: Real seconds between looks.
         python: On the machines: `python` in a command is this one.
         code: Key in the store of the user's code; empty: machines find it where this one does.
+        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Controller:
         poll_s: float = 0.1,
         python: str = sys.executable,
         code: str = "",
+        missing_s: float = 120.0,
     ) -> None:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
@@ -81,6 +83,7 @@ class Controller:
         self._provider = AgentProvider(
             cloud, object_store(self._settings.store), self._settings.run, self._assignment, agent,
             poll_s=poll_s, log=self._log, polled=self._polled, metric=self._sweep.metric,
+            missing_s=missing_s,
         )  # fmt: skip
         self._looked: Looked | None = None
         self._told = 0
