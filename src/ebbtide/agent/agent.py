@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import queue
 import shutil
 import signal
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.agent.checkpoint_folder import link_checkpoints, linked_view
+from ebbtide.agent.checkpoint_folder import link_checkpoints
 from ebbtide.agent.code import unpack
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.log_lines import LogLines
@@ -22,6 +23,8 @@ from ebbtide.agent.mailbox import Letters, SignsOfLife
 from ebbtide.agent.metadata import Metadata, Notice
 from ebbtide.agent.mirror import Mirror
 from ebbtide.agent.outbox import Outbox
+from ebbtide.agent.private_folder import PrivateFolder, keep_outputs
+from ebbtide.agent.processes import MACHINE, kill_processes
 from ebbtide.agent.timing import SavingTimes
 from ebbtide.agent.training import TrainingProcess
 from ebbtide.agent.uploads import Uploaded, Uploads
@@ -35,6 +38,13 @@ _LOGGER = logging.getLogger(__name__)
 
 # Exit codes: the machine goes on to be rented, or is to be ended.
 STAYS, ENDS_MACHINE = 0, 42
+
+# Of a shell.
+_NOT_STARTED = (126, 127)
+
+# Numbers in a program's lines that are ours, not results.
+_OURS = frozenset({"step", "started", "saved", "finished", "left", "save_s", "step_s", "api", "epoch"})
+_MOST_FIELDS, _MOST_OF_NAME = 50, 80
 
 _TICK_S = 0.05
 _TAIL_LINES = 30
@@ -74,6 +84,9 @@ class Agent:
     def run(self) -> int:
         """Until told to end, or the machine is; returns the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._happened.put(lambda: self._end(STAYS)))
+        # Of an agent that was killed: what it started may go on, and must not beside what we start.
+        os.environ[MACHINE] = str(self._folder)
+        kill_processes(MACHINE, str(self._folder))
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._outbox.put({"type": "up"})
@@ -216,11 +229,11 @@ class Agent:
         if assignment.max_steps:
             environment[MAX_STEPS] = str(assignment.max_steps)
         arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
-        runs_in = self._code_folder if assignment.code else Path(assignment.cwd or work.folder.parent)
         try:
+            runs_in = self._private(work)
             if assignment.checkpoints:
-                runs_in = linked_view(runs_in, work.folder.parent / "run")
                 link_checkpoints(runs_in, assignment.checkpoints, work.folder)
+            self._check_executable(arguments[0], runs_in, environment)
             work.process = TrainingProcess(
                 arguments, environment, runs_in,
                 lambda line: self._happened.put(lambda: self._heard(work, line)),
@@ -240,9 +253,52 @@ class Agent:
             work.uploads.add("", work.step, copy)
             work.written = work.step
 
+    def _private(self, work: Work) -> Path:
+        """The folder that its program runs in, and nobody else's."""
+        assignment, place = work.assignment, work.folder.parent / "code"
+        if assignment.code:
+            work.private = PrivateFolder(place, code=self._code_folder)
+        elif assignment.cwd:
+            work.private = PrivateFolder(place, linked=Path(assignment.cwd))
+        else:
+            return work.folder.parent
+        return work.private.path
+
+    def _check_executable(self, name: str, runs_in: Path, environment: Mapping[str, str]) -> None:
+        """Before it is started by way of another program, which would tell less.
+
+        Raises:
+            OSError: There is no such executable.
+        """
+        path = environment.get("PATH", os.environ.get("PATH", os.defpath))
+        if shutil.which(str(runs_in / name) if "/" in name else name, path=path) is None:
+            raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
+
     def _failed_to_start(self, work: Work, problem: str) -> None:
         self._close(work)
-        self._tell(work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem])
+        self._tell(
+            work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem], cannot_start=True
+        )
+
+    def _keep_outputs(self, work: Work) -> None:
+        """What a program that is at its end wrote beside its code is the user's answer, too."""
+        private = work.private
+        if private is None or work.ending() is not Ending.FINISHED:
+            return
+        work.keeps_outputs = True
+
+        def keep() -> None:
+            problem = keep_outputs(
+                self._objects, work.assignment.trial_id, private, self._config.machine, work.step
+            )
+            self._happened.put(partial(self._kept_outputs, work, problem))
+
+        threading.Thread(target=keep, daemon=True).start()
+
+    def _kept_outputs(self, work: Work, problem: str) -> None:
+        work.keeps_outputs = False
+        if problem:
+            self._outbox.put({"type": "log", "log": f"ebbtide: {problem}", "trial": work.assignment.trial_id})
 
     def _heard(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
         if work.over:
@@ -250,6 +306,7 @@ class Agent:
         if line is None:
             work.heard_all = True
             self._exited(work)
+            self._keep_outputs(work)
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
@@ -266,6 +323,7 @@ class Agent:
             # It says itself when a checkpoint is whole.
             work.mirror.close()
             work.mirror = None
+        self._named(work, line)
         step = line.get("step", line.get("started"))
         if isinstance(step, int):
             work.step = max(work.step, step)
@@ -284,6 +342,17 @@ class Agent:
                 work.uploads.add(folder if isinstance(folder, str) else "", work.written)
         if "finished" in line:
             work.finished = True
+
+    def _named(self, work: Work, line: Mapping[str, Any]) -> None:
+        """Names of numbers that it reports: a metric's that is misspelt is found among them."""
+        new = {
+            name[:_MOST_OF_NAME]
+            for name, value in line.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and name not in _OURS
+        } - work.fields  # fmt: skip
+        if new and len(work.fields) < _MOST_FIELDS:
+            work.fields |= new
+            self._tell(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
 
     def _exited(self, work: Work) -> None:
         if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
@@ -351,6 +420,8 @@ class Agent:
                 # Something that it started goes on, and holds its output open.
                 work.process.kill()
             return False
+        if work.keeps_outputs:
+            return False
         return self._happened.empty() and (work.uploads is None or not work.uploads.is_busy)
 
     def _conclude(self, work: Work) -> None:
@@ -358,9 +429,12 @@ class Agent:
         self._close(work)
         code = work.process.exit_code if work.process is not None else None
         step = work.stored if ending is Ending.LEFT else work.step
+        # A shell's way to say that there is no such program, or none that may be executed.
+        never_ran = ending is Ending.FAILED and code in _NOT_STARTED and not work.fields and not work.has_api
         self._tell(
-            work, ending, step=step, came=work.step - work.began, number=work.restored, code=code, tail=work.tail
-        )
+            work, ending, step=step, came=work.step - work.began, number=work.restored, code=code, tail=work.tail,
+            cannot_start=never_ran and work.step == work.began,
+        )  # fmt: skip
         if self._next is not None and self._code is None:
             self._begin()
 

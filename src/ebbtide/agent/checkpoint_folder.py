@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path, PurePosixPath
 
 
-def linked_view(source: Path, place: Path) -> Path:
+def linked_view(source: Path, place: Path, leave_out: Container[str] = ()) -> Path:
     """A folder whose entries are links to those of another: what is written beside them stays out of that."""
     place.mkdir(parents=True, exist_ok=True)
     for entry in source.iterdir():
         link = place / entry.name
-        if not link.is_symlink():
+        if entry.name not in leave_out and not link.is_symlink():
             link.symlink_to(entry)
     return place
 

@@ -77,8 +77,8 @@ class Assignment:
         mttr_s: How long machines of this market live in the mean: how often to save follows from it.
         keep: How many checkpoints stay.
         aside: Numbers of checkpoints that training fails from: not to be gone on from.
-        cwd: Where the program runs; empty: in a folder of its own.
-        code: Key in the store of an archive of the user's code, which it runs in instead; empty: none.
+        cwd: A folder here whose entries are linked to from the one that the program runs in; empty: none.
+        code: Key in the store of an archive of the user's code, of which it runs in a copy instead; empty: none.
         checkpoints: Below where it runs, the folder that the program uses for its checkpoints; empty: the one that
             it is told.
         reads_log: What it prints for people tells how far it is, if it reports nothing else.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ebbtide.object_storage import MissingObjectError, ObjectStore, checked_key
+
+_LOGGER = logging.getLogger(__name__)
 
 Letter = Mapping[str, Any]
 
@@ -38,8 +41,9 @@ class Letters:
                 content = self._objects.get(f"{self._folder}/{self.read + 1:08d}")
             except MissingObjectError:
                 return
+            yield from _parsed(content, f"{self._folder}/{self.read + 1:08d}")
+            # Only now: what is not dealt with, since something failed meanwhile, is read again.
             self.read += 1
-            yield from json.loads(content)
 
     def last(self) -> int:
         """How many there are."""
@@ -77,3 +81,17 @@ class SignsOfLife:
 
     def _key(self, slot: int) -> str:
         return f"{self._folder}/{slot}"
+
+
+def _parsed(content: bytes, key: str) -> list[Letter]:
+    """The messages of one object; what is torn or no message is left out, and said."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        _LOGGER.warning("messages %s are left out: %s", key, error)
+        return []
+    given = found if isinstance(found, list) else [None]
+    messages: list[Letter] = [one for one in given if isinstance(one, dict) and "type" in one]
+    if len(messages) < len(given):
+        _LOGGER.warning("%s holds something that is no message; it is left out", key)
+    return messages

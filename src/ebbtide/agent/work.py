@@ -10,6 +10,7 @@ from pathlib import Path
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.log_lines import LogLines
 from ebbtide.agent.mirror import Mirror
+from ebbtide.agent.private_folder import PrivateFolder
 from ebbtide.agent.timing import SavingTimes
 from ebbtide.agent.training import TrainingProcess
 from ebbtide.agent.uploads import Uploads
@@ -53,6 +54,9 @@ class Work:
         log_lines: Reads what it prints for people; None: nothing of that tells how far it is.
         heard_all: It has ended, and all that it printed is known.
         exited_s: When it was seen to have ended; None: it was not.
+        private: The folder that its program runs in; None: it has no code of the user's.
+        keeps_outputs: What it left there is being stored.
+        fields: Names of numbers that it reported.
     """
 
     assignment: Assignment
@@ -77,6 +81,9 @@ class Work:
     log_lines: LogLines | None = None
     heard_all: bool = False
     exited_s: float | None = None
+    private: PrivateFolder | None = None
+    keeps_outputs: bool = False
+    fields: set[str] = field(default_factory=set)
 
     @property
     def is_running(self) -> bool:

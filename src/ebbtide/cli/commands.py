@@ -94,6 +94,7 @@ VERBS = (
     Verb("run", "running", "run_command"),
     Verb("status", "runs", "status_command"),
     Verb("logs", "runs", "logs_command"),
+    Verb("fetch", "fetching", "fetch_command"),
     Verb("stop", "runs", "stop_command"),
     Verb("resume", "running", "resume_command"),
     Verb("down", "runs", "down_command"),

@@ -1,9 +1,14 @@
-"""A live run in the foreground: the controller with a table that is alive; Ctrl-C stops it."""
+"""A live run in the foreground: the controller with a table that is alive; Ctrl-C stops it, and again ends it."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +16,16 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from ebbtide.cli.live_table import run_table
+from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import terminal
 from ebbtide.errors import InputError
 from ebbtide.execution.engine_snapshot import snapshot
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.phase import State, phase_of
 from ebbtide.execution.live.providers import run_live
 from ebbtide.execution.live.settings import RunFolder
+from ebbtide.execution.live.standing import RunStanding, standing, standing_of
+from ebbtide.execution.live.stopping import StopRequest, request_stop
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.protocol import Policy
 from ebbtide.workloads.sweep import Sweep
@@ -27,10 +35,76 @@ if TYPE_CHECKING:
     from ebbtide.execution.engine import Engine
 
 _TABLE_EVERY_S = 0.5
+# A controller that does not look up within so long after Ctrl-C hangs in its policy or in a library.
+_LOOKS_UP_WITHIN_S = 15.0
+_INTERRUPTED = 130
+
+
+class Interrupts:
+    """Ctrl-C while a controller runs: the first stops it, the second ends it at once.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._runs = False
+        self._asked_s: float | None = None
+        self._looked_s = 0.0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether Ctrl-C was pressed."""
+        return self._asked_s is not None
+
+    def looked(self) -> None:
+        """The controller has come round."""
+        self._runs, self._looked_s = True, time.monotonic()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """While this lasts; then Ctrl-C is as before."""
+        before = signal.signal(signal.SIGINT, self._pressed)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _pressed(self, *_: object) -> None:
+        if not self._runs:
+            raise KeyboardInterrupt  # nothing is rented yet
+        if self._asked_s is not None:
+            self._end_at_once("interrupted twice")
+        self._asked_s = time.monotonic()
+        request_stop(self._folder.path, StopRequest.STOP)
+        os.write(2, b"\nstopping: everything is saved and given back; Ctrl-C again ends at once\n")
+        watch = threading.Timer(_LOOKS_UP_WITHIN_S, self._check)
+        watch.daemon = True
+        watch.start()
+
+    def _check(self) -> None:
+        if self._asked_s is not None and self._looked_s < self._asked_s:
+            self._end_at_once(f"the controller has not looked up for {_LOOKS_UP_WITHIN_S:.0f} s")
+
+    def _end_at_once(self, why: str) -> None:
+        run = self._folder.path.name
+        words = (
+            f"\n{why}: ended. Its machines save and end themselves when they miss their controller; "
+            f"`ebbtide down {run}` ends them now, `ebbtide resume {run}` goes on\n"
+        )
+        os.write(2, words.encode())
+        # Whatever hangs in this process, nothing of it is needed: the journal is whole at any instant.
+        os._exit(_INTERRUPTED)
 
 
 def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: str = "") -> None:
-    """Run it in the foreground, with a table that is alive; Ctrl-C stops it."""
+    """Run it in the foreground, with a table that is alive; Ctrl-C stops it.
+
+    Raises:
+        InputError: It cannot go on.
+        typer.Exit: With 1: trials failed, or machines could not be ended; with 130: it was stopped.
+    """
     run, catalogue = folder.path.name, default_catalogue()
     if track:
         from ebbtide.experiments.live_tracking import begin_tracking
@@ -39,35 +113,60 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
-    typer.echo(f"run {run}")
+    count = len(sweep.trials())
+    typer.echo(f"run {run}: {count} trials" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
-    journal = Journal(folder.journal)
-
-    def stop(*_: object) -> None:
-        journal.keep({"wish": "stop"})
-
-    signal.signal(signal.SIGINT, stop)
     console = Console()
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    interrupts = Interrupts(folder)
+    with Live(console=console, refresh_per_second=4, transient=True) as live, interrupts.heeded():
         shown_s = 0.0
 
         def looked(engine: Engine, provider: AgentProvider) -> None:
             nonlocal shown_s
+            interrupts.looked()
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
-                kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
-                live.update(run_table(run, sweep, kept, catalogue))
+                live.update(run_table(_now(folder, engine, provider)))
 
         outcome = run_live(folder, policy, looked)
-    kept = journal.state("run")
-    if journal.state("tracking") is not None:
+    if Journal(folder.journal, read_only=True).state("tracking") is not None:
         from ebbtide.experiments.live_tracking import end_tracking
 
         end_tracking(folder, outcome)
-    terminal().print(run_table(run, sweep, kept, catalogue))
-    if outcome.gave_up:
-        typer.echo(f"{outcome.gave_up}; go on with `ebbtide resume {run}`")
-    if not outcome.finished and not outcome.gave_up:
-        raise InputError(
-            f"run {run} did not finish: the record of prices is over; `ebbtide status {run}` shows more"
+    found = standing_of(folder, catalogue)
+    terminal().print(run_table(found))
+    for line in answer_lines(found):
+        typer.echo(line)
+    typer.echo(state_line(found))
+    _end(found)
+
+
+def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStanding:
+    """As the controller in this process has it at this moment."""
+    journal = Journal(folder.journal, read_only=True)
+    kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
+    return standing(
+        folder.settings, kept, journal.state("figures"), phase_of(journal), State.RUNNING, os.getpid(), {},
+        default_catalogue(),
+    )  # fmt: skip
+
+
+def _end(found: RunStanding) -> None:
+    """The exit code is the answer to a script."""
+    if found.unended:
+        sys.stderr.write("".join(f"{line}\n" for line in warning_lines(found) if "machine" in line))
+        sys.stderr.write(
+            f"{len(found.unended)} machines could not be ended; `ebbtide down {found.run}` tries again\n"
         )
+        raise typer.Exit(1)
+    match found.state:
+        case State.FINISHED:
+            return
+        case State.STOPPED | State.DOWN:
+            raise typer.Exit(_INTERRUPTED)
+        case State.GAVE_UP if not found.why:
+            raise InputError(
+                f"run {found.run} did not finish: the record of prices is over; `ebbtide status {found.run}` "
+                "shows more"
+            )
+    raise typer.Exit(1)

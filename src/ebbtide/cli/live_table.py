@@ -1,86 +1,153 @@
-"""A live run as tables: from a controller that runs, or from what one has kept."""
+"""A live run for people: its trials as a table, its money, its warnings, and at its end the answer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide.execution.engine_snapshot import lease_of
-from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.leases import Lease
-from ebbtide.utc import HOUR_S, iso
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.execution.live.money import seconds
+from ebbtide.execution.live.phase import OVER, State
+from ebbtide.execution.live.standing import RunStanding, TrialStanding
+
+_TAIL_LINES = 6
 
 
-@dataclass(frozen=True)
-class Money:
-    """What a run has cost.
-
-    Attributes:
-        paid_usd: Of machines that have ended, net of refunds.
-        refund_usd: Given back of what was charged.
-        on_demand_usd: What the same machine time costs at list prices.
-    """
-
-    paid_usd: float
-    refund_usd: float
-    on_demand_usd: float
+def run_table(standing: RunStanding) -> RenderableType:
+    """Trials, the best first, and below them machines, money and what its user should know."""
+    parts: list[RenderableType] = [_trials(standing)] if standing.trials else []
+    parts += [Text(line) for line in (*_money_lines(standing), *warning_lines(standing))]
+    return Group(*parts)
 
 
-def money_of(kept: Mapping[str, Any], catalogue: Catalogue) -> Money:
-    """From a controller's snapshot: prices as they were when they were charged."""
-    bills = kept["engine"]["bills"]
-    paid = math.fsum(
-        math.fsum(charge["usd"] for charge in bill["charges"]) - bill["refund_usd"] for _, bill in bills
-    )
-    refund = math.fsum(bill["refund_usd"] for _, bill in bills)
-    leases = [lease_of(values) for values in kept["engine"]["leases"]]
-    return Money(paid, refund, math.fsum(_on_demand_usd(leases[lease_id], catalogue) for lease_id, _ in bills))
-
-
-def _on_demand_usd(lease: Lease, catalogue: Catalogue) -> float:
-    listed = catalogue.on_demand_usd_per_hour(lease.market, lease.requested_s)
-    hours = (lease.ended_s - lease.started_s) / HOUR_S
-    return 0.0 if listed is None or math.isnan(hours) else hours * listed
-
-
-def run_table(run: str, sweep: Sweep, kept: Mapping[str, Any], catalogue: Catalogue) -> RenderableType:
-    """Trials, machines, and what was spent and saved."""
-    engine, provider = kept["engine"], kept["provider"]
-    table = Table(title=run, box=SIMPLE_HEAD)
-    metric_heading = sweep.metric or "metric"
-    for heading in ("trial", "setting", "steps", "saved", metric_heading, "state", "machine"):
-        table.add_column(heading, justify="right" if heading in ("steps", "saved", metric_heading) else "left")
-    leases = [lease_of(values) for values in engine["leases"]]
-    for trial, job, live in zip(sweep.trials(), engine["jobs"], provider["trials"], strict=True):
-        on = None if live["on"] is None else leases[live["on"]]
-        metrics = dict(live["metrics"])
-        metric = f"{metrics[max(metrics)]:.4g}" if metrics else "-"
+def runs_table(standings: list[RunStanding]) -> Table:
+    """All runs, the newest last."""
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("run", "state", "trials", "best", "cost USD", "USD/h now", "elapsed", "rest"):
+        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
+    for one in standings:
+        best = one.best
         table.add_row(
-            str(trial.number), trial.name, f"{job['steps_done']:g}", f"{job['steps_saved']:g}", metric,
-            _state(job, live, on), "" if on is None else str(on.market),
+            Text(one.run), Text(state_words(one)), f"{one.done}/{len(one.trials)}" if one.trials else "-",
+            "-" if best is None or best.best is None else f"{best.best:.4g}", f"{one.money.paid_usd:.4f}",
+            f"{one.money.usd_per_hour:.4f}" if one.rented else "-",
+            seconds(one.elapsed_s) if one.elapsed_s else "-",
+            "-" if one.rest_s is None else f"~{seconds(one.rest_s)}",
         )  # fmt: skip
-    money = money_of(kept, catalogue)
-    revoked = sum(lease.state == "revoked" for lease in leases)
-    rented = sum(lease.is_open for lease in leases)
-    saved = 1.0 - money.paid_usd / money.on_demand_usd if money.on_demand_usd else 0.0
-    line = Text(
-        f"{rented} machines rented, {revoked} revoked; of those that ended: paid {money.paid_usd:.4f} USD, "
-        f"{money.refund_usd:.4f} USD refunded, {saved:.0%} less than on demand"
-    )
-    return Group(table, line)
+    return table
 
 
-def _state(job: Mapping[str, Any], live: Mapping[str, Any], on: Lease | None) -> str:
-    if not math.isnan(job["finished_s"]):
-        return live["problem"] or ("ended early" if job["stopped"] else f"done {iso(job['finished_s'])}")
-    if on is not None:
-        return "leaving" if live["leaving"] or on.state == "noticed" else "training"
-    return "starting" if live["assigned"] else "waiting"
+def state_words(standing: RunStanding) -> str:
+    """What a run does, with the process that does it."""
+    if standing.pid:
+        return f"{standing.state} (pid {standing.pid})"
+    if standing.state is State.GONE and standing.rented:
+        return f"{standing.state}; {standing.rented} machines may run"
+    return str(standing.state)
+
+
+def state_line(standing: RunStanding) -> str:
+    """The same in a sentence, and what one can do about it."""
+    run, why = standing.run, f": {standing.why}" if standing.why else ""
+    match standing.state:
+        case State.RUNNING | State.STOPPING:
+            return f"{state_words(standing)}"
+        case State.NEW:
+            return f"{run} has not begun yet"
+        case State.GONE:
+            may = (
+                f"{standing.rented} machines may run until they miss it" if standing.rented else "no machine runs"
+            )
+            return f"its controller is gone, and {may}; `ebbtide resume {run}` goes on, `ebbtide down {run}` ends all"
+        case State.FINISHED:
+            return "finished"
+        case State.FAILED:
+            return f"failed: {len(standing.failed)} of {len(standing.trials)} trials"
+        case State.DOWN:
+            return f"down: its machines were ended; `ebbtide resume {run}` goes on"
+    return f"{standing.state}{why}; `ebbtide resume {run}` goes on"
+
+
+def answer_lines(standing: RunStanding) -> Iterator[str]:
+    """What a run has come to: the best trial, where its checkpoint lies, what failed and why."""
+    best = standing.best
+    if best is not None:
+        setting = f" ({best.setting})" if best.setting else ""
+        if standing.metric is not None and best.best is not None:
+            last = "" if best.last == best.best or best.last is None else f" (last {best.last:.6g})"
+            value = f"{standing.metric} {best.best:.6g} at step {best.best_step}{last}"
+            yield f"best: trial {best.number}{setting}, {value}"
+        elif len(standing.trials) > 1:
+            yield f"trial {best.number}{setting}"
+        if best.checkpoint:
+            at = f" of step {best.steps_saved:g}" if best.steps_saved else ""
+            yield f"its checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` brings it here"
+        elif standing.state in OVER:
+            yield "it has stored no checkpoint"
+    for trial in standing.failed:
+        setting = f" ({trial.setting})" if trial.setting else ""
+        yield f"trial {trial.number}{setting} failed: {trial.problem}"
+        yield from (f"    {line}" for line in trial.tail[-_TAIL_LINES:])
+
+
+def warning_lines(standing: RunStanding) -> Iterator[str]:
+    """Warnings, each once with the trials that it is about; machines that cannot be ended."""
+    about: dict[str, list[int]] = {}
+    for trial in sorted(standing.trials, key=lambda trial: trial.number):
+        for warning in trial.warnings:
+            about.setdefault(warning, []).append(trial.number)
+    for warning, numbers in about.items():
+        who = "all trials" if len(numbers) == len(standing.trials) > 1 else f"trial {', '.join(map(str, numbers))}"
+        yield f"warning: {who}: {warning}"
+    for name, why in standing.unended.items():
+        yield f"warning: machine {name} still runs and costs: {why}" if name not in why else f"warning: {why}"
+
+
+def _trials(standing: RunStanding) -> Table:
+    metric = standing.metric or ""
+    table = Table(title=Text(standing.run), box=SIMPLE_HEAD)
+    headings = [
+        "trial",
+        "setting",
+        "steps",
+        "saved",
+        *([f"best {metric}", "last"] if metric else []),
+        "state",
+        "machine",
+    ]
+    for heading in headings:
+        table.add_column(Text(heading), justify="left" if heading in ("setting", "state", "machine") else "right")
+    for trial in standing.trials:
+        values = [_number(trial.best), _number(trial.last)] if metric else []
+        row = [str(trial.number), trial.setting, _steps(trial.steps_done), _steps(trial.steps_saved), *values,
+               _trial_words(trial), trial.machine]  # fmt: skip
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _trial_words(trial: TrialStanding) -> str:
+    silent = ["no metric"] if any("never reported" in warning for warning in trial.warnings) else []
+    if trial.steps_saved is None and any("saved nothing" in warning for warning in trial.warnings):
+        silent.append("nothing saved")
+    return f"{trial.state} ({', '.join(silent)})" if silent and trial.state != "failed" else trial.state
+
+
+def _money_lines(standing: RunStanding) -> Iterator[str]:
+    now = f", {standing.money.usd_per_hour:.4f} USD/h now" if standing.rented else ""
+    yield f"{standing.rented} machines rented{now}; {standing.revoked} revoked so far"
+    rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
+    yield f"{standing.money}"
+    if standing.elapsed_s:
+        yield f"elapsed {seconds(standing.elapsed_s)}{rest}"
+
+
+def _steps(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ebbtide.cli.live_table import run_table
+from ebbtide.cli.live_table import answer_lines, run_table, runs_table, state_line
 from ebbtide.cli.options import terminal
+from ebbtide.errors import InputError
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.phase import OVER, State, phase_of, state_now
 from ebbtide.execution.live.providers import end_machines
-from ebbtide.execution.live.settings import RUNS, find_run
+from ebbtide.execution.live.settings import RUNS, RunFolder, find_run, known_runs
+from ebbtide.execution.live.standing import standing_of
+from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.workloads.sweep import Sweep
 
 _FOLLOW_EVERY_S = 0.3
+# Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.
+_CONTROLLER_ENDS_S = 45.0
+_TOLD_EVERY_S = 5.0
 
 RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; else the newest.")]
 RunsOption = Annotated[Path, typer.Option("--runs", metavar="FOLDER", help="Where runs are kept.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
-def status_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """Trials, machines, and what a run has spent and saved."""
-    folder = find_run(runs, run)
-    journal = Journal(folder.journal)
-    kept = journal.state("run")
-    if kept is None:
-        typer.echo(f"{folder.path.name} has not begun yet")
+def status_command(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; else all runs.")] = None,
+    runs: RunsOption = RUNS,
+    as_json: JsonOption = False,
+) -> None:
+    """All runs, or one in detail: what each does, its trials and machines, what it has cost and saved."""
+    catalogue = default_catalogue()
+    if run is None:
+        standings = [standing_of(folder, catalogue) for folder in known_runs(runs)]
+        if as_json:
+            typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
+            return
+        terminal().print(runs_table(standings))
+        typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
-    settings = folder.settings
-    terminal().print(run_table(settings.run, Sweep.model_validate(settings.sweep), kept, default_catalogue()))
-    ended = journal.state("outcome")
-    if ended is not None:
-        typer.echo("finished" if ended["finished"] else f"ended: {ended['gave_up'] or 'not finished'}")
+    standing = standing_of(find_run(runs, run), catalogue)
+    if as_json:
+        typer.echo(json.dumps(standing.as_plain(), indent=2))
+        return
+    if standing.trials:
+        terminal().print(run_table(standing))
+    if standing.state in OVER:
+        for line in answer_lines(standing):
+            typer.echo(line)
+    typer.echo(state_line(standing))
 
 
 def logs_command(
@@ -45,14 +66,13 @@ def logs_command(
 ) -> None:
     """What trials' programs printed."""
     folder = find_run(runs, run)
-    journal = Journal(folder.journal)
     known: dict[int, int] = {}
     while True:
-        over = journal.state("outcome") is not None
+        over = controller_pid(folder.path) is None
         for path in sorted((folder.path / "logs").glob("*.log")):
             number = int(path.stem.rpartition("-")[2])
             if trial in (None, number):
-                content = path.read_text(encoding="utf-8")[known.get(number, 0) :]
+                content = path.read_text(encoding="utf-8", errors="replace")[known.get(number, 0) :]
                 known[number] = known.get(number, 0) + len(content)
                 for line in content.splitlines():
                     typer.echo(f"[{number}] {line}")
@@ -64,11 +84,61 @@ def logs_command(
 def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Have a run save everything, wait for uploads, and give its machines back; it can go on later."""
     folder = find_run(runs, run)
-    Journal(folder.journal).keep({"wish": "stop"})
-    typer.echo(f"{folder.path.name} is told to stop; `ebbtide status {folder.path.name}` shows how far it is")
+    name = folder.path.name
+    state, pid = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
+    if pid is None:
+        raise InputError(_nothing_to_stop(name, state))
+    request_stop(folder.path, StopRequest.STOP)
+    typer.echo(f"{name} is told to stop (controller pid {pid}); `ebbtide status {name}` shows how far it is")
 
 
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """End every machine of a run now, whatever it is at; checkpoints stay."""
+    """End every machine of a run now, and its controller; what is stored stays. Ends with 1 if any still runs."""
     folder = find_run(runs, run)
-    typer.echo(f"{end_machines(folder)} machines ended")
+    is_ended = _end_controller(folder)
+    found = end_machines(folder, told=lambda line: typer.echo(f"{line}; asked again", err=True))
+    _note_down(folder, found.refused)
+    typer.echo(f"{found.ended} machines ended")
+    for why in found.refused.values():
+        typer.echo(why, err=True)
+    if found.problem:
+        typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
+    if not (found.is_done and is_ended):
+        raise typer.Exit(1)
+
+
+def _end_controller(folder: RunFolder) -> bool:
+    """Have a controller that lives end; whether it has."""
+    name, began_s, told_s = folder.path.name, time.monotonic(), 0.0
+    while (pid := controller_pid(folder.path)) is not None:
+        request_stop(folder.path, StopRequest.DOWN)
+        waited_s = time.monotonic() - began_s
+        if waited_s >= _CONTROLLER_ENDS_S:
+            typer.echo(
+                f"the controller of {name} (pid {pid}) does not end; `kill -9 {pid}` ends it, and "
+                f"`ebbtide down {name}` once more whatever it rents meanwhile", err=True,
+            )  # fmt: skip
+            return False
+        if waited_s >= told_s:
+            typer.echo(f"waiting for the controller (pid {pid}) to save and end, {waited_s:.0f} s", err=True)
+            told_s += _TOLD_EVERY_S
+        time.sleep(0.1)
+    return True
+
+
+def _note_down(folder: RunFolder, refused: object) -> None:
+    """Where a controller was killed nobody else writes down that its machines are gone."""
+    with suppress(OSError):
+        journal = Journal(folder.journal)
+        phase = phase_of(journal)
+        if phase is not None and controller_pid(folder.path) is None:
+            down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
+            journal.keep({"phase": down.encode(), "unended": refused})
+
+
+def _nothing_to_stop(name: str, state: State) -> str:
+    if state in OVER:
+        return f"{name} has {state}; there is nothing to stop"
+    if state is State.GONE:
+        return f"{name} has no controller that could stop it; `ebbtide down {name}` ends its machines"
+    return f"{name} does not run: {state}; `ebbtide resume {name}` goes on"

@@ -53,6 +53,11 @@ class Accounts:
         if lease.is_charged:
             self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
 
+    def settle_anew(self, lease: Lease, ending: Ending) -> None:
+        """A lease was settled, and ended later than that."""
+        if lease.is_charged:
+            self.ledger.correct(lease, self._bill(lease, lease.ended_s, ending))
+
     def enter_transfers(self, jobs: Iterable[JobProgress], leases: Sequence[Lease]) -> None:
         """Enter what has moved since the last time."""
         for job in jobs:

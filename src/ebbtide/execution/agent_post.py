@@ -78,8 +78,8 @@ class PostOffice:
         if box is None:
             return  # it never booted
         for letter in box.reports.new():
-            boot, count = letter.get("boot", ""), int(letter.get("count", 0))
-            if count > box.heard.get(boot, 0):
+            boot, count = str(letter.get("boot", "")), letter.get("count", 0)
+            if isinstance(count, int) and count > box.heard.get(boot, 0):
                 box.heard[boot] = count
                 yield letter
 

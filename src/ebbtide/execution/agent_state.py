@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from ebbtide.execution.stretches import Stretch
 from ebbtide.market.leases import Lease
 from ebbtide.workloads.progress import JobProgress
 
@@ -27,7 +29,17 @@ class Trial:
         best: Steps it ever had stored: to come further is to have more.
         metrics: By step.
         milestones: Steps to be told of.
-        problem: Why it failed.
+        problem: Why it failed, in one line; empty: it has not.
+        tail: The last lines that its program printed when it failed.
+        fields: Names of numbers that its program reports, as far as they are known.
+        warnings: What its user should know, each told once.
+        stretches: Its time on machines before this one.
+        began_s: When it was ordered onto the machine that it is on, by the cloud's clock.
+        began_epoch_s: The same by ours.
+        began_number: Number of the checkpoint that it resumed from there.
+        began_step: Its resume step.
+        has_saved: Whether it has stored a checkpoint there.
+        lost_above: Steps above the newest known checkpoint that were counted as lost at last.
     """
 
     progress: JobProgress
@@ -45,10 +57,21 @@ class Trial:
     metrics: dict[int, float] = field(default_factory=dict)
     milestones: list[int] = field(default_factory=list)
     problem: str = ""
+    tail: list[str] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    began_s: float = math.nan
+    began_epoch_s: float = math.nan
+    began_number: int = 0
+    began_step: float = 0.0
+    has_saved: bool = False
+    lost_above: float = 0.0
 
 
 # Of a trial, what JSON holds as it is.
 PLAIN_FIELDS = (
     "on", "attempt", "leaving", "stopping", "ended", "failures", "from_one", "aside", "best", "milestones",
-    "problem",
+    "problem", "tail", "fields", "warnings", "began_s", "began_epoch_s", "began_number", "began_step", "has_saved",
+    "lost_above",
 )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ from ebbtide.agent.mailbox import Letter
 from ebbtide.errors import InputError
 from ebbtide.execution.agent_state import PLAIN_FIELDS, Trial
 from ebbtide.execution.measured_speed import MeasuredSpeeds
+from ebbtide.execution.stretches import Stretch, decode_stretches, encode_stretches, resumed
+from ebbtide.execution.trial_warnings import WARNED_AFTER_S, warnings_of
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.events import Event, Wake
@@ -26,6 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 MOST_FAILURES = 5
 # From one checkpoint so often, and the one before it is taken.
 _FAILURES_FROM_ONE = 2
+_TAIL_LINES = 12
 
 
 class AgentTraining:
@@ -37,6 +42,8 @@ class AgentTraining:
         order: Gives an order to the agent of a lease.
         tell: Takes what the policy should hear of.
         now: The cloud's clock.
+        log: Called with a trial's id and a line for its log.
+        metric: The name of what trials are compared by; None: nothing.
     """
 
     def __init__(
@@ -46,8 +53,12 @@ class AgentTraining:
         order: Callable[[int, Letter], None],
         tell: Callable[[Event], None],
         now: Callable[[], float],
+        *,
+        log: Callable[[str, str], None] = lambda _trial, _line: None,
+        metric: str | None = None,
     ) -> None:
         self._run, self._assignment = run, assignment
+        self._log, self._metric = log, metric
         self._order, self._tell, self._now = order, tell, now
         self.trials: list[Trial] = []
         self.speeds = MeasuredSpeeds()
@@ -72,6 +83,8 @@ class AgentTraining:
         """Give the orders that are missing."""
         for trial in self.trials:
             self._converge(trial)
+            if trial.on is not None and time.time() - trial.began_epoch_s >= WARNED_AFTER_S:
+                self._warn(trial)
 
     def in_use(self, lease: Lease) -> bool:
         """Whether anything is trained there, or being saved."""
@@ -102,6 +115,9 @@ class AgentTraining:
         for trial in self.trials:
             trial.assigned = [other for other in trial.assigned if other is not lease]
             if trial.on == lease.lease_id:
+                if lease.state is LeaseState.REVOKED:
+                    self._warn(trial)
+                self._stretch_ends(trial)
                 self._lost(trial)
                 self._released(trial)
 
@@ -117,7 +133,7 @@ class AgentTraining:
         return [
             {name: getattr(trial, name) for name in PLAIN_FIELDS}
             | {"assigned": [lease.lease_id for lease in trial.assigned]}
-            | {"metrics": list(trial.metrics.items())}
+            | {"metrics": list(trial.metrics.items()), "stretches": encode_stretches(trial.stretches)}
             for trial in self.trials
         ]
 
@@ -125,7 +141,9 @@ class AgentTraining:
         """Go on from a snapshot."""
         for trial, values in zip(self.trials, kept, strict=True):
             for name in PLAIN_FIELDS:
-                setattr(trial, name, values[name])
+                if name in values:
+                    setattr(trial, name, values[name])
+            trial.stretches = decode_stretches(values.get("stretches", ()))
             trial.assigned = [leases[lease_id] for lease_id in values["assigned"]]
             trial.metrics = dict(values["metrics"])
 
@@ -150,6 +168,8 @@ class AgentTraining:
     def _train(self, trial: Trial, lease: Lease) -> None:
         trial.on, trial.leaving = lease.lease_id, False
         trial.attempt += 1
+        trial.began_s, trial.began_epoch_s = self._now(), time.time()
+        trial.began_step, trial.began_number, trial.has_saved = trial.progress.steps_saved, 0, False
         assignment = self._assignment(trial.progress).encode()
         assignment |= {"trial_id": trial.trial_id, "attempt": trial.attempt, "aside": trial.aside}
         self._order(lease.lease_id, {"type": "train", "assignment": assignment})
@@ -177,41 +197,82 @@ class AgentTraining:
 
     def _lost(self, trial: Trial) -> None:
         progress = trial.progress
-        progress.steps_lost += max(progress.steps_done - progress.steps_saved, 0.0)
+        trial.lost_above = max(progress.steps_done - progress.steps_saved, 0.0)
+        progress.steps_lost += trial.lost_above
         progress.steps_done = progress.steps_saved
+
+    def _stretch_ends(self, trial: Trial, *, is_final: bool = False) -> None:
+        """It is not on its machine any more: what it did there is written down."""
+        if trial.on is None or math.isnan(trial.began_s):
+            return
+        progress = trial.progress
+        stretch = Stretch(
+            trial.on, max(self._now() - trial.began_s, 0.0), trial.began_number, trial.began_step,
+            max(progress.steps_done, trial.began_step), progress.steps_saved, trial.has_saved, is_final,
+        )  # fmt: skip
+        trial.stretches.append(stretch)
+        trial.began_s = math.nan
+
+    def _resumed(self, trial: Trial, step: float, number: int) -> None:
+        """What its newest checkpoint is, is known now: more than was told of, or less where one is damaged."""
+        progress = trial.progress
+        found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
+        missing = max(progress.steps_saved - step, 0.0)
+        progress.steps_lost = max(progress.steps_lost - found + missing, 0.0)
+        trial.lost_above = 0.0
+        progress.steps_saved = progress.steps_done = step
+        trial.began_step, trial.began_number = step, number
+        trial.stretches = resumed(trial.stretches, step, number)
+
+    def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
+        """Tell what it does not do, each once."""
+        for warning in warnings_of(trial, self._metric, is_over=is_over):
+            if warning not in trial.warnings:
+                trial.warnings.append(warning)
+                self._log(trial.trial_id, f"ebbtide: warning: {warning}")
+                # Said of the first; trials of one sweep run one program.
+                if not any(warning in other.warnings for other in self.trials if other is not trial):
+                    _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
     def _hear_of(self, trial: Trial, lease: Lease, letter: Letter) -> None:
         progress, step = trial.progress, float(letter.get("step", 0))
         match letter["type"]:
             case "restored":
-                # Stored, and not told of before its machine went: not lost after all.
-                progress.steps_lost = max(progress.steps_lost - max(step - progress.steps_saved, 0.0), 0.0)
-                progress.steps_saved = progress.steps_done = step
+                self._resumed(trial, step, int(letter.get("number", 0)))
                 self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, int(step))
             case "step":
                 before = progress.steps_done
                 progress.steps_done = max(before, step)
                 progress.steps_run += progress.steps_done - before
-                if "metric" in letter:
+                if "metric" in letter and math.isfinite(float(letter["metric"])):
                     trial.metrics.setdefault(int(letter["at"]), float(letter["metric"]))
                 self._reached(trial)
+            case "fields":
+                trial.fields = sorted({*trial.fields, *(str(name) for name in letter["names"])})
             case "saved":
                 progress.steps_saved = max(progress.steps_saved, step)
                 progress.checkpoints += 1
                 progress.saved_at = lease.market.place
+                trial.has_saved = True
                 if step > trial.best:
                     trial.best, trial.failures = step, 0
                 self._tell(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
             case "finished":
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
+                self._stretch_ends(trial, is_final=True)
+                self._warn(trial, is_over=True)
                 self._done_with(trial)
                 self._finish(trial, "done")
                 trial.on = None
             case "left" | "superseded":
+                if lease.state is LeaseState.NOTICED:
+                    self._warn(trial)
+                self._stretch_ends(trial)
                 self._done_with(trial)
                 self._lost(trial)
                 self._released(trial)
             case "failed":
+                self._stretch_ends(trial)
                 self._done_with(trial)
                 self._lost(trial)
                 self._failed(trial, letter)
@@ -236,12 +297,32 @@ class AgentTraining:
         # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
         if not letter.get("came", 0) and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        tail = " | ".join(letter.get("tail", ())[-3:])
+        trial.tail = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
+        tail = " | ".join(trial.tail[-3:])
         _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
-            trial.progress.steps_saved = trial.progress.steps_done = 0.0
-        if trial.failures >= MOST_FAILURES:
+        if letter.get("cannot_start"):
+            self._cannot_start(trial, tail)
+        elif trial.failures >= MOST_FAILURES:
             trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
+
+    def _cannot_start(self, trial: Trial, problem: str) -> None:
+        """Its command is not there: no other machine has it, and none is to be rented for others that call it."""
+        called = self._called(trial)
+        for other in self.trials:
+            if not other.ended and not other.problem and (other is trial or self._called(other) == called):
+                other.problem, other.tail = f"cannot be started: {problem}", [problem]
+                other.stopping = other.progress.stopped = True
+                if other is trial:
+                    continue
+                if other.on is None:
+                    self._finish(other, other.problem)
+                else:
+                    self._let_go(other)
+
+    def _called(self, trial: Trial) -> str:
+        """The executable of its command."""
+        return next(iter(self._assignment(trial.progress).arguments), "")

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ebbtide.agent.config import AgentConfig, Assignment
@@ -19,7 +20,7 @@ from ebbtide.errors import InputError
 from ebbtide.execution.agent_post import PostOffice
 from ebbtide.execution.agent_state import Trial
 from ebbtide.execution.agent_training import AgentTraining
-from ebbtide.execution.cloud import Cloud, CloudError, Instance, Wanted
+from ebbtide.execution.cloud import Cloud, CloudError, CloudGoneError, Instance, Wanted
 from ebbtide.execution.engine_snapshot import event_of, event_values
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
@@ -32,6 +33,10 @@ _LOGGER = logging.getLogger(__name__)
 
 # So many machines that end before their agent began, and the set-up is at fault.
 _MOST_STILLBORN = 3
+
+# Real seconds for which the end of a machine is asked for before the run goes on without an answer.
+_ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
+_TOLD_AGAIN_S = 60.0
 
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
@@ -47,6 +52,9 @@ class AgentProvider:
         agent: What all agents are told; run and machine are filled in.
         poll_s: Real seconds between looks.
         log: Called with a trial's id and a line that its program printed.
+        polled: Called at each poll; whether the engine is to look up from waiting, as its user wants something.
+        metric: The name of what trials are compared by; None: nothing.
+        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
     """
 
     def __init__(
@@ -59,18 +67,29 @@ class AgentProvider:
         *,
         poll_s: float = 0.1,
         log: Callable[[str, str], None] = lambda _trial, _line: None,
+        polled: Callable[[], bool] = lambda: False,
+        metric: str | None = None,
+        missing_s: float = 120.0,
     ) -> None:
         self._cloud, self._objects, self._run = cloud, objects, run
+        self._polled, self._missing_s = polled, missing_s
         self._agent, self._poll_s, self._log = agent, poll_s, log
         self._leases: dict[int, Lease] = {}
         self._post = PostOffice(objects, self._token)
-        self._training = AgentTraining(run, assignment, self._post.order, self._tell, lambda: self.now_s)
+        self._training = AgentTraining(
+            run, assignment, self._post.order, self._tell, lambda: self.now_s, log=log, metric=metric
+        )
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
         self._kept: dict[str, Any] | None = None
         self._signs = SignsOfLife(objects, run, agent.controller_limit_s)
         self._sign_s = -math.inf
         self._stillborn = 0
+        # Machines whose end was refused, by lease: why.
+        self._unended: dict[int, str] = {}
+        self._seen_s: dict[int, float] = {}
+        self._missing_since_s: dict[int, float] = {}
+        self._trouble, self._trouble_told_s = "", -math.inf
 
     # What the engine asks.
 
@@ -104,16 +123,8 @@ class AgentProvider:
         self._launching.append(lease.lease_id)
 
     def terminate(self, lease: Lease) -> None:
-        """Now: what it costs is known only then. If the cloud does not answer, it is asked until it does."""
-        while True:
-            try:
-                ended_s = self._cloud.terminate(self._token(lease.lease_id))
-                instance = self._instance(lease.lease_id)
-                break
-            except CloudError as error:
-                _LOGGER.warning("%s; asked again", error)
-                self._sign()
-                time.sleep(self._poll_s)
+        """Now: what it costs is known only then. Where the cloud refuses, it is asked again at later looks."""
+        ended_s, instance = self._end(lease)
         if instance is not None:
             self._times(lease, instance)
         lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
@@ -122,6 +133,56 @@ class AgentProvider:
             lease.state = LeaseState.REVOKED
         lease.ended_s = ended_s if ended_s is not None else self.now_s
         self._training.gone(lease)
+
+    def _end(self, lease: Lease) -> tuple[float | None, Instance | None]:
+        """Ask for it, again for a while if there is no answer."""
+        until_s = time.monotonic() + (0.0 if self._unended else _ENDS_WITHIN_S)
+        while True:
+            try:
+                return self._cloud.terminate(self._token(lease.lease_id)), self._instance(lease.lease_id)
+            except CloudError as error:
+                if isinstance(error, CloudGoneError):
+                    return None, None
+                self._troubled(error)
+                if error.is_refusal or time.monotonic() >= until_s:
+                    self._unended[lease.lease_id] = str(error)
+                    # Its agent may do what we must not.
+                    self._post.order(lease.lease_id, {"type": "end"})
+                    return None, None
+                self._sign()
+                time.sleep(self._poll_s)
+
+    def end_remaining(self, within_s: float) -> None:
+        """After the run: ask for the end of machines that were refused it, for so many real seconds."""
+        until_s = time.monotonic() + within_s
+        while self._unended:
+            for lease_id in list(self._unended):
+                try:
+                    self._cloud.terminate(self._token(lease_id))
+                    instance = self._instance(lease_id)
+                except CloudError as error:
+                    self._unended[lease_id] = str(error)
+                    if isinstance(error, CloudGoneError):
+                        del self._unended[lease_id]
+                    continue
+                if instance is None or instance.state in _OVER:
+                    del self._unended[lease_id]
+            with suppress(OSError):
+                self._post.write(self._unended)
+            if time.monotonic() >= until_s:
+                return
+            if self._unended:
+                time.sleep(max(self._poll_s, _ASKED_AGAIN_S))
+
+    @property
+    def unended(self) -> dict[str, str]:
+        """Machines whose end the cloud refused, by their ids, and why."""
+        return {self._token(lease_id): why for lease_id, why in self._unended.items()}
+
+    @property
+    def trouble(self) -> str:
+        """Why the cloud or storage did not answer at the last look; empty: they did."""
+        return self._trouble
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         self._training.assign(job_id, leases)
@@ -153,10 +214,15 @@ class AgentProvider:
     def next_event(self, until_s: float) -> Event | None:
         while True:
             self._sign()
+            if self._polled():
+                return Event(Wake.STOP_REQUESTED, self.now_s)
             try:
                 self._look()
+                self._trouble = ""
+            except CloudGoneError as error:
+                raise InputError(str(error)) from None
             except (CloudError, OSError) as error:
-                _LOGGER.warning("%s; asked again", error)
+                self._troubled(error)
             if self._out:
                 return self._out.popleft()
             if self.is_over or self.now_s >= until_s:
@@ -177,7 +243,10 @@ class AgentProvider:
             "launching": list(self._launching),
             "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
-        }
+            "unended": list(self._unended.items()),
+            "seen": [[lease_id, seen_s] for lease_id, seen_s in self._seen_s.items()
+                     if self._leases[lease_id].is_open],
+        }  # fmt: skip
 
     def go_on_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
         """Take a snapshot on, with the engine's leases, when the run starts."""
@@ -197,6 +266,8 @@ class AgentProvider:
             if lease.state is LeaseState.REQUESTED and lease_id not in asked
         )
         self._out.extend(event_of(values) for values in kept["out"])
+        self._unended = {int(lease_id): why for lease_id, why in kept.get("unended", ())}
+        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept.get("seen", ())}
 
     # Machines.
 
@@ -205,23 +276,32 @@ class AgentProvider:
             lease_id = self._launching.popleft()
             try:
                 self._launch(self._leases[lease_id])
+            except CloudGoneError:
+                self._launching.append(lease_id)
+                raise
             except CloudError as error:
-                _LOGGER.warning("%s; asked again", error)
+                self._troubled(error)
                 self._launching.append(lease_id)
         instances = {instance.token: instance for instance in self._cloud.instances()}
         known = {self._token(lease_id) for lease_id in self._leases}
         for token, stray in instances.items():
             if token not in known and stray.state not in _OVER:
                 _LOGGER.warning("machine %s of this run is not known any more; it is ended", token)
-                self._cloud.terminate(token)
+                self._end_again(token)
         for lease_id, lease in list(self._leases.items()):
             instance = instances.get(self._token(lease_id))
             if lease.is_open:
                 self._hear(lease)
             if instance is not None:
+                self._seen_s[lease_id] = self.now_s
+                self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
+            else:
+                self._missing(lease)
         self._training.converge()
-        self._post.write(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
+        self._post.write(
+            lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._unended
+        )
 
     def _launch(self, lease: Lease) -> None:
         if not lease.is_open:
@@ -237,7 +317,12 @@ class AgentProvider:
         if not lease.is_open:
             if instance.state not in _OVER:
                 # It was given back, and the cloud has not heard.
-                self._cloud.terminate(instance.token)
+                why = self._end_again(instance.token)
+                if why:
+                    self._unended[lease.lease_id] = why
+            elif self._unended.pop(lease.lease_id, None) is not None and instance.ended_s > lease.ended_s:
+                lease.ended_s = instance.ended_s
+                self._tell_of(Wake.ENDED, lease, "its end had been refused")
             return
         self._times(lease, instance)
         if instance.state is LeaseState.FAILED:
@@ -257,6 +342,40 @@ class AgentProvider:
             lease.state = LeaseState.RUNNING
             self._post.open(lease.lease_id)
             self._tell_of(Wake.RUNNING, lease)
+
+    def _end_again(self, token: str) -> str:
+        """Why it is refused; empty: it is not."""
+        try:
+            self._cloud.terminate(token)
+        except CloudError as error:
+            self._troubled(error)
+            return str(error)
+        return ""
+
+    def _missing(self, lease: Lease) -> None:
+        """A machine that ran, and that the cloud does not list: after a while it has ended, unseen."""
+        lease_id = lease.lease_id
+        if not lease.is_open:
+            self._unended.pop(lease_id, None)
+            return
+        if lease.state is LeaseState.REQUESTED:
+            return
+        now_s = time.monotonic()
+        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._missing_s:
+            return
+        self._hear(lease)
+        lease.state = LeaseState.RELEASED
+        lease.ended_s = max(self._seen_s.get(lease_id, lease.started_s), lease.started_s)
+        self._tell_of(Wake.ENDED, lease, "the cloud lists it no more; charged up to when it was last seen")
+        self._training.gone(lease)
+
+    def _troubled(self, error: Exception) -> None:
+        """Something does not answer: told when it is new, and once a minute."""
+        now_s = time.monotonic()
+        if str(error) != self._trouble or now_s - self._trouble_told_s >= _TOLD_AGAIN_S:
+            self._trouble_told_s = now_s
+            _LOGGER.warning("%s; asked again", error)
+        self._trouble = str(error)
 
     def _check_begins(self, lease: Lease) -> None:
         """Machines that end of themselves before their agent was up would be rented again and again.
@@ -292,7 +411,12 @@ class AgentProvider:
 
     def _hear(self, lease: Lease) -> None:
         for letter in self._post.new(lease.lease_id):
-            self._heard(lease, letter)
+            try:
+                self._heard(lease, letter)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                # Storage holds what anybody with a machine's role wrote.
+                machine = self._token(lease.lease_id)
+                _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, letter)
 
     def _heard(self, lease: Lease, letter: Letter) -> None:
         match letter["type"]:
@@ -303,7 +427,9 @@ class AgentProvider:
             case "stranded":
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._token(lease.lease_id))
             case "log":
-                self._log(letter["trial"], letter["log"])
+                # A name from outside becomes a path only if it is a trial's.
+                if any(trial.trial_id == letter["trial"] for trial in self.trials):
+                    self._log(letter["trial"], str(letter["log"]))
             case "up" | "down":
                 pass
             case _:

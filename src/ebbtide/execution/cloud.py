@@ -52,7 +52,17 @@ class Wanted:
 
 
 class CloudError(Exception):
-    """The cloud does not answer, or not now: to be tried again."""
+    """The cloud does not answer, or not now: to be tried again.
+
+    Attributes:
+        is_refusal: It answered, and will not: asking again at once does not help.
+    """
+
+    is_refusal = False
+
+
+class CloudGoneError(CloudError):
+    """The cloud is no more, and its machines with it."""
 
 
 class Cloud(Protocol):

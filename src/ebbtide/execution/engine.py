@@ -125,8 +125,7 @@ class Engine:
                     self._ask(wanted)
             return self._outcome(start_s)
         finally:
-            for lease in list(self._open.values()):
-                self._end(lease)
+            self.end_all()
             self._provider.close()
 
     # What the policy sees.
@@ -327,6 +326,11 @@ class Engine:
         """End the run from outside: save every job, give every machine back."""
         self._give_up(reason)
 
+    def end_all(self) -> None:
+        """Give every machine back now, saved or not."""
+        for lease in list(self._open.values()):
+            self._end(lease)
+
     def _give_up(self, reason: str) -> None:
         self._gave_up = reason
         if self._record:
@@ -412,9 +416,13 @@ class Engine:
         Who ended it is as it was in the end: a machine may have ended itself, or have been taken just before it
         was given back.
         """
-        self._open.pop(lease.lease_id, None)
-        revoked = lease.state is LeaseState.REVOKED
-        self._accounts.settle(lease, Ending.REVOKED if revoked else Ending.RELEASED)
+        was_open = self._open.pop(lease.lease_id, None) is not None
+        ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+        if was_open:
+            self._accounts.settle(lease, ending)
+        else:
+            # Its end was refused at first, and came later.
+            self._accounts.settle_anew(lease, ending)
         self._forget(lease)
 
     def _forget(self, lease: Lease) -> None:

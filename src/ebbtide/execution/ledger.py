@@ -51,6 +51,11 @@ class Ledger:
         """Enter the bill of an ended lease."""
         self._bills.append((lease, bill))
 
+    def correct(self, lease: Lease, bill: Bill) -> None:
+        """Enter a lease's bill in place of the one that it has, if it has one."""
+        kept = [(other, entered) for other, entered in self._bills if other is not lease]
+        self._bills = [*kept, (lease, bill)]
+
     def add_transfer(self, transfer: Transfer, lease: Lease, usd: float) -> None:
         """Enter what moving data to a machine cost."""
         self._transfers.append((transfer, lease, usd))

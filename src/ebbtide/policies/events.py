@@ -24,6 +24,7 @@ class Wake(StrEnum):
     PERIOD_END = "period_end"  # a lease's charge period is about to end
     SAVED = "saved"  # a checkpoint is complete
     REBALANCE = "rebalance"  # the provider recommends to leave a lease: a likelihood of its end, not a command
+    STOP_REQUESTED = "stop_requested"  # the run's user wants it to end: no policy is asked
 
 
 @dataclass(frozen=True, slots=True)

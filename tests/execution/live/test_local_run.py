@@ -18,6 +18,7 @@ from ebbtide.checkpoints.store import CheckpointStore
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.local import begin_local, end_local, run_local
 from ebbtide.execution.live.settings import RunFolder, find_run
+from ebbtide.execution.live.stopping import StopRequest, request_stop
 from ebbtide.execution.local_cloud.client import LocalCloud
 from ebbtide.object_storage import object_store
 from ebbtide.policies.exosphere.master import ExoSphere
@@ -107,14 +108,14 @@ folder = pathlib.Path(sys.argv[1]); state = folder / "state.json"
 step = json.loads(state.read_text()) if state.exists() else 0
 if step == 20: raise SystemExit("this checkpoint is poison")
 step += 10 if step != 10 or (folder / "again").exists() else 10
-if (pathlib.Path("tried") / sys.argv[3]).exists() and step == 20: step = 30
+tried = pathlib.Path("TRIED")
+if tried.exists() and step == 20: step = 30
 state.write_text(json.dumps(step)); print(json.dumps({"saved": step}), flush=True)
-if step == 20:
-    pathlib.Path("tried").mkdir(exist_ok=True); (pathlib.Path("tried") / sys.argv[3]).touch()
+if step == 20: tried.touch()
 if step < 30: raise SystemExit("not at the end yet")
 print("total 30", flush=True)
 """
-    folder = begin(begun, tmp_path, trials=1, steps=30, program=program)
+    folder = begin(begun, tmp_path, trials=1, steps=30, program=program.replace("TRIED", str(tmp_path / "tried")))
     outcome = run_local(folder, ExoSphere()).outcome
     assert outcome.finished
     assert not outcome.jobs[0].stopped
@@ -146,7 +147,7 @@ def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(begun: list[
     until = time.monotonic() + 30
     while time.monotonic() < until and (journal.state("run") or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"] < 40:
         time.sleep(0.1)
-    journal.keep({"wish": "stop"})
+    request_stop(folder.path, StopRequest.STOP)
     assert controller.wait(30) == 0
     summary = journal.state("outcome")
     assert (summary["finished"], summary["gave_up"]) == (False, "stopped by its user")

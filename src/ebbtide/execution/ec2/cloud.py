@@ -35,6 +35,8 @@ _REFUSALS = frozenset(
 _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
 
 _TRIES = 8
+# A connection that is silent for so long is given up and made anew: a stop request is not to wait for it.
+_CONNECT_S, _SILENT_S = 5.0, 20.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
 
@@ -123,19 +125,50 @@ class Ec2Cloud:
         known = {instance.token for instance in found}
         return found + [instance for token, instance in self._failed.items() if token not in known]
 
-    def end_all(self) -> int:
-        """End every machine of the run, wherever it is; returns how many there were."""
-        ended = 0
+    def end_all(self) -> dict[str, str]:
+        """Ask for the end of every machine of the run, wherever it is.
+
+        Returns:
+            Those that still ran, by token, and why each cannot be ended; empty words: its end is asked for.
+
+        Raises:
+            CloudError: A region does not tell what runs there; in the others the end is asked for all the same.
+        """
+        left: dict[str, str] = {}
+        silent: CloudError | None = None
         for region in self._clients:
-            ids = [
-                one["InstanceId"]
-                for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-                if one["State"]["Name"] in ("pending", "running", "stopping", "stopped")
-            ]
-            if ids:
-                self._ask(region, "terminate_instances", InstanceIds=ids)
-            ended += len(ids)
-        return ended
+            try:
+                running = [
+                    one
+                    for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+                    if one["State"]["Name"] in ("pending", "running", "stopping", "stopped")
+                ]
+            except CloudError as error:
+                silent = error
+                continue
+            left |= self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
+        if silent is not None:
+            raise silent
+        return left
+
+    def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
+        """All at once, or where that is refused, each: one that may not be ended does not keep the others."""
+        if not tokens:
+            return {}
+        try:
+            self._ask(region, "terminate_instances", InstanceIds=list(tokens))
+        except CloudError:
+            pass
+        else:
+            return dict.fromkeys(tokens.values(), "")
+        found = {}
+        for instance_id, token in tokens.items():
+            try:
+                self._ask(region, "terminate_instances", InstanceIds=[instance_id])
+                found[token] = ""
+            except CloudError as error:
+                found[token] = f"cannot end {token} ({instance_id} in {region}): {error}"
+        return found
 
     def _request(self, wanted: Wanted) -> dict[str, Any]:
         settings, market = self._settings, wanted.market
@@ -218,6 +251,7 @@ class _Ec2Error(CloudError):
     def __init__(self, code: str, problem: str) -> None:
         super().__init__(problem)
         self.code = code
+        self.is_refusal = code in _NEVER
 
 
 def _client(region: str, tries: int) -> Any:
@@ -225,14 +259,22 @@ def _client(region: str, tries: int) -> Any:
     from botocore.config import Config
 
     # Throttled, it waits by itself for a while.
-    config = Config(retries={"mode": "adaptive", "total_max_attempts": tries}, user_agent_extra="ebbtide")
+    config = Config(
+        retries={"mode": "adaptive", "total_max_attempts": tries}, user_agent_extra="ebbtide",
+        connect_timeout=_CONNECT_S, read_timeout=_SILENT_S,
+    )  # fmt: skip
     return boto3.Session().client("ec2", region_name=region, config=config)
 
 
-def _instance(described: Mapping[str, Any]) -> Instance:
+def _token_of(described: Mapping[str, Any]) -> str:
+    """What it was asked for with; for one whose tag is gone its id."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    return str(tags.get(TOKEN_TAG, described["InstanceId"]))
+
+
+def _instance(described: Mapping[str, Any]) -> Instance:
     started_s = described["LaunchTime"].timestamp()
-    base = Instance(tags[TOKEN_TAG], LeaseState.STARTING, started_s, math.nan, math.nan)
+    base = Instance(_token_of(described), LeaseState.STARTING, started_s, math.nan, math.nan)
     match described["State"]["Name"]:
         case "pending":
             return base

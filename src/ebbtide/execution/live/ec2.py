@@ -91,10 +91,14 @@ def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> 
     return controller.run(looked)
 
 
+def cloud_ec2(folder: RunFolder) -> Ec2Cloud:
+    """The cloud of a run, from which nothing is rented."""
+    return Ec2Cloud(folder.settings.run, _ec2_settings(folder), _no_prices)
+
+
 def end_ec2(folder: RunFolder) -> int:
-    """End every machine that carries the run's tag, in all its regions; returns how many there were."""
-    settings = _ec2_settings(folder)
-    return Ec2Cloud(folder.settings.run, settings, _no_prices).end_all()
+    """Ask for the end of every machine that carries the run's tag, in all its regions; returns how many ran."""
+    return len(cloud_ec2(folder).end_all())
 
 
 def _ec2_settings(folder: RunFolder) -> Ec2Settings:

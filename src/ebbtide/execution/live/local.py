@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agent.code import packed
 from ebbtide.agent.config import AgentConfig
+from ebbtide.errors import InputError
+from ebbtide.execution.cloud import CloudError
+from ebbtide.execution.live.command_check import check_command
 from ebbtide.execution.live.controller import Controller, Looked
 from ebbtide.execution.live.settings import LiveSettings, RunFolder, new_run_id
-from ebbtide.execution.local_cloud.client import LocalCloud, LocalCloudSettings, start_local_cloud
+from ebbtide.execution.local_cloud.client import (
+    LocalCloud,
+    LocalCloudSettings,
+    clear_dead_cloud,
+    start_local_cloud,
+)
 from ebbtide.execution.local_cloud.server import ADDRESS
 from ebbtide.execution.outcome import Outcome
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.prices import PriceHistory
+from ebbtide.object_storage import object_store
 from ebbtide.policies.protocol import Policy
 from ebbtide.workloads.sweep import Sweep
 
@@ -29,6 +40,9 @@ _CONTROLLER_LIMIT_S = 60.0
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
+
+# A folder of more is one of data: it is not copied for each training.
+_MOST_FILES = 5_000
 
 # Market seconds that machines live in the mean, where nothing else is known.
 _MTTR_S = 6 * 3600.0
@@ -78,14 +92,23 @@ def begin_local(
         speed: Market seconds in a real second.
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
+
+    Raises:
+        InputError: What the sweep calls is not there.
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())
     begins_s = prices.start_s + (prices.end_s - prices.start_s) // 4 if start_s is None else start_s
-    options = {"start_s": begins_s, "speed": speed}
+    where = store or str(folder.path / "objects")
+    options: dict[str, Any] = {"start_s": begins_s, "speed": speed}
+    check_command(sweep, sweep_folder, here=True)
+    code = _packed(sweep_folder)
+    if code is not None:
+        options["code"] = f"runs/{run}/code.tar.gz"
+        object_store(where).put_once(options["code"], code)
     settings = LiveSettings(
         run, "local", policy, sweep.model_dump(mode="json"), str(sweep_folder.resolve()),
-        store or str(folder.path / "objects"), options, seed,
+        where, options, seed,
     )  # fmt: skip
     folder.begin(settings)
     sweep.allowed(prices).write(folder.path / "prices.parquet")
@@ -117,19 +140,52 @@ def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -
     )  # fmt: skip
     controller = Controller(
         folder, policy, cloud, billing_preset(settings.sweep["billing"]), default_catalogue(), agent,
-        mttr_s=_MTTR_S / speed, poll_s=_POLL_S,
+        mttr_s=_MTTR_S / speed, poll_s=_POLL_S, missing_s=0.0, code=_code(folder),
     )  # fmt: skip
     outcome = controller.run(looked)
-    running = len(cloud.processes())
+    try:
+        running = len(cloud.processes())
+    except CloudError:
+        running = 0
     return Ended(outcome, tuple(cloud.end()), running)
 
 
+def _code(folder: RunFolder) -> str:
+    """Key in the store of the user's code; empty: it is too much to be copied, and is linked to."""
+    key = folder.settings.options.get("code", "")
+    return str(key)
+
+
+def _packed(folder: Path) -> bytes | None:
+    """The code, where it is little enough to be copied for every training; None: it is not.
+
+    What is in a folder of data need not be looked through: many files are as good a sign as many bytes.
+    """
+    files = 0
+    for _, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += len(names)
+        if files > _MOST_FILES:
+            return None
+    try:
+        return packed(folder)
+    except (InputError, OSError):
+        return None
+
+
 def end_local(folder: RunFolder) -> int:
-    """End every machine of a run and its cloud; returns how many ran."""
-    if not (folder.path / "cloud" / ADDRESS).exists():
-        return 0
-    cloud = LocalCloud(folder.path / "cloud", PriceHistory.read(folder.path / "prices.parquet"))
-    running = len(cloud.processes())
+    """End every machine of a run and its cloud; returns how many ran.
+
+    A cloud that was killed leaves machines that nobody minds: they are found and ended as well.
+    """
+    place = folder.path / "cloud"
+    left = clear_dead_cloud(place)
+    if not (place / ADDRESS).exists():
+        return left
+    try:
+        cloud = LocalCloud(place, PriceHistory.read(folder.path / "prices.parquet"))
+        running = len(cloud.processes())
+    except CloudError:
+        return clear_dead_cloud(place)  # it has ended just now
     cloud.end()
     return running
-

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ebbtide.execution.cloud import CloudError
 from ebbtide.execution.live.controller import Looked
 from ebbtide.execution.live.local import end_local, run_local
 from ebbtide.execution.live.settings import RunFolder
 from ebbtide.execution.outcome import Outcome
 from ebbtide.policies.protocol import Policy
+
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class MachinesEnded:
+    """What came of ending all machines of a run.
+
+    Attributes:
+        ended: How many were ended.
+        refused: Those that still run, by name, and why they could not be ended.
+        problem: Why it is not known whether any still runs; empty: it is.
+    """
+
+    ended: int
+    refused: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether none is left, for certain."""
+        return not self.refused and not self.problem
 
 
 def run_live(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
@@ -22,10 +49,36 @@ def run_live(folder: RunFolder, policy: Policy, looked: Looked | None = None) ->
     return run_local(folder, policy, looked).outcome
 
 
-def end_machines(folder: RunFolder) -> int:
-    """End every machine of a run now; returns how many ran."""
-    if folder.settings.provider == "ec2":
-        from ebbtide.execution.live.ec2 import end_ec2
+def end_machines(
+    folder: RunFolder, within_s: float = 60.0, told: Callable[[str], None] = lambda _line: None
+) -> MachinesEnded:
+    """End every machine of a run now, and look again until the cloud lists none.
 
-        return end_ec2(folder)
-    return end_local(folder)
+    Args:
+        folder: The run's.
+        within_s: Real seconds after which what is left is reported.
+        told: Called with a line whenever something has changed.
+    """
+    if folder.settings.provider != "ec2":
+        return MachinesEnded(end_local(folder))
+    from ebbtide.execution.live.ec2 import cloud_ec2
+
+    ended: set[str] = set()
+    until_s, before = time.monotonic() + within_s, ""
+    while True:
+        try:
+            left = cloud_ec2(folder).end_all()
+        except CloudError as error:
+            found = MachinesEnded(len(ended), {}, str(error))
+        else:
+            ended |= {name for name, why in left.items() if not why}
+            found = MachinesEnded(len(ended), {name: why for name, why in left.items() if why})
+            if not left:
+                return found
+        words = "; ".join([*found.refused.values(), found.problem])
+        if words.strip("; ") and words != before:
+            told(words.strip("; "))
+            before = words
+        if time.monotonic() >= until_s:
+            return found
+        time.sleep(_AGAIN_S)

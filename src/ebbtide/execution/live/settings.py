@@ -85,8 +85,8 @@ def new_run_id(name: str) -> str:
     return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
 
 
-def find_run(runs: Path, run: str | None) -> RunFolder:
-    """The run of that id; without one the newest.
+def known_runs(runs: Path) -> list[RunFolder]:
+    """All runs that are kept there, the newest last.
 
     Raises:
         InputError: There is none.
@@ -94,10 +94,20 @@ def find_run(runs: Path, run: str | None) -> RunFolder:
     known = sorted((path for path in runs.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     if not known:
         raise InputError(f"there is no run in {runs}; `ebbtide run SWEEP.yaml` begins one")
+    return [RunFolder(path.parent) for path in known]
+
+
+def find_run(runs: Path, run: str | None) -> RunFolder:
+    """The run of that id; without one the newest.
+
+    Raises:
+        InputError: There is none.
+    """
+    known = known_runs(runs)
     if run is None:
-        return RunFolder(known[-1].parent)
-    found = next((path.parent for path in known if path.parent.name == run), None)
+        return known[-1]
+    found = next((folder for folder in known if folder.path.name == run), None)
     if found is None:
-        names = ", ".join(path.parent.name for path in known)
+        names = ", ".join(folder.path.name for folder in known)
         raise InputError(f"there is no run {run!r} in {runs}; known: {names}")
-    return RunFolder(found)
+    return found

@@ -16,15 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ebbtide.errors import InputError
-from ebbtide.execution.cloud import CloudError, Instance, Wanted
-from ebbtide.execution.local_cloud.server import ADDRESS
+from ebbtide.execution.cloud import CloudError, CloudGoneError, Instance, Wanted
+from ebbtide.execution.local_cloud.machines import clear_left_machines
+from ebbtide.execution.local_cloud.server import ADDRESS, bills_of
 from ebbtide.files import write_text
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
+_SERVER = "ebbtide.execution.local_cloud.server"
 _STARTS_S = 60.0
 _ENDS_S = 15.0
 _TIMEOUT_S = 10.0
@@ -66,19 +70,66 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     prices = PriceHistory.read(settings.prices)
+    clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
         write_text(folder / "settings.json", json.dumps(asdict(settings)))
-        command = [sys.executable, "-m", "ebbtide.execution.local_cloud.server", str(folder / "settings.json")]
+        command = [sys.executable, "-m", _SERVER, str(folder / "settings.json")]
         with (folder / "cloud.log").open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         until_s = time.monotonic() + _STARTS_S
-        while not (folder / ADDRESS).exists():
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise InputError(f"the local cloud did not start; see {folder / 'cloud.log'}")
-            time.sleep(0.05)
-    return LocalCloud(folder, prices)
+        try:
+            while not (folder / ADDRESS).exists():
+                if process.poll() is not None or time.monotonic() > until_s:
+                    problem = f"the local cloud did not start: {_last_line(folder)}"
+                    raise InputError(problem, file=folder / "cloud.log")
+                time.sleep(0.05)
+        except BaseException:
+            process.kill()
+            raise
+    try:
+        return LocalCloud(folder, prices)
+    except CloudError as error:
+        raise InputError(str(error)) from None
+
+
+def clear_dead_cloud(folder: Path) -> int:
+    """Where a local cloud was killed: end what its machines left running, and forget its address.
+
+    Returns:
+        How many machines had left something; 0 also where no cloud was, or one runs.
+    """
+    try:
+        address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
+        if _is_running(int(address["pid"])):
+            return 0
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        pass  # torn: nobody can be asked there
+    left = clear_left_machines(folder)
+    (folder / ADDRESS).unlink(missing_ok=True)
+    return left
+
+
+def _is_running(pid: int) -> bool:
+    """Whether that process is a local cloud's, and not another that has its number by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any(_SERVER in part for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return False  # another user's
+
+
+def _last_line(folder: Path) -> str:
+    try:
+        lines = (folder / "cloud.log").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "it left no log"
+    return next((line for line in reversed(lines) if line.strip()), "it left no log")
 
 
 class LocalCloud:
@@ -148,9 +199,16 @@ class LocalCloud:
             os.kill(self.pid, signal.SIGTERM)
         until_s = time.monotonic() + _ENDS_S
         while (self._folder / ADDRESS).exists() and time.monotonic() < until_s:
+            if not _is_running(self.pid):
+                break
             time.sleep(0.05)
-        bills: list[dict[str, Any]] = json.loads((self._folder / "bills.json").read_text(encoding="utf-8"))
-        return bills
+        if (self._folder / ADDRESS).exists():
+            # It hangs, or was killed: its machines end all the same.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.1)
+            clear_dead_cloud(self._folder)
+        return bills_of(self._folder)
 
     def _ask(self, what: str, content: Any = None) -> Any:
         body = None if content is None else json.dumps(content).encode()
@@ -161,4 +219,9 @@ class LocalCloud:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 return json.loads(answer.read())
         except (OSError, ValueError, urllib.error.URLError) as error:
+            if not _is_running(self.pid):
+                raise CloudGoneError(
+                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'}); "
+                    "`ebbtide resume` goes on with a new one"
+                ) from None
             raise CloudError(f"the local cloud does not answer: {error}") from error

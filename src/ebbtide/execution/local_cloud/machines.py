@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.agent.agent import ENDS_MACHINE
+from ebbtide.agent.processes import MACHINE, kill_processes
 from ebbtide.errors import InputError
 from ebbtide.execution.cloud import Instance, Wanted
 from ebbtide.execution.replayed_market import ReplayedMarket
@@ -171,14 +172,15 @@ class Machines:
         folder = machine.folder
         folder.mkdir(parents=True, exist_ok=True)
         config = {
-            **machine.wanted.agent, "folder": str(folder / "work"), "metadata_url": f"{self._url}/{folder.name}",
+            **machine.wanted.agent, "folder": str(_work(folder)), "metadata_url": f"{self._url}/{folder.name}",
         }  # fmt: skip
         (folder / "agent.json").write_text(json.dumps(config))
         command = [sys.executable, "-m", "ebbtide.agent", str(folder / "agent.json")]
         with (folder / "agent.log").open("ab") as log:
             machine.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=os.environ | {MACHINE: str(_work(folder))},
+            )  # fmt: skip
         machine.restart_s = math.inf
 
     def _mind_agents(self) -> None:
@@ -201,11 +203,13 @@ class Machines:
                 os.killpg(machine.process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.process.wait(_GRACE_S)
+            # What its programs started in groups of their own.
+            kill_processes(MACHINE, str(_work(machine.folder)))
         lease = machine.lease
         if lease.is_charged:
             bill = self._rule(lease).bill(self._prices(lease), lease.started_s, lease.ended_s, ending)
             machine.bill = {"usd": bill.usd, "refund_usd": bill.refund_usd}
-        shutil.rmtree(machine.folder / "work", ignore_errors=True)
+        shutil.rmtree(_work(machine.folder), ignore_errors=True)
 
     def _rule(self, lease: Lease) -> Billing:
         return (self._billing.on_demand or ON_DEMAND) if lease.on_demand else self._billing
@@ -224,6 +228,16 @@ class Machines:
         return Instance(
             machine.wanted.token, state, lease.started_s, lease.running_s, lease.ended_s, machine.why
         )
+
+
+def clear_left_machines(folder: Path) -> int:
+    """End what machines of a local cloud that was killed left running; returns how many machines that were."""
+    return sum(kill_processes(MACHINE, str(_work(machine))) > 0 for machine in sorted(folder.glob("machine-*")))
+
+
+def _work(machine: Path) -> Path:
+    """Where the agent of a machine works."""
+    return (machine / "work").resolve()
 
 
 def instance_values(instance: Instance) -> Mapping[str, Any]:

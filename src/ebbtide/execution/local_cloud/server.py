@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -28,7 +29,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
-ADDRESS = "cloud.json"
+ADDRESS, BILLS, CLOCK = "cloud.json", "bills.json", "clock.json"
 
 _LOOK_S = 1.0
 
@@ -130,7 +131,9 @@ def serve(settings: dict[str, Any]) -> None:
         | {"notice_s": max(billing.notice_s, settings["least_notice_s"] * speed)}
     )
     delay = StartDelay(settings["request_s"], settings["boot_s"])
-    market = ReplayedMarket(prices, settings["start_s"], billing, delay=delay)
+    # A cloud before this one went so far: its market goes on, and what its machines cost stays written down.
+    market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
+    billed = bills_of(folder)
     secret = secrets.token_hex(16)
     handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic(), "tokens": set()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -144,12 +147,37 @@ def serve(settings: dict[str, Any]) -> None:
     write_text(folder / ADDRESS, json.dumps({"url": url, "secret": secret, "pid": os.getpid()}))
     (folder / ADDRESS).chmod(0o600)
     while not ended.wait(_LOOK_S):
+        _keep(folder, machines, billed)
         if time.monotonic() - handler.asked_s > settings["forgotten_s"]:  # type: ignore[attr-defined]
             break
     machines.close()
-    write_text(folder / "bills.json", json.dumps(machines.bills()))
+    _keep(folder, machines, billed)
     (folder / ADDRESS).unlink(missing_ok=True)
     server.shutdown()
+
+
+def began_at(folder: Path, start_s: float) -> float:
+    """The market's time at which a cloud begins: where the one before it in this folder ended, or `start_s`."""
+    try:
+        return max(float(json.loads((folder / CLOCK).read_text(encoding="utf-8"))["now_s"]), start_s)
+    except (OSError, ValueError, KeyError, TypeError):
+        return start_s
+
+
+def bills_of(folder: Path) -> list[dict[str, Any]]:
+    """What machines of this folder's clouds have cost so far, as it is written down."""
+    try:
+        found: list[dict[str, Any]] = json.loads((folder / BILLS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
+    """So that one that is killed leaves no more than a second unknown."""
+    with contextlib.suppress(OSError):
+        write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
+        write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""`ebbtide fetch`: checkpoints, outputs and logs of a run's trials, brought here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from ebbtide.cli.runs import RunsOption
+from ebbtide.errors import InputError
+from ebbtide.execution.live.fetching import fetch_trial
+from ebbtide.execution.live.settings import RUNS, find_run
+from ebbtide.execution.live.standing import RunStanding, standing_of
+from ebbtide.market.catalogue import default_catalogue
+
+
+def fetch_command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `ebbtide status` lists them.")],
+    trial: Annotated[
+        int | None, typer.Argument(metavar="[TRIAL]", min=0, help="Its number; else the best.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; else a folder named by the run.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All trials.")] = False,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Bring the newest complete checkpoint, the outputs and the log of a run's best trial, of another, or of all.
+
+        ebbtide fetch RUN 3 --into results
+
+    Each file is checked against its checksum. What is there already is never written over.
+    """
+    if every and trial is not None:
+        raise InputError("give either a trial or --all")
+    folder = find_run(runs, run)
+    standing = standing_of(folder, default_catalogue())
+    place = into or Path(run)
+    wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
+    show = len(wanted) > 1
+    missing = 0
+    for number in track(wanted, description=run, transient=True, disable=not show):
+        trial_id = f"{run}-{number:03d}"
+        try:
+            found = fetch_trial(folder, trial_id, place)
+        except InputError as error:
+            if not every or error.file is not None:
+                raise
+            typer.echo(str(error), err=True)
+            missing += 1
+            continue
+        except OSError as error:
+            raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
+        step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"
+        typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
+    if missing:
+        raise typer.Exit(1)
+
+
+def _chosen(standing: RunStanding, trial: int | None) -> int:
+    """The number that was named, or the best trial's."""
+    if trial is not None:
+        if trial >= len(standing.trials) and standing.trials:
+            raise InputError(f"run {standing.run} has trials 0 to {len(standing.trials) - 1}, not {trial}")
+        return trial
+    if standing.best is None:
+        raise InputError(
+            f"no trial of run {standing.run} has reported its metric, so none is the best; name one: "
+            f"`ebbtide fetch {standing.run} 0`, or --all"
+        )
+    return standing.best.number

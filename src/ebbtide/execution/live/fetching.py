@@ -1,0 +1,77 @@
+"""Bringing what a trial has stored: its newest complete checkpoint, what it left in its folder, and its log."""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.agent.private_folder import outputs_id
+from ebbtide.checkpoints.store import CheckpointStore
+from ebbtide.errors import InputError
+from ebbtide.execution.live.settings import RunFolder
+from ebbtide.object_storage import object_store
+
+_CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was brought of one trial.
+
+    Attributes:
+        folder: Where it lies now: `checkpoint/`, `outputs/` and `log.txt`, as far as there are any.
+        step: Of the checkpoint; None: the trial has none.
+        is_new: Whether anything was written; not, where the same was there already.
+    """
+
+    folder: Path
+    step: int | None
+    is_new: bool
+
+
+def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
+    """Bring one trial's, each file checked against the checksum with which it was stored, whole or not at all.
+
+    Args:
+        run: The run's folder.
+        trial_id: The trial's name in storage.
+        into: A folder below which one of the trial's name is made.
+
+    Raises:
+        InputError: There is nothing of it, or another content in its place here.
+        OSError: Storage does not answer, or the folder cannot be written.
+    """
+    objects = object_store(run.settings.store)
+    target = into / trial_id
+    coming = into / f".{trial_id}.coming"
+    shutil.rmtree(coming, ignore_errors=True)
+    coming.mkdir(parents=True)
+    try:
+        manifest = CheckpointStore(objects, trial_id).restore(coming / _CHECKPOINT)
+        outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)
+        log = run.log_of(trial_id)
+        if log.is_file():
+            shutil.copyfile(log, coming / _LOG)
+        elif manifest is None and outputs is None:
+            raise InputError(f"trial {trial_id} has stored nothing yet: no checkpoint, no output and no log")
+        is_new = not target.exists()
+        if is_new:
+            coming.rename(target)
+        elif not _same(coming, target):
+            raise InputError("holds something else; move it away, or name another folder by --into", file=target)
+        return Fetched(target, None if manifest is None else manifest.step, is_new)
+    finally:
+        shutil.rmtree(coming, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same content."""
+    names = [
+        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        for folder in (one, other)
+    ]
+    if names[0] != names[1]:
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])
