@@ -3,85 +3,410 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+# What a step changes after its optimizer's step is looked for by content in so many steps; `.data` is seen in no
+# other way.
+_LOOKED_AT = 2
+_EPOCH, _HERE = "epoch_randoms", "randoms"
+
 
 class Stateful(Protocol):
-    """A model, an optimiser, a schedule: whatever has a state."""
+    """A model, an optimizer, a schedule: whatever has a state."""
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values."""
         ...
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take them on."""
+        """Set it."""
         ...
 
 
 class TorchState:
-    """Keeps models, optimisers, schedules and random numbers.
+    """Keeps models, optimizers, schedules, gradients under way and random numbers: PyTorch's (of all CUDA devices,
+    too), Python's and NumPy's.
 
-    Training may be interrupted in the middle of an evaluation or of compiling, too: what is kept changes from a
-    model's forward pass in training mode until its optimiser's step, and at no other time.
+    Between steps everything is saved. Within a step training is saved only where it is known to be whole: with
+    one optimizer and modules whose parameters are all that optimizer's, in a program that was seen to make exactly
+    one optimizer step in each of its steps and to change nothing after it, from the optimizer's step to the next
+    forward pass in training mode or with gradients. With anything else (an average of weights, a schedule, a
+    gradient scaler, two optimizers, accumulated gradients) a notice waits for the end of the step.
 
     Args:
-        parts: By name, as `model=model, optimizer=optimizer`. One optimiser's step is a step of training.
+        parts: By name, as `model=model, optimizer=optimizer, schedule=schedule`; also generators of random
+            numbers, `torch.Generator` and `numpy.random.Generator`.
+
+    Raises:
+        TypeError: A part has neither `state_dict` and `load_state_dict`, nor is it a generator.
     """
 
-    def __init__(self, **parts: Stateful) -> None:
-        self._parts = parts
-        self._steps = 0
+    def __init__(self, **parts: Any) -> None:
+        self._generators = {name: part for name, part in parts.items() if _is_generator(part)}
+        self._parts: dict[str, Any] = {name: part for name, part in parts.items() if name not in self._generators}
+        for name, part in self._parts.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                kind = type(part).__name__
+                raise TypeError(f"{name}: a {kind} has no state_dict and load_state_dict to be kept by")
+        self._optimizers = {
+            name: part for name, part in self._parts.items() if isinstance(part, torch.optim.Optimizer)
+        }
+        self._modules = [part for part in self._parts.values() if isinstance(part, torch.nn.Module)]
+        self._knows = self._is_simple()
+        self._steps = self._steps_before = 0
+        self._ended = 0
         self._whole = True
-        self._randoms = _randoms()
-        optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
-        self._knows = len(optimizers) == 1 and not _has_schedule(parts)
-        if self._knows:
-            optimizers[0].register_step_post_hook(self._stepped)
-            for part in parts.values():
-                if isinstance(part, torch.nn.Module):
-                    part.register_forward_pre_hook(self._entered)
+        self._contents: list[int] | None = None
+        self._mark: list[Any] | None = None
+        # Of which optimizers the gradients may be under way.
+        self._accumulating = set(self._optimizers)
+        self._not_whole_since_s = 0.0
+        self._slowest_s = 0.0
+        self._randoms = self._epoch_randoms = self._randoms_now()
+        self._light = self._light_now()
+        self._restored: dict[str, Any] = {}
+        for name, optimizer in self._optimizers.items():
+            optimizer.register_step_post_hook(lambda *_, name=name: self._stepped(name))
+        for module in self._modules:
+            module.register_forward_pre_hook(self._entered)
+
+    # As a keeper.
 
     @property
     def ends_at(self) -> int | None:
-        """Steps of the optimiser so far, where all that is kept is theirs."""
-        return self._steps if self._knows and self._whole else None
+        """Steps of the optimizer so far, where all that is kept is theirs."""
+        if not self._knows or not self._whole or (self._steps and not self._ended):
+            return None
+        after_step = self._steps > self._steps_before
+        if self._light_now() != self._light or (after_step and self._randoms_now() != self._randoms):
+            return None
+        return self._steps
 
     def save(self, folder: Path, *, within_step: bool) -> None:
         """Write `state.pt`."""
-        states = {name: part.state_dict() for name, part in self._parts.items()}
-        # Training that goes on from here does not see what random numbers half an evaluation drew.
-        randoms = self._randoms if within_step else _randoms()
-        torch.save({"parts": states, "randoms": randoms}, folder / "state.pt")
+        # Training that resumes from within a step repeats what was drawn since.
+        here = self._randoms if within_step else self._randoms_now()
+        content = {
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "gradients": {name: _gradients(self._optimizers[name]) for name in sorted(self._accumulating)},
+            "knows": self._knows,
+            _HERE: here.encode(),
+            _EPOCH: self._epoch_randoms.encode(),
+        }
+        torch.save(content, folder / "state.pt")
 
     def restore(self, folder: Path) -> None:
-        """Read `state.pt`; nothing but tensors and plain values."""
+        """Read `state.pt`; nothing but tensors and plain values.
+
+        Raises:
+            ValueError: It has other parts than these.
+        """
         content = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        if set(content["parts"]) != set(self._parts):
+            raise ValueError(
+                f"{folder}: the checkpoint has {sorted(content['parts'])}, the program keeps "
+                f"{sorted(self._parts)}; keep the same, or begin with an empty checkpoint folder"
+            )
         for name, part in self._parts.items():
             part.load_state_dict(content["parts"][name])
-        randoms = content["randoms"]
-        torch.set_rng_state(randoms["torch"])
-        version, internal, gauss = randoms["python"]
-        random.setstate((version, tuple(internal), gauss))
-        self._randoms = randoms
+        for name, optimizer in self._optimizers.items():
+            _set_gradients(optimizer, content.get("gradients", {}).get(name))
+        self._accumulating = set(content.get("gradients", {}))
+        self._knows = self._knows and content.get("knows", True)
+        self._restored = {name: content[name] for name in (_HERE, _EPOCH) if name in content}
+        self.rewind()
+        self._epoch_randoms = RandomStates.decode(self._restored.get(_EPOCH, self._restored[_HERE]))
+        self.mark()
 
-    def _stepped(self, *_: Any) -> None:
-        self._steps += 1
+    # As a keeper of epochs.
+
+    def step_ended(self) -> None:
+        """Look whether the step was one of the optimizer's, and whether anything changed after it."""
+        if self._knows:
+            self._knows = (
+                self._steps == self._steps_before + 1
+                and self._whole
+                and self._light_now() == self._light
+                and self._randoms_now() == self._randoms
+                and (self._contents is None or self._contents == self._contents_now())
+            )
+        self._steps_before = self._steps
+        self._ended += 1
+        self._contents = None
+
+    def mark(self) -> None:
+        """Training can be resumed from here."""
         self._whole = True
-        self._randoms = _randoms()
+        self._steps_before = self._steps
+        self._light, self._randoms = self._light_now(), self._randoms_now()
+        self._mark = self._everything()
+
+    def is_unchanged(self) -> bool:
+        """Since the mark. A part that says nothing comparable of itself counts as changed."""
+        return self._mark is not None and self._mark == self._everything()
+
+    def epoch_began(self, loader: object) -> None:
+        """Its order follows from these random states, and from its own generators."""
+        self._watch(loader)
+        self._epoch_randoms = self._randoms_now()
+
+    def rewind(self, loader: object = None, *, to_epoch: bool = False) -> None:
+        """Set random states as the restored checkpoint has them."""
+        self._watch(loader)
+        if self._restored:
+            RandomStates.decode(self._restored[_EPOCH if to_epoch else _HERE]).set(self._generators)
+
+    def slowest_wait_s(self) -> float | None:
+        """From a forward pass to the optimizer's step; None: training can be saved only between steps."""
+        slowest_s, self._slowest_s = self._slowest_s, 0.0
+        return slowest_s if self._knows and self._ended else None
+
+    def _watch(self, loader: object) -> None:
+        """Keep a loader's own generators, too."""
+        known = {id(generator) for generator in self._generators.values()}
+        for name in ("", "sampler", "batch_sampler"):
+            owner = getattr(loader, name, None) if name else loader
+            generator = getattr(owner, "generator", None)
+            if _is_generator(generator) and id(generator) not in known:
+                self._generators[f"loader.{name}"] = generator
+                known.add(id(generator))
+
+    # What is known.
+
+    def _is_simple(self) -> bool:
+        """One optimizer, and modules all of whose parameters are its: else something may change at any time."""
+        if len(self._optimizers) != 1 or len(self._modules) + 1 != len(self._parts):
+            return False
+        (optimizer,) = self._optimizers.values()
+        its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return all(id(parameter) in its for module in self._modules for parameter in module.parameters())
+
+    def _stepped(self, name: str) -> None:
+        self._steps += 1
+        self._accumulating.discard(name)
+        if not self._modules:
+            self._accumulating.add(name)  # no forward pass is seen
+        if not self._knows:
+            return
+        if not self._whole:
+            self._whole = True
+            if self._ended:
+                self._slowest_s = max(self._slowest_s, time.monotonic() - self._not_whole_since_s)
+        self._light, self._randoms = self._light_now(), self._randoms_now()
+        self._contents = self._contents_now() if self._ended < _LOOKED_AT else None
 
     def _entered(self, module: torch.nn.Module, _: Any) -> None:
-        if module.training:
-            self._whole = False
+        if module.training or torch.is_grad_enabled():
+            self._accumulating.update(self._optimizers)
+            if self._whole:
+                self._whole = False
+                self._not_whole_since_s = time.monotonic()
+
+    def _light_now(self) -> list[Any]:
+        """What changes with whatever changes a module in place, and with an optimizer's settings."""
+        return [
+            [tensor._version for tensor in self._tensors()],
+            [
+                [(name, _comparable(value)) for name, value in group.items() if name != "params"]
+                for optimizer in self._optimizers.values()
+                for group in optimizer.param_groups
+            ],
+        ] if self._knows else []  # fmt: skip
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        for module in self._modules:
+            yield from module.parameters()
+            yield from module.buffers()
+
+    def _contents_now(self) -> list[int]:
+        return [_content(tensor) for tensor in self._tensors()]
+
+    def _everything(self) -> list[Any]:
+        """Where all that is kept lies, and how often it was changed; what no optimizer has, by content, too."""
+        optimized = {
+            id(parameter)
+            for optimizer in self._optimizers.values()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        extra = [_content(tensor) for tensor in self._tensors() if id(tensor) not in optimized]
+        states = [_comparable(part.state_dict()) for part in self._parts.values()]
+        gradients = [_comparable(_gradients(self._optimizers[name])) for name in sorted(self._accumulating)]
+        return [self._steps, extra, states, gradients]
+
+    def _randoms_now(self) -> RandomStates:
+        return RandomStates.now(self._generators)
 
 
-def _randoms() -> dict[str, Any]:
-    version, internal, gauss = random.getstate()
-    return {"torch": torch.get_rng_state(), "python": [version, list(internal), gauss]}
+@dataclass(frozen=True, eq=False)
+class RandomStates:
+    """Those of all generators of random numbers, as they are at one moment.
+
+    Attributes:
+        cpu: PyTorch's.
+        python: Python's.
+        numpy: NumPy's global one; None: the program has not imported NumPy.
+        cuda: Of each CUDA device; none if CUDA is not in use.
+        generators: The program's own, by name.
+    """
+
+    cpu: torch.Tensor
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...] | None = None
+    cuda: list[torch.Tensor] = field(default_factory=list)
+    generators: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, generators: Mapping[str, Any]) -> RandomStates:
+        """As they are."""
+        numpy = sys.modules.get("numpy")
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return cls(
+            torch.get_rng_state(),
+            random.getstate(),
+            numpy.random.get_state() if numpy is not None else None,
+            torch.cuda.get_rng_state_all() if cuda else [],
+            {name: _generator_state(generator) for name, generator in generators.items()},
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RandomStates):
+            return NotImplemented
+        return self.python == other.python and all(
+            _same(mine, its)
+            for mine, its in (
+                (self.cpu, other.cpu), (self.numpy, other.numpy), (self.cuda, other.cuda),
+                (self.generators, other.generators),
+            )
+        )  # fmt: skip
+
+    def encode(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        version, internal, gauss = self.python
+        return {
+            "torch": self.cpu,
+            "python": [version, list(internal), gauss],
+            "numpy": _plain(self.numpy),
+            "cuda": self.cuda,
+            "generators": _plain(self.generators),
+        }
+
+    @classmethod
+    def decode(cls, content: Mapping[str, Any]) -> RandomStates:
+        """What `encode` gave."""
+        version, internal, gauss = content["python"]
+        numpy = _unplain(content.get("numpy"))
+        return cls(
+            content["torch"], (version, tuple(internal), gauss), tuple(numpy) if numpy is not None else None,
+            content.get("cuda", []), _unplain(content.get("generators", {})),
+        )  # fmt: skip
+
+    def set(self, generators: Mapping[str, Any]) -> None:
+        """Go on from these; CUDA's only if there are as many devices as there were."""
+        torch.set_rng_state(self.cpu)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            import numpy as np
+
+            np.random.set_state(self.numpy)  # noqa: NPY002
+        if self.cuda:
+            if torch.cuda.is_available() and torch.cuda.device_count() == len(self.cuda):
+                torch.cuda.set_rng_state_all(self.cuda)
+            else:
+                warnings.warn(
+                    f"the checkpoint has random states of {len(self.cuda)} CUDA devices, this machine has "
+                    f"{torch.cuda.device_count()}: they are not restored",
+                    stacklevel=2,
+                )
+        for name, state in self.generators.items():
+            generator = generators.get(name)
+            if isinstance(generator, torch.Generator):
+                generator.set_state(state)
+            elif generator is not None:
+                generator.bit_generator.state = state
 
 
-def _has_schedule(parts: dict[str, Stateful]) -> bool:
-    """A schedule moves on after the optimiser: only between steps is it known that it has."""
-    return any(isinstance(part, torch.optim.lr_scheduler.LRScheduler) for part in parts.values())
+def _is_generator(part: object) -> bool:
+    # NumPy's is known by what it has: nothing here needs NumPy.
+    return isinstance(part, torch.Generator) or hasattr(part, "bit_generator")
+
+
+def _generator_state(generator: Any) -> Any:
+    return generator.get_state() if isinstance(generator, torch.Generator) else generator.bit_generator.state
+
+
+def _same(mine: Any, its: Any) -> bool:
+    """Equal all the way down; arrays and tensors by content."""
+    if isinstance(mine, torch.Tensor):
+        return isinstance(its, torch.Tensor) and torch.equal(mine, its)
+    if isinstance(mine, dict):
+        alike = isinstance(its, dict) and mine.keys() == its.keys()
+        return alike and all(_same(mine[key], its[key]) for key in mine)
+    if isinstance(mine, list | tuple):
+        return type(mine) is type(its) and len(mine) == len(its) and all(map(_same, mine, its))
+    if hasattr(mine, "tobytes"):
+        return hasattr(its, "tobytes") and bool(mine.tobytes() == its.tobytes())
+    return bool(mine == its)
+
+
+def _plain(value: Any) -> Any:
+    """Without arrays, which `torch.load` with `weights_only` does not read."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "dtype") and not isinstance(value, torch.Tensor):
+        return {"array of": str(value.dtype), "values": value.tolist()}
+    return value
+
+
+def _unplain(value: Any) -> Any:
+    if isinstance(value, dict) and "array of" in value:
+        import numpy as np
+
+        return np.array(value["values"], dtype=value["array of"])
+    if isinstance(value, dict):
+        return {key: _unplain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_unplain(one) for one in value]
+    return value
+
+
+def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
+    return [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _set_gradients(optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor | None] | None) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for parameter, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True):
+        parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _comparable(value: Any) -> Any:
+    """A state to compare with a later one: a tensor by where it lies and how often it was changed."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.data_ptr(), tuple(value.shape), None if value.is_inference() else value._version)
+    if isinstance(value, Mapping):
+        return [(key, _comparable(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)
+    # Nothing is known of it: it equals only itself.
+    return object()
+
+
+def _content(tensor: torch.Tensor) -> int:
+    """A sum over its bits."""
+    plain = tensor.detach()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    return int(plain.contiguous().flatten().view(torch.uint8).to(torch.int64).sum())
