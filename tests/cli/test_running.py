@@ -76,7 +76,20 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     (parent,) = (run for run in runs.values() if run.data.tags["ebbtide.kind"] == "live")
     assert sorted(run.data.params["lr"] for run in trials) == ["0.1", "0.2"]
     assert all(run.info.status == "FINISHED" for run in runs.values())
-    assert parent.data.metrics["cost_usd"] > 0
+    whole = parent.data.metrics
+    assert whole["on_demand_usd"] > whole["cost_usd"] > 0
+    wanted = {"theta": "1.0", "mcnt": "3", "billing": "ec2-second", "policy": "exosphere", "provider": "local", "metric": "loss",
+              "direction": "minimize", "max_trial_steps": "60", "seed": "0", "trials": "2"}  # fmt: skip
+    assert wanted.items() <= parent.data.params.items()
+    assert "program.py" in parent.data.params["command"]
+    # The smaller learning rate has the smaller loss.
+    (best,) = (run for run in trials if run.data.params["lr"] == "0.1")
+    assert parent.data.tags["ebbtide.winner"] == best.data.tags["ebbtide.trial"]
+    assert parent.data.tags["ebbtide.winner_run"] == best.info.run_id
+    assert [run.data.tags["ebbtide.winner"] for run in trials].count("true") == 1
+    assert whole["best_loss"] == pytest.approx(0.1 + 1 / 60)
+    assert sum(run.data.metrics["ebbtide.cost_usd"] for run in trials) == pytest.approx(whole["cost_usd"])
+    assert [file.path for file in client.list_artifacts(parent.info.run_id, "winner")] == ["winner/state.json"]
     for run in trials:
         history = client.get_metric_history(run.info.run_id, "loss")
         assert [point.step for point in history] == list(range(5, 61, 5))

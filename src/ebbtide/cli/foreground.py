@@ -113,6 +113,10 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
+    elif Journal(folder.journal).state("tracking") is not None:
+        from ebbtide.experiments.live_tracking import resume_tracking
+
+        resume_tracking(folder)
     count = len(sweep.trials())
     typer.echo(f"run {run}: {count} trials" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
