@@ -185,7 +185,6 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
     jobs = sweep().jobs()
     pairs = [
         (least.least_budget_usd, None),
-        (least.least_budget_usd, least.least_budget_takes_h),
         (least.least_deadline_costs_usd, least.least_deadline_h),
     ]
     for usd, hours in pairs:
@@ -238,7 +237,7 @@ def test_a_plan_that_is_not_feasible_ends_with_code_3_and_the_answer(
               str(tmp_path / "plan.json")])  # fmt: skip
     assert ended.value.code == 3
     told = capsys.readouterr().out
-    for part in ("least budget that will do: ", "least deadline that will do: ", "nothing ends sooner than ",
+    for part in ("least budget that will do without a deadline: ", "least deadline that will do: ", "nothing ends sooner than ",
                  "with the same early stopping (theta 0.7, mcnt 1): cheapest-spot", "expected $/1000 steps: refunds",
                  "wrote "):  # fmt: skip
         assert part in told

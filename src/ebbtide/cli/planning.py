@@ -13,14 +13,14 @@ from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, SpellsOption, catalogue_with, prices_from, terminal
 from ebbtide.cli.progress import progress
-from ebbtide.experiments.plan import KEPT_SHARE, Estimate, Feasibility, Plan
+from ebbtide.experiments.plan import KEPT_SHARE, Estimate, Plan
 from ebbtide.experiments.planning import plan
 from ebbtide.files import write_text
 from ebbtide.market.availability import Availability
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.policies.bidding import BestBid
 from ebbtide.utc import HOUR_S, iso
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.workloads.sweep import Decides, Sweep
 
 # Exit code: what was asked for cannot be done.
 INFEASIBLE = 3
@@ -75,7 +75,7 @@ def plan_command(
     if found.offers:
         typer.echo(_HEADINGS)
     if found.estimate:
-        for line in [*_told(found.estimate, wanted), *_least(found.feasibility, wanted)]:
+        for line in [*_told(found.estimate, wanted), *_least(found, wanted)]:
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
@@ -165,14 +165,17 @@ def _listed(rivals_usd: dict[str, float | None]) -> str:
     )
 
 
-def _least(feasibility: Feasibility | None, sweep: Sweep) -> list[str]:
+def _least(found: Plan, sweep: Sweep) -> list[str]:
     """What would do, where what was asked for will not."""
-    if feasibility is None or feasibility.feasible:
+    feasibility, estimate = found.feasibility, found.estimate
+    if feasibility is None or estimate is None or feasibility.feasible:
         return []
+    missed = estimate.past_deadline is not None and estimate.past_deadline > 1.0 - KEPT_SHARE
+    under = "" if not missed else " under the least deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
     lines = [f"not feasible: the budget and the deadline must be kept in {KEPT_SHARE:.0%} of backtests"]
     if feasibility.least_budget_usd is not None:
         takes = f"; it then takes up to {feasibility.least_budget_takes_h:g} h"
-        lines.append(f"least budget that will do: {feasibility.least_budget_usd:g} USD{takes}")
+        lines.append(f"least budget that will do{under}: {feasibility.least_budget_usd:g} USD{takes}")
     if feasibility.least_deadline_h is not None:
         usd = feasibility.least_deadline_costs_usd
         costs = "" if usd is None else f", with a budget of {usd:g} USD"
