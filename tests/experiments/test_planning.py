@@ -14,7 +14,7 @@ from tests.markets import C3, R3, history
 import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.experiments.planning import plan, policy_of
+from ebbtide.experiments.planning import _stand_in_curves, plan, policy_of
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.spell_models import default_spell_models
 from ebbtide.policies.budget import WithinBudget
@@ -150,3 +150,107 @@ def test_a_plan_by_morning_from_the_command_line(tmp_path: Path, capsys: pytest.
     told = capsys.readouterr().out
     assert "deadline: 18 h is missed in 0 of 2 backtests" in told
     assert "budget: 60 USD is passed in 0 of 2 backtests" in told
+
+
+def test_no_max_price_is_below_the_price_now() -> None:
+    """A price that is set at the last moment of the record is the price now, for quotes and for offers."""
+    prices = history({C3: [(0, 0.36), (14 * 24 * 3600.0, 0.37)], R3: [(0, 0.10)]}, hours=14 * 24.0)
+    found = plan(sweep(billing="ec2-second"), prices, runs=1)
+    quotes = {quote.market: quote.usd_per_hour for quote in found.quotes}
+    assert quotes[C3] == 0.37
+    for offer in found.offers:
+        assert offer.max_price_usd_per_hour >= quotes[offer.market]
+
+
+def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do() -> None:
+    fine = plan(sweep(budget_usd=3.0, deadline_h=6), CALM, runs=4)
+    assert fine.feasibility is not None
+    assert fine.feasibility.feasible
+    assert fine.to_dict()["least_budget_usd"] is None
+    # 3600 steps on the fastest machine, and two minutes to start.
+    assert fine.feasibility.fastest_h == pytest.approx(1.0 + 2 / 60)
+    assert fine.feasibility.fastest_on == C3
+    found = plan(sweep(budget_usd=0.2, deadline_h=0.5), CALM, runs=4)
+    least = found.feasibility
+    assert least is not None
+    assert not least.feasible
+    assert set(found.to_dict()) == set(fine.to_dict())
+    assert least.least_deadline_h is not None
+    assert least.least_budget_usd is not None
+    assert least.least_deadline_costs_usd is not None
+    assert least.fastest_h < least.least_deadline_h < 1.3
+    assert 0.5 < least.least_budget_usd < 1.0
+    assert least.least_deadline_costs_usd > least.least_budget_usd
+    # What is told does, with the cap in force.
+    jobs = sweep().jobs()
+    pairs = [
+        (least.least_budget_usd, None),
+        (least.least_deadline_costs_usd, least.least_deadline_h),
+    ]
+    for usd, hours in pairs:
+        told = plan(sweep(budget_usd=usd, deadline_h=hours), CALM, runs=4)
+        assert told.feasibility is not None
+        assert told.feasibility.feasible
+        outcomes = eb.backtest(
+            [policy_of(sweep(budget_usd=usd, deadline_h=hours))], jobs, CALM, billing="gcp-spot", starts=2,
+            curves=_stand_in_curves(jobs, maximise=False),
+        ).outcomes["spottune-bid"]
+        assert all(outcome.finished for outcome in outcomes)
+
+
+def test_a_budget_alone_that_is_too_small_keeps_the_deadline_in_its_answer() -> None:
+    least = plan(sweep(budget_usd=0.3, deadline_h=5), CALM, runs=3).feasibility
+    assert least is not None
+    assert not least.feasible
+    assert least.least_budget_takes_h is not None
+    assert least.least_budget_takes_h <= 5
+
+
+def test_where_capacity_decides_an_impossible_deadline_is_answered_too() -> None:
+    least = plan(sweep(decides="capacity", deadline_h=0.5), CALM, runs=3).feasibility
+    assert least is not None
+    assert not least.feasible
+    assert least.least_deadline_h is not None
+    assert least.least_deadline_h > least.fastest_h
+    assert least.least_budget_usd == least.least_deadline_costs_usd
+
+
+def test_rivals_end_trials_early_as_ours_does() -> None:
+    """r3 at 0.10 an hour: four trials of two hours, three of them ended at 0.7."""
+    found = plan(sweep(), CALM, runs=2).estimate
+    assert found is not None
+    early, whole = found.rivals_stopping_early_usd, found.rivals_usd
+    assert early["cheapest-spot"] == pytest.approx(0.10 * 2 * (1 + 3 * 0.7), rel=0.05)
+    assert whole["cheapest-spot"] == pytest.approx(0.10 * 2 * 4, rel=0.05)
+    all_trained = plan(sweep(theta=1.0), CALM, runs=1).estimate
+    assert all_trained is not None
+    assert all_trained.rivals_stopping_early_usd == {}
+
+
+def test_a_plan_that_is_not_feasible_ends_with_code_3_and_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = sweep(budget_usd=0.01, deadline_h=0.1, other_steps_per_hour_per_vcpu=900.0, max_trial_steps=1800)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content.model_dump(mode="json", exclude_none=True)))
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(tmp_path / "sweep.yaml"), "--generate", "6", "--runs", "2", "--days", "5", "--json",
+              str(tmp_path / "plan.json")])  # fmt: skip
+    assert ended.value.code == 3
+    told = capsys.readouterr().out
+    for part in ("least budget that will do without a deadline: ", "least deadline that will do: ", "nothing ends sooner than ",
+                 "with the same early stopping (theta 0.7, mcnt 1): cheapest-spot", "expected $/1000 steps: refunds",
+                 "wrote "):  # fmt: skip
+        assert part in told
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert found["feasible"] is False
+    assert 0.01 < found["least_budget_usd"] < 5
+    assert 0.1 < found["least_deadline_h"] < 20
+
+
+def test_why_a_market_that_is_often_revoked_comes_first_is_explained() -> None:
+    """Every hour the price leaps for a while: at a low max price the machine is free."""
+    points = [point for n in range(14 * 24) for point in ((n * 3600.0, 0.1), (n * 3600.0 + 2700.0, 5.0))]
+    prices = history({C3: points[:-1]}, hours=14 * 24.0)
+    found = plan(sweep(billing="ec2-second"), prices, runs=1)
+    assert found.offers[0].revoked > 0.5
+    assert any("often revoked can be the best: under ec2-second" in note for note in found.notes)

@@ -9,20 +9,30 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, SpellsOption, catalogue_with, prices_from, terminal
-from ebbtide.experiments.plan import Estimate, Plan
+from ebbtide.cli.progress import progress
+from ebbtide.experiments.plan import KEPT_SHARE, Estimate, Plan
 from ebbtide.experiments.planning import plan
 from ebbtide.files import write_text
 from ebbtide.market.availability import Availability
 from ebbtide.market.spell_models import SpellModels
-from ebbtide.utc import iso
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.policies.bidding import BestBid
+from ebbtide.utc import HOUR_S, iso
+from ebbtide.workloads.sweep import Decides, Sweep
+
+# Exit code: what was asked for cannot be done.
+INFEASIBLE = 3
 
 # Markets listed; the JSON has all.
 _SHOWN = 12
+
+_HEADINGS = (
+    "expected $/1000 steps: refunds, work lost with a machine, restarts and waiting counted, an hour of waiting "
+    f"at {BestBid().time_share:.0%} of the price of the market of the least step cost; if kept: at the price now, "
+    "on a machine that is never taken"
+)
 
 
 def plan_command(
@@ -31,7 +41,7 @@ def plan_command(
     generate: Annotated[
         float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="How many backtests.")] = 30,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="How many backtests.")] = 30,
     days: Annotated[float, typer.Option(min=1.0, help="On the last days of the prices.")] = 14.0,
     seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
     availability: Annotated[
@@ -43,32 +53,36 @@ def plan_command(
 ) -> None:
     """What a sweep would rent now and why, what it may cost and how long it may take. Nothing is rented.
 
-    Cost and time are ranges from backtests on the newest prices. Where the speed of a trial is not measured,
-    prices an hour are all that is told.
+    Cost and time are ranges from backtests on the newest prices. A budget or deadline that is not kept in 95 % of
+    them ends with exit code 3 and the least that would do. Where the speed of a trial is not measured, prices an
+    hour are all that is told.
 
         ebbtide plan examples/sweep.yaml --prices prices.parquet
     """
     catalogue = catalogue_with(instance_types)
     wanted = Sweep.read(sweep, catalogue)
     history = prices_from(prices, generate, seed, catalogue)
-    errors = Console(stderr=True)
-    with errors.status("backtesting on recent prices"):
+    with progress("backtesting on recent prices") as state:
         found = plan(
             wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue,
             availability=Availability.read(availability) if availability else None,
-            spells=SpellModels.read(spells) if spells else None,
+            spells=SpellModels.read(spells) if spells else None, on_progress=state.of,
         )  # fmt: skip
     if json_path:
         write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
     out = terminal()
     out.print(_offers_table(found) if found.offers else _quotes_table(found))
+    if found.offers:
+        typer.echo(_HEADINGS)
     if found.estimate:
-        for line in _told(found.estimate, wanted):
+        for line in [*_told(found.estimate, wanted), *_least(found, wanted)]:
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
     if json_path:
         typer.echo(f"wrote {json_path}")
+    if found.feasibility and not found.feasibility.feasible:
+        raise typer.Exit(INFEASIBLE)
 
 
 def _offers_table(found: Plan) -> Table:
@@ -81,7 +95,8 @@ def _offers_table(found: Plan) -> Table:
         "max price",
         "s/step",
         "revoked in 1 h",
-        "USD/1000 steps",
+        "$/1000 steps if kept",
+        "expected $/1000 steps",
     ):
         table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
     quotes = {quote.market: quote for quote in found.quotes}
@@ -95,6 +110,7 @@ def _offers_table(found: Plan) -> Table:
             f"{offer.max_price_usd_per_hour:.4f}",
             f"{offer.seconds_per_step:.3g}",
             "-" if math.isnan(offer.revoked) else f"{offer.revoked:.0%}",
+            f"{1000 * quote.usd_per_hour * offer.seconds_per_step / HOUR_S:.4f}",
             f"{1000 * offer.usd_per_step:.4f}",
         )
     return table
@@ -126,7 +142,7 @@ def _told(estimate: Estimate, sweep: Sweep) -> list[str]:
     if estimate.over_budget is not None:
         over = round(estimate.over_budget * runs)
         lines.append(
-            f"budget: {sweep.budget_usd:g} USD is passed in {over} of {runs} backtests; it would stop there"
+            f"budget: {sweep.budget_usd:g} USD is passed in {over} of {runs} backtests; training would stop there"
         )
     if estimate.past_deadline is not None:
         late = round(estimate.past_deadline * runs)
@@ -135,7 +151,39 @@ def _told(estimate: Estimate, sweep: Sweep) -> list[str]:
         lines.append(
             f"{estimate.unfinished} of {runs} backtests found no end within the prices; they count as over"
         )
-    for name, usd in estimate.rivals_usd.items():
-        told = "does not end within the prices" if usd is None else f"{usd:.2f} USD"
-        lines.append(f"beside it, every trial to its end on {name}: {told}")
+    if estimate.rivals_stopping_early_usd:
+        stopping = f"with the same early stopping (theta {sweep.theta:g}, mcnt {sweep.mcnt})"
+        lines.append(f"beside it, {stopping}: {_listed(estimate.rivals_stopping_early_usd)}")
+    lines.append(f"beside it, every trial trained to its end: {_listed(estimate.rivals_usd)}")
+    return lines
+
+
+def _listed(rivals_usd: dict[str, float | None]) -> str:
+    return ", ".join(
+        f"{name} " + ("does not end within the prices" if usd is None else f"{usd:.2f} USD")
+        for name, usd in rivals_usd.items()
+    )
+
+
+def _least(found: Plan, sweep: Sweep) -> list[str]:
+    """What would do, where what was asked for will not."""
+    feasibility, estimate = found.feasibility, found.estimate
+    if feasibility is None or estimate is None or feasibility.feasible:
+        return []
+    missed = estimate.past_deadline is not None and estimate.past_deadline > 1.0 - KEPT_SHARE
+    under = "" if not missed else " under the least deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
+    lines = [f"not feasible: the budget and the deadline must be kept in {KEPT_SHARE:.0%} of backtests"]
+    if feasibility.least_budget_usd is not None:
+        takes = f"; it then takes up to {feasibility.least_budget_takes_h:g} h"
+        lines.append(f"least budget that will do{under}: {feasibility.least_budget_usd:g} USD{takes}")
+    if feasibility.least_deadline_h is not None:
+        usd = feasibility.least_deadline_costs_usd
+        costs = "" if usd is None else f", with a budget of {usd:g} USD"
+        lines.append(f"least deadline that will do: {feasibility.least_deadline_h:g} h{costs}")
+    if feasibility.least_budget_usd is None and feasibility.least_deadline_h is None:
+        lines.append("no budget or deadline was found that will do within these prices; give more days of prices")
+    lines.append(
+        f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.max_trial_steps} steps of a trial on "
+        f"{feasibility.fastest_on}, the fastest here, and its start"
+    )
     return lines

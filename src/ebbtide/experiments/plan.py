@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,9 @@ import numpy as np
 from ebbtide.market.markets import Market
 from ebbtide.policies.offers import Offer
 from ebbtide.utc import iso
+
+# A budget or deadline that is kept in so many backtests will do.
+KEPT_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Estimate:
         over_budget: Share of all that cost more than the budget; None: there is none.
         past_deadline: Share of all that ended after the deadline; None: there is none.
         rivals_usd: Mean cost of training every trial to its end, by policy; None: no run ended.
+        rivals_stopping_early_usd: The same with as many trials ended at theta as ours end there: what spot alone
+            saves. Empty: no trial is ended early.
     """
 
     runs: int
@@ -66,6 +71,31 @@ class Estimate:
     over_budget: float | None
     past_deadline: float | None
     rivals_usd: dict[str, float | None]
+    rivals_stopping_early_usd: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """Whether the budget and the deadline will do; and if not, what would.
+
+    Attributes:
+        feasible: Both are kept in at least `KEPT_SHARE` of the backtests.
+        fastest_h: By arithmetic: the steps of a trial on the fastest machine, and its start. No plan ends sooner.
+        fastest_on: The market of that machine.
+        least_budget_usd: The least that is kept in that share of backtests, with the deadline that was asked for
+            if that can be kept, else with none; None: all is feasible, or none was found.
+        least_budget_takes_h: Hours in which that share of those backtests ended.
+        least_deadline_h: The least that is kept in that share of backtests, whatever it costs; None: as above.
+        least_deadline_costs_usd: The budget that goes with it.
+    """
+
+    feasible: bool
+    fastest_h: float
+    fastest_on: Market
+    least_budget_usd: float | None = None
+    least_budget_takes_h: float | None = None
+    least_deadline_h: float | None = None
+    least_deadline_costs_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +111,7 @@ class Plan:
             decides.
         estimate: None: speed is not measured.
         notes: What the user should know.
+        feasibility: None: speed is not measured.
     """
 
     sweep: str
@@ -90,9 +121,14 @@ class Plan:
     offers: tuple[Offer, ...]
     estimate: Estimate | None
     notes: tuple[str, ...]
+    feasibility: Feasibility | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON: the same keys for every plan; `feasible` is None where speed is not measured."""
+        unknown: dict[str, Any] = {each.name: None for each in fields(Feasibility)}
+        feasibility = unknown if self.feasibility is None else asdict(self.feasibility)
+        if self.feasibility:
+            feasibility["fastest_on"] = str(self.feasibility.fastest_on)
         quotes = [asdict(quote) | {"market": str(quote.market)} for quote in self.quotes]
         offers = [asdict(offer) | {"market": str(offer.market)} for offer in self.offers]
         return {
@@ -103,4 +139,5 @@ class Plan:
             "offers": offers,
             "estimate": None if self.estimate is None else asdict(self.estimate),
             "notes": list(self.notes),
+            **feasibility,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,11 +14,12 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.feasibility import judge, least_deadline
 from ebbtide.experiments.plan import Estimate, Plan, Quote, Spread
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability, drawn_availability
-from ebbtide.market.billing import Billing, billing_preset
+from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.lifetimes import Lifetimes, lifetimes
 from ebbtide.market.markets import Market
@@ -38,6 +40,12 @@ from ebbtide.workloads.sweep import Decides, Direction, Sweep
 
 # From asking for a machine until it trains.
 _START_S = 120.0
+
+# A chance of revocation within the hour that wants explaining where such a market is first.
+_OFTEN = 0.2
+
+# A budget or deadline that might do is tried from so many starts.
+_TRIED = 10
 
 # A trial that cannot be checkpointed must be likely to end on the machine on which it began.
 _LEAST_CHANCE = 0.5
@@ -65,6 +73,7 @@ def plan(
     catalogue: Catalogue | None = None,
     availability: Availability | None = None,
     spells: SpellModels | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Plan a sweep on the newest prices.
 
@@ -77,6 +86,7 @@ def plan(
         catalogue: Instance types and list prices.
         availability: Recorded capacity, where that decides; None: drawn from the models.
         spells: Models of it; None: as anywhere.
+        on_progress: Called with how many backtests are done, and of how many as far as is known.
 
     Raises:
         InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
@@ -110,8 +120,80 @@ def plan(
         notes.append(
             "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
         )
-    estimate = _estimate(sweep, policy, jobs, recent, billing, known, runs, seed, availability)
-    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes))
+    replays = _Replays(
+        tuple(jobs), recent, billing, known, draw_starts(jobs[0], recent, runs, seed, known), seed, availability,
+        tuple(_stand_in_curves(jobs, maximise=policy.maximise)), on_progress,
+    )  # fmt: skip
+
+    def under(deadline_h: float | None) -> SpotTune:
+        return _spottune(sweep.model_copy(update={"deadline_h": deadline_h}), models)
+
+    fastest = _fastest(jobs[0], recent, known)
+    try:
+        estimate, outcomes = _estimate(sweep, policy, replays)
+    except InputError:
+        # Where capacity decides, the policy refuses a deadline that nothing can keep.
+        kept_h = least_deadline(fastest[0], under, replays.few) if by_capacity else None
+        if kept_h is None:
+            raise
+        estimate, outcomes = _estimate(sweep, under(kept_h), replays)
+        notes.append(f"cost and time are those under the least deadline that will do, {kept_h:g} h")
+    feasibility = judge(
+        outcomes, sweep.budget_usd, sweep.deadline_h, fastest, under, replays.few, needs_deadline=by_capacity
+    )
+    notes += _offer_notes(offers, billing)
+    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
+
+
+@dataclass
+class _Replays:
+    """Backtests of one sweep after another policy, all from the same starts, and how many are done."""
+
+    jobs: tuple[Job, ...]
+    prices: PriceHistory
+    billing: Billing
+    catalogue: Catalogue
+    starts_s: Sequence[float]
+    seed: int
+    availability: Availability | None
+    curves: tuple[Curve, ...]
+    on_progress: Callable[[int, int], None] | None
+    done: int = 0
+    total: int = 0
+
+    def expect(self, policies: int) -> None:
+        """So many policies more will be replayed."""
+        self.total += policies * len(self.starts_s)
+
+    def few(self, policy: Policy) -> Sequence[Outcome]:
+        """Replay a policy from the first starts: enough to try what might do."""
+        return self.of(policy, starts_s=self.starts_s[:_TRIED])
+
+    def of(
+        self, policy: Policy, jobs: Sequence[Job] | None = None, starts_s: Sequence[float] | None = None
+    ) -> Sequence[Outcome]:
+        """Replay a policy.
+
+        Args:
+            policy: Which.
+            jobs: Others than the sweep's, of which no metric is known.
+            starts_s: Others than all.
+        """
+        began = self.done
+        starts_s = self.starts_s if starts_s is None else starts_s
+        self.total = max(self.total, began + len(starts_s))
+
+        def tell(done: int) -> None:
+            self.done = began + done
+            if self.on_progress:
+                self.on_progress(self.done, self.total)
+
+        result = backtest(
+            [policy], jobs or self.jobs, self.prices, billing=self.billing, starts=starts_s, seed=self.seed,
+            catalogue=self.catalogue, availability=self.availability, curves=() if jobs else self.curves,
+            on_progress=tell,
+        )  # fmt: skip
+        return result.outcomes[policy.name]
 
 
 def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> None:
@@ -232,53 +314,76 @@ def _saved_in_time(
 def _offers_now(
     policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
 ) -> tuple[Offer, ...]:
-    market = ReplayedMarket(prices, math.nextafter(prices.end_s, 0.0), billing)
+    # At the last moment of the record, that of the quotes: a price set there is the price now.
+    a_moment_more = PriceHistory(
+        dict(prices), start_s=prices.start_s, end_s=math.nextafter(prices.end_s, math.inf)
+    )
+    market = ReplayedMarket(a_moment_more, prices.end_s, billing)
     view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue)
     view.memory["started_s"] = view.now_s
     return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
 
 
-def _estimate(
-    sweep: Sweep,
-    policy: SpotTune,
-    jobs: Sequence[Job],
-    prices: PriceHistory,
-    billing: Billing,
-    catalogue: Catalogue,
-    runs: int,
-    seed: int,
-    availability: Availability | None,
-) -> Estimate:
-    # Drawn for all trials at once on the machines there are: their number does not lengthen a run.
-    starts = draw_starts(jobs[0], prices, runs, seed, catalogue)
+def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
+    """Why markets that are often revoked come first, where some do."""
+    if billing.refund is not Refund.WITHIN_FIRST_HOUR or not any(offer.revoked >= _OFTEN for offer in offers):
+        return []
+    return [
+        f"a market that is often revoked can be the best: under {billing.name} a machine that is taken within its "
+        "first hour costs nothing, and what it trained until then is saved"
+    ]
+
+
+def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[float, Market]:
+    """Hours of a trial on the fastest machine, its start included; all trials run side by side."""
+    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    best = max(rates, key=lambda market: rates[market])
+    return (_START_S + job.steps / rates[best]) / HOUR_S, best
+
+
+def _estimate(sweep: Sweep, policy: SpotTune, replays: _Replays) -> tuple[Estimate, Sequence[Outcome]]:
     rivals: list[Policy] = [CheapestSpot()]
-    if all(catalogue.on_demand_usd_per_hour(market, starts[0]) is not None for market in prices):
-        rivals.append(OnDemand())
-    result = backtest(
-        [policy, *rivals],
-        jobs,
-        prices,
-        billing=billing,
-        starts=starts,
-        seed=seed,
-        catalogue=catalogue,
-        availability=availability,
-        curves=_stand_in_curves(jobs, maximise=policy.maximise),
+    listed = (
+        replays.catalogue.on_demand_usd_per_hour(market, replays.starts_s[0]) is not None
+        for market in replays.prices
     )
-    outcomes = result.outcomes[policy.name]
+    if all(listed):
+        rivals.append(OnDemand())
+    ended_early = _ended_early(policy, replays.jobs)
+    replays.expect(1 + len(rivals) * (2 if ended_early else 1))
+    outcomes = replays.of(policy)
     done = [outcome for outcome in outcomes if outcome.finished]
+    runs = len(outcomes)
     if not done:
-        span_h = (prices.end_s - prices.start_s) / HOUR_S
+        span_h = (replays.prices.end_s - replays.prices.start_s) / HOUR_S
         raise InputError(f"none of {runs} backtests ended within {span_h:.0f} h of prices; give more days")
-    return Estimate(
+    estimate = Estimate(
         runs,
         runs - len(done),
         Spread.of([outcome.cost_usd for outcome in done]),
         Spread.of([outcome.makespan_s / HOUR_S for outcome in done]),
         _share_over(outcomes, sweep.budget_usd, lambda outcome: outcome.cost_usd),
         _share_over(outcomes, sweep.deadline_h, lambda outcome: outcome.makespan_s / HOUR_S),
-        {rival.name: _mean_usd(result.outcomes[rival.name]) for rival in rivals},
+        {rival.name: _mean_usd(replays.of(rival)) for rival in rivals},
+        {rival.name: _mean_usd(replays.of(rival, ended_early)) for rival in rivals} if ended_early else {},
     )
+    return estimate, outcomes
+
+
+def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The work that is left when all but the chosen trials end at theta; empty: all are trained to their end.
+
+    It is the same work for rivals, which hold their machines to the end. They need not wait for the choice, so
+    this is rather too little than too much for them.
+    """
+    can_wait = all(job.checkpoint is not None for job in jobs)
+    if policy.theta >= 1.0 or len(jobs) <= policy.mcnt or not can_wait:
+        return ()
+    return tuple(
+        job if number < policy.mcnt
+        else job.model_copy(update={"steps": max(math.ceil(policy.theta * job.steps), 1)})
+        for number, job in enumerate(jobs)
+    )  # fmt: skip
 
 
 def _share_over(outcomes: Sequence[Outcome], limit: float | None, of: Callable[[Outcome], float]) -> float | None:

@@ -141,12 +141,14 @@ class WithinBudget:
     def _renting_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
         """What the machines will cost from now to a time, at most."""
         usd = 0.0
-        for lease in leases:
+        held = list(leases)
+        ending_s = {market: self._ending_s(view, market) for market in {lease.market for lease in held}}
+        for lease in held:
             billing = ON_DEMAND if lease.on_demand else view.billing
             rate = max(_rate(view, lease.market, lease.on_demand, _bound(lease)), _price(view, lease))
             started_s = lease.started_s if lease.is_charged else view.now_s
             paid_s = _paid_s(billing, view.now_s - started_s) if lease.is_charged else 0.0
-            due_s = _paid_s(billing, until_s - started_s + self._ending_s(view, lease.market))
+            due_s = _paid_s(billing, until_s - started_s + ending_s[lease.market])
             usd += rate * max(due_s - paid_s, 0.0) / 3600.0
         return usd
 
