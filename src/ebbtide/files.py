@@ -17,8 +17,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success flush it to disk and rename it over `path`.
 
     If the body raises, the temporary file is removed and `path` is left as it was.
+
+    Raises:
+        InputError: `path` is a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise InputError("is a folder; name a file", file=path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(descriptor)

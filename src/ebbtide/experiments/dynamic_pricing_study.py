@@ -6,7 +6,6 @@ Each strategy is followed for a given time from many starts; what is compared is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.errors import InputError
+from ebbtide.input_files import read_json
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
@@ -91,10 +91,7 @@ def read_throughputs(path: str | Path) -> dict[str, dict[str, float]]:
     Raises:
         InputError: The file is missing, is not such JSON, or a rate is not positive.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read as JSON: {error}", file=path) from None
+    content = read_json(path)
     found: dict[str, dict[str, float]] = {}
     try:
         for gpu, models in content.items():

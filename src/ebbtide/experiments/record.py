@@ -14,6 +14,7 @@ from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.summary import METRICS, Summary, summarise
 from ebbtide.files import replacing, write_text
+from ebbtide.input_files import read_json
 from ebbtide.market.leases import Lease
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
@@ -76,13 +77,22 @@ class Record:
         """
         folder = Path(folder)
         try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            about = read_json(folder / _ABOUT)
+            if not isinstance(about, dict):
+                raise InputError("holds no record", file=folder / _ABOUT)
+        except InputError:
             raise InputError(
                 f"is not the record of a backtest: no readable {_ABOUT}; `ebbtide backtest --record` makes one",
                 file=folder,
             ) from None
-        return cls(about, *(load_parquet(folder / f"{name}.parquet") for name in _TABLES))
+        missing = [name for name in ("jobs", "starts", "seed", "billing") if name not in about]
+        if missing:
+            raise InputError(f"has no {missing[0]}: it is not the record of a backtest", file=folder / _ABOUT)
+        record = cls(about, *(load_parquet(folder / f"{name}.parquet") for name in _TABLES))
+        for column in ("policy", "start", "finished", *METRICS):
+            if column not in record.outcomes:
+                raise InputError(f"has no column {column!r}", file=folder / "outcomes.parquet", field=column)
+        return record
 
 
 def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:

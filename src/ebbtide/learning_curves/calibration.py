@@ -15,6 +15,7 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
+from ebbtide.input_files import read_json
 from ebbtide.learning_curves.curves import Curve, Floats
 from ebbtide.learning_curves.early_curve import EarlyCurve
 from ebbtide.learning_curves.evaluation import ends_of
@@ -140,16 +141,16 @@ def read_calibration(path: str | Path) -> Calibration:
     Raises:
         InputError: The file is missing or is no calibration.
     """
+    if not Path(path).exists():
+        raise InputError("there is no such file; `ebbtide curves calibrate` makes one", file=path)
+    content = read_json(path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
         return Calibration(
             _predictor(content["everywhere"]),
             {name: _predictor(values) for name, values in content["without"].items()},
             content["errors"],
         )
-    except FileNotFoundError:
-        raise InputError("there is no such file; `ebbtide curves calibrate` makes one", file=path) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"is no calibration of learning curves: {error}", file=path) from None
 
 

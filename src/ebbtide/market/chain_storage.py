@@ -34,7 +34,7 @@ def load_chain(path: str | Path) -> tuple[PriceChain, dict[str, Any]]:
         with safe_open(str(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get(_KEY, "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read as a price chain: {error}", file=path) from None
     if header is None or set(arrays) != {"prices", "transition"}:
         raise InputError("is no price chain", file=path)

@@ -60,6 +60,8 @@ _SHARED_DRIFT = 0.1  # the share of its variance common to the zones of a type
 _FLOOR_OF_RATIO = 0.68  # the price never falls below this part of the usual one
 _MAX_HEIGHT = 10.0  # EC2 capped bids at ten times on-demand
 
+_MAX_DAYS = 3_660
+
 DEMO_TYPES = ("c3.xlarge", "g2.2xlarge", "m3.medium", "r3.large")
 DEMO_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
@@ -89,10 +91,12 @@ def generate_prices(
         on_progress: Called after each market with how many are done, and of how many.
 
     Raises:
-        InputError: `days` is not positive, or a market's on-demand price is not known.
+        InputError: `days` is not positive or above ten years, or a market's on-demand price is not known.
     """
     if not days > 0:
         raise InputError(f"days is {days}; it must be positive")
+    if days > _MAX_DAYS:
+        raise InputError(f"days is {days:g}; at most {_MAX_DAYS:,} are generated")
     start_s = to_epoch_s(start)
     end_s = start_s + days * DAY_S
     profile = profile or MarketProfile()

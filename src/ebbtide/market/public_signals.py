@@ -7,7 +7,6 @@ to what it says. Without them models stand as they were fitted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ebbtide.errors import InputError
+from ebbtide.input_files import read_json
 from ebbtide.market.markets import Market
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.market.spells import DOWN, UP, SpellModel
@@ -69,15 +69,15 @@ def read_interruption_bands(path: Path, product: str = "Linux") -> PublicSignals
         InputError: It is no such table.
     """
     try:
-        regions = json.loads(path.read_text())["spot_advisor"]
+        regions = read_json(path)["spot_advisor"]
         bands = {
             (str(region), str(kind)): int(row["r"])
             for region, products in regions.items()
             for kind, row in products.get(product, {}).items()
         }
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"is not the Spot Instance Advisor's table: {error!r}", file=path) from None
     wrong = next((key for key, band in bands.items() if not 0 <= band < len(_BANDS)), None)
     if wrong is not None:

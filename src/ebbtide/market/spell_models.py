@@ -15,6 +15,7 @@ import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
+from ebbtide.input_files import read_json
 from ebbtide.market.markets import Market
 from ebbtide.market.sources.validation import parsed_times
 from ebbtide.market.spells import AGE_BINS_S, PARTS_OF_DAY, SpellModel, Spells, fit_spells, spells_of_probes
@@ -55,13 +56,7 @@ class SpellModels:
         Raises:
             InputError: The file is missing or holds something else.
         """
-        try:
-            content = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise InputError("there is no such file", file=path) from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"is not readable JSON: {error}", file=path) from None
-        return cls._parsed(content, str(path))
+        return cls._parsed(read_json(path), str(path))
 
     @classmethod
     def _parsed(cls, content: Any, file: str) -> SpellModels:

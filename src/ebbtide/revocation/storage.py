@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ebbtide.errors import InputError
 from ebbtide.files import replacing, write_text
+from ebbtide.input_files import read_json
 from ebbtide.market.markets import Market
 from ebbtide.revocation.calibration import Calibration
 from ebbtide.revocation.correction import Correction
@@ -70,8 +71,10 @@ def load_model(folder: str | Path) -> NetworkModel:
     """
     folder = Path(folder)
     try:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        about = read_json(folder / _ABOUT)
+        if not isinstance(about, dict):
+            raise InputError("holds no model", file=folder / _ABOUT)
+    except InputError:
         problem = f"is not a revocation model: no readable {_ABOUT}; `ebbtide revocation train` makes one"
         raise InputError(problem, file=folder) from None
     if about.get("format") != _FORMAT:

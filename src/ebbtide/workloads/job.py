@@ -17,8 +17,11 @@ from ebbtide.utc import HOUR_S
 from ebbtide.workloads.parsing import Frozen, read_mapping, validated
 from ebbtide.workloads.transfers import seconds_per_gb
 
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# What no job reaches, and what sums and squares of are still numbers.
+_MOST = 10**15
+
+PositiveFloat = Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
 
 
 # What to write where it is not known how fast work is done.
@@ -62,7 +65,7 @@ class Checkpointing(Frozen):
 
     save_s: NonNegativeFloat = 30.0
     restore_s: NonNegativeFloat = 60.0
-    size_bytes: Annotated[int, Field(ge=0)] = 0
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)] = 0
     interval_s: PositiveFloat | None = None
     by_machine: bool = False
     by_region: bool = False
@@ -91,7 +94,7 @@ class Dataset(Frozen):
         copy_s: How long a copy takes; the job waits for it.
     """
 
-    size_bytes: Annotated[int, Field(ge=0)]
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)]
     cloud: str
     region: str
     copy_s: NonNegativeFloat = 0.0
@@ -170,11 +173,11 @@ class Job(Frozen):
     """
 
     name: str = Field(min_length=1, examples=["my-training"])
-    steps: Annotated[int, Field(gt=0, examples=[24_000])]
+    steps: Annotated[int, Field(gt=0, le=_MOST, examples=[24_000])]
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
-    machines: Annotated[int, Field(ge=1)] = 1
+    machines: Annotated[int, Field(ge=1, le=10_000)] = 1
     coupling: Coupling = Coupling.GANG
     speedup: Amdahl | SpeedupTable | Phases | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0

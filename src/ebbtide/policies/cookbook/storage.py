@@ -45,7 +45,7 @@ def load_cookbook(path: str | Path) -> Cookbook:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {}).get("ebbtide-cookbook", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read as a cookbook: {error}", file=path) from None
     if about is None or not set(_MARKET + _SOLUTION) <= set(arrays):
         raise InputError("is no cookbook; `ebbtide cookbook solve` makes one", file=path)
