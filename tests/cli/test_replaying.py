@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
     eb.generate_prices(days=20, seed=1).write(path)
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def own_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of policy files are searched for what they import: in these tests alone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def ran(*words: str) -> object:

@@ -36,6 +36,12 @@ def prices() -> eb.PriceHistory:
     return eb.generate_prices(days=20, seed=5)
 
 
+@pytest.fixture(autouse=True)
+def own_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of policy files are searched for what they import: in these tests alone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers begin with the first replay, however little there is to do."""
