@@ -2,6 +2,8 @@ from .errors import InputError as InputError
 from .execution.outcome import Outcome as Outcome
 from .execution.run import run as run
 from .experiments.backtest import backtest as backtest
+from .experiments.comparison import Comparison as Comparison
+from .experiments.comparison import compare as compare
 from .experiments.planning import plan as plan
 from .experiments.result import BacktestResult as BacktestResult
 from .learning_curves.fit import fit_curve as fit_curve

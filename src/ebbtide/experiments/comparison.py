@@ -120,7 +120,7 @@ def compare(
     job: Job,
     prices: PriceHistory,
     *,
-    billing: Billing,
+    billing: str | Billing = "ec2-second",
     starts: int = 100,
     seed: int = 0,
     deadline_h: float | None = None,
@@ -134,7 +134,7 @@ def compare(
         policies: Their names must differ.
         job: To be done.
         prices: The markets.
-        billing: Of spot leases.
+        billing: Of spot leases: a preset's name or a rule.
         starts: How many.
         seed: Of the starts and of all chance.
         deadline_h: From each start on; None: the end of the record.
@@ -172,7 +172,7 @@ def compare(
         f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
         "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
     ]
-    if billing.refund is not Refund.NOTHING:
+    if scenario.billing.refund is not Refund.NOTHING:
         notes.append("It knows of no refunds: a policy that is given much back may come below it.")
     return Comparison(tuple(rows), result, tuple(notes))
 

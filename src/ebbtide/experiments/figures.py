@@ -59,7 +59,7 @@ def record_figure(record: Record) -> go.Figure:
     figure.update_xaxes(title="hours since the start", row=3, col=1)
     # The legend below: beside the panels it would take their width.
     figure.update_layout(
-        height=total + _LEGEND_LINE_PX * (3 + len(record_marks(record)) // 3) + 80,
+        height=total + _LEGEND_LINE_PX * (2 + len(record_marks(record)) // 3) + 80,
         template="plotly_white",
         margin={"t": 40, "b": 40, "r": 20},
         legend={"orientation": "h", "y": -60 / total, "yanchor": "top", "groupclick": "togglegroup"},
@@ -71,17 +71,18 @@ def _price_lines(record: Record) -> Iterator[go.Scatter]:
     if record.prices.empty:
         return
     end = record.leases["ended"].max()
-    for market, series in PriceHistory.from_frame(record.prices).items():
+    for number, (market, series) in enumerate(PriceHistory.from_frame(record.prices).items()):
         times, values = _thinned(series.times_s, series.prices)
         moments = [*pd.to_datetime(times, unit="s", utc=True), end]
         yield go.Scatter(
             x=moments,
             y=[*values, values[-1]],
-            name=str(market),
+            name="prices",
+            hovertext=str(market),
             mode="lines",
             line={"shape": "hv", "width": 1, "color": "#999999"},
             legendgroup="prices",
-            legendgrouptitle={"text": "prices"},
+            showlegend=number == 0,
         )
 
 

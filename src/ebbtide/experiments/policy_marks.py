@@ -9,10 +9,10 @@ from itertools import product
 # Okabe and Ito's colours, told apart by colour-blind readers, their yellow darkened to be seen on white; then the
 # same hues dark, light and very dark. Within a row hues differ, from row to row dashes do.
 _COLOURS = (
-    ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#C9B800", "#000000"),
-    ("#003A5C", "#7A3300", "#00543D", "#83386A", "#8A5F00", "#1B6C9C", "#6E6400", "#5A5A5A"),
-    ("#6FB3E0", "#F49B66", "#6CCFB2", "#EBB5D4", "#F7CC78", "#A6DBFA", "#E2DA74", "#858585"),
-    ("#4B3FA8", "#A8324A", "#5C8A00", "#B05CFF", "#B87B5A", "#00A5A8", "#8F8A4F", "#3A2A2A"),
+    ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B5BD00", "#000000"),
+    ("#003A5C", "#7A3300", "#00543D", "#83386A", "#8A5F00", "#14707E", "#4F5B00", "#4A4A4A"),
+    ("#8FA8E8", "#F49B66", "#6CCFB2", "#EBB5D4", "#F7CC78", "#A6DBFA", "#E6EE8A", "#8C8C8C"),
+    ("#4B3FA8", "#A8324A", "#3BA800", "#B05CFF", "#FF6F91", "#00A5A8", "#B3B38C", "#3A2A2A"),
 )
 _DASHES = ("solid", "dash", "dot", "dashdot")
 

@@ -19,6 +19,9 @@ from ebbtide.terminal import PlainConsole
 # What `str` gives: as wide as a notebook's cell or a page of code.
 PLAIN_WIDTH = 100
 
+# Wider than any terminal: to measure how much room a table would take.
+_UNBOUND = 1_000
+
 # Where names are broken that would leave no room for figures.
 _NARROW_NAME = 20
 
@@ -65,9 +68,10 @@ class PolicyTable:
     notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = self._table(narrow=False)
-        fits = Measurement.get(console, options.update(width=1_000), wide).maximum <= options.max_width
-        yield wide if fits else self._table(narrow=True)
+        unbound = options.update(width=_UNBOUND)
+        tables = (self._table(), self._table(tight=True), self._table(tight=True, stacked=True))
+        fitting = (t for t in tables if Measurement.get(console, unbound, t).maximum <= options.max_width)
+        yield next(fitting, tables[-1])
 
     def __str__(self) -> str:
         out = io.StringIO()
@@ -91,25 +95,26 @@ class PolicyTable:
             f"<tbody>{''.join(lines)}</tbody></table>{notes}</div>"
         )
 
-    def _table(self, *, narrow: bool) -> Table:
+    def _table(self, *, tight: bool = False, stacked: bool = False) -> Table:
+        """The table with little between its columns, and with cells of two lines."""
         # Texts, not markup: policies and jobs are named by users.
         table = Table(
             title=Text(self.title),
             caption=Text("\n".join(self.notes)) if self.notes else None,
             caption_justify="left",
             box=SIMPLE_HEAD,
-            padding=0 if narrow else (0, 1, 0, 0),
+            padding=0 if tight else (0, 1, 0, 0),
             pad_edge=False,
         )
         table.add_column("policy", overflow="fold")
         for heading in self.headings:
             table.add_column(
-                Text(heading.replace(" ", "\n") if narrow else heading), justify="right", overflow="fold"
+                Text(heading.replace(" ", "\n") if tight else heading), justify="right", overflow="fold"
             )
         for name, cells in self.rows:
             table.add_row(
-                Text(_broken(name) if narrow else name),
-                *(Text(_stacked(each) if narrow else str(each)) for each in cells),
+                Text(_broken(name) if stacked else name),
+                *(Text(_stacked(each) if stacked else str(each)) for each in cells),
             )
         return table
 

@@ -56,7 +56,7 @@ def load_policy(text: str) -> Policy:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            near = get_close_matches(part, _candidates(module) or vars(module), n=1)
+            near = get_close_matches(part, [each for each in vars(module) if not each.startswith("_")], n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             has = f"; policies there: {', '.join(_candidates(module))}" if _candidates(module) else ""
             raise InputError(f"{place} has no {name!r}{hint}{has}")

@@ -1,0 +1,134 @@
+"""`backtest` and `compare`: who is asked unless told, one's own policies, workers, and how far it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+from ebbtide.cli.replay_progress import Lines
+from ebbtide.experiments import replays
+from ebbtide.experiments.comparison import FLOOR
+from ebbtide.policies.registry import USUAL
+
+ROOT = Path(__file__).parents[2]
+JOB = str(ROOT / "examples" / "one-day.yaml")
+
+OWN = """
+from ebbtide.policies.baselines import Reactive
+
+def mine():
+    return Reactive(max_price_ratio=0.9, name="mine")
+
+class Costly:
+    name, wakes_on = "costly", frozenset()
+    def __init__(self, budget_usd):
+        pass
+    def decide(self, view):
+        return []
+"""
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("prices") / "prices.parquet"
+    eb.generate_prices(days=20, seed=1).write(path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def own_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of policy files are searched for what they import: in these tests alone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def ran(*words: str) -> object:
+    """The exit code of the command, run in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+def test_unless_told_a_few_policies_are_asked(prices: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert ran("backtest", JOB, "--prices", prices, "--starts", "1", "--json", str(out)) == 0
+    assert list(json.loads(out.read_text())["policies"]) == list(USUAL)
+
+
+def test_a_deadline_brings_a_policy_that_knows_it(prices: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert ran("compare", JOB, "--prices", prices, "--starts", "2", "--deadline", "30", "--json", str(out)) == 0
+    rows = {row["policy"]: row for row in json.loads(out.read_text())["rows"]}
+    assert {*USUAL, "deadline", FLOOR, "cookbook"} == set(rows)
+    assert rows["deadline"]["misses"] == 0
+    assert rows["deadline"]["makespan_h"] <= 30.0
+    # On the cheapest machine a day's work takes four.
+    assert rows["cheapest-spot"]["misses"] == 2
+
+
+def test_ones_own_policy_is_compared_whatever_the_workers(
+    prices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_policy.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(replays, "_ALONE_S", 0.0)
+    texts = []
+    for workers in ("1", "2"):
+        out = tmp_path / f"{workers}.json"
+        words = [
+            "--policies",
+            "my_policy.py:mine,reactive",
+            "--starts",
+            "4",
+            "--workers",
+            workers,
+            "--json",
+            str(out),
+        ]
+        assert ran("backtest", JOB, "--prices", prices, *words) == 0
+        texts.append(out.read_bytes())
+    assert texts[0] == texts[1]
+    assert list(json.loads(texts[0])["policies"]) == ["mine", "reactive"]
+
+
+def test_mistakes_in_ones_own_policy_are_one_line(
+    prices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_policy.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    for name, told in {
+        "other.py:Mine": "other.py: no such file",
+        "my_policy.py:nine": "did you mean 'mine'?",
+        "my_policy.py:Costly": "needs arguments (budget_usd)",
+        "reactiv": "did you mean 'reactive'?",
+    }.items():
+        for command in ("backtest", "compare"):
+            assert ran(command, JOB, "--prices", prices, "--policies", name) == 2
+            captured = capsys.readouterr()
+            assert told in captured.err
+            assert captured.err.count("\n") == 1
+            assert captured.out == ""
+
+
+def test_lines_tell_now_and_then_how_much_is_left() -> None:
+    out, clock = io.StringIO(), [0.0]
+    lines = Lines(400, Console(file=out, width=100), lambda: clock[0])
+    for done in range(1, 401):
+        clock[0] += 0.25
+        lines(done)
+    told = out.getvalue().splitlines()
+    assert len(told) == 10
+    assert told[0] == "replaying 40 of 400, about 2 min left"
+    assert told[5] == "replaying 240 of 400, about 40 s left"
+    assert told[-1].startswith("replaying 400 of 400")
+
+
+def test_what_is_over_soon_says_nothing_of_how_far_it_is(prices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran("backtest", JOB, "--prices", prices, "--starts", "2", "--policies", "reactive") == 0
+    assert capsys.readouterr().err == ""
