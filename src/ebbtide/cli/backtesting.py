@@ -26,11 +26,11 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import POLICIES, policies
 from ebbtide.report.html import write_report
-from ebbtide.workloads.job import Job
+from ebbtide.workloads.reading import read_work
 
 
 def backtest_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job, as examples/one-day.yaml, or a sweep.")],
     prices: PricesOption = None,
     generate: GenerateOption = None,
     start: FromOption = None,
@@ -62,8 +62,8 @@ def backtest_command(
     catalogue = catalogue_with(instance_types)
     chosen = policies(names)
     rule = billing_preset(billing)
-    work = Job.read(job, catalogue)
-    history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
+    work = read_work(job, catalogue)
+    history = work.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     capacity = Availability.read(availability) if availability else None
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     errors = Console(stderr=True)
@@ -71,7 +71,7 @@ def backtest_command(
         task = progress.add_task("replaying", total=max(starts, 0) * len(chosen))
         result = backtest(
             chosen,
-            work,
+            work.jobs,
             history,
             billing=rule,
             starts=starts,

@@ -27,6 +27,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import POLICIES, policies
 from ebbtide.report.html import write_report
 from ebbtide.workloads.job import Job
+from ebbtide.workloads.reading import read_work
 
 
 def compare_command(
@@ -53,8 +54,11 @@ def compare_command(
         ebbtide compare examples/one-day.yaml --generate 60 --report compare.html
     """
     catalogue = catalogue_with(instance_types)
-    work = Job.read(job, catalogue)
-    history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
+    given = read_work(job, catalogue)
+    work, *others = given.jobs
+    if others:
+        typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
+    history = given.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     errors = Console(stderr=True)
     with errors.status("replaying") as status:
         found = compare(

@@ -19,6 +19,7 @@ from ebbtide.files import write_text
 from ebbtide.market.availability import Availability
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.utc import iso
+from ebbtide.workloads.reading import read_sweep
 from ebbtide.workloads.sweep import Sweep
 
 # Markets listed; the JSON has all.
@@ -49,7 +50,7 @@ def plan_command(
         ebbtide plan examples/sweep.yaml --prices prices.parquet
     """
     catalogue = catalogue_with(instance_types)
-    wanted = Sweep.read(sweep, catalogue)
+    wanted = read_sweep(sweep, catalogue)
     history = prices_from(prices, generate, seed, catalogue)
     errors = Console(stderr=True)
     with errors.status("backtesting on recent prices"):
