@@ -79,14 +79,14 @@ def through_revocations(
 def test_a_plain_script_ends_with_the_same_weights_through_two_revocations(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    through_revocations(project, capsys, 2, epochs=24, every_h=0.2)
+    through_revocations(project, capsys, 2, epochs=16, every_h=0.15)
 
 
 @pytest.mark.long
 def test_a_plain_script_ends_with_the_same_weights_through_five_revocations(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    through_revocations(project, capsys, 5, epochs=60, every_h=0.2)
+    through_revocations(project, capsys, 5, epochs=40, every_h=0.15)
 
 
 def wanted(*words: object, **options: object) -> Sweep:
