@@ -27,11 +27,11 @@ from ebbtide.experiments.report import write_report
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import USUAL, policies
-from ebbtide.workloads.job import Job
+from ebbtide.workloads.reading import read_work
 
 
 def backtest_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job, as examples/one-day.yaml, or a sweep.")],
     prices: PricesOption = None,
     generate: GenerateOption = None,
     start: FromOption = None,
@@ -63,13 +63,13 @@ def backtest_command(
     catalogue = catalogue_with(instance_types)
     chosen = policies(USUAL if names is None else names)
     rule = billing_preset(billing)
-    work = Job.read(job, catalogue)
-    history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
+    work = read_work(job, catalogue)
+    history = work.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     capacity = Availability.read(availability) if availability else None
     with progress("replaying", max(starts, 0) * len(chosen)) as told:
         result = backtest(
             chosen,
-            work,
+            work.jobs,
             history,
             billing=rule,
             starts=starts,

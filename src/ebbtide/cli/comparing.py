@@ -31,7 +31,7 @@ from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import USUAL, policies
 from ebbtide.policies.spottune import SpotTune
 from ebbtide.utc import HOUR_S
-from ebbtide.workloads.job import Job
+from ebbtide.workloads.reading import read_work
 
 
 def compare_command(
@@ -61,8 +61,11 @@ def compare_command(
         ebbtide compare examples/one-day.yaml --generate 60 --policies all
     """
     catalogue = catalogue_with(instance_types)
-    work = Job.read(job, catalogue)
-    history = windowed(prices_from(prices, generate, seed, catalogue), start, end)
+    given = read_work(job, catalogue)
+    work, *others = given.jobs
+    if others:
+        typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
+    history = given.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     usual = USUAL if deadline is None else (*USUAL, "deadline")
     chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
     with progress("replaying", starts * len(chosen)) as told:

@@ -20,6 +20,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.policies.bidding import BestBid
 from ebbtide.utc import HOUR_S, iso
+from ebbtide.workloads.reading import read_sweep
 from ebbtide.workloads.sweep import Decides, Sweep
 
 # Exit code: what was asked for cannot be done.
@@ -60,7 +61,7 @@ def plan_command(
         ebbtide plan examples/sweep.yaml --prices prices.parquet
     """
     catalogue = catalogue_with(instance_types)
-    wanted = Sweep.read(sweep, catalogue)
+    wanted = read_sweep(sweep, catalogue)
     history = prices_from(prices, generate, seed, catalogue)
     with progress("backtesting on recent prices") as state:
         found = plan(

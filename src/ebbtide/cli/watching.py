@@ -21,7 +21,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.quotes import KnownQuotes
 from ebbtide.policies.recommender import ranked, usd_per_step
 from ebbtide.utc import HOUR_S, iso, to_epoch_s
-from ebbtide.workloads.job import Job
+from ebbtide.workloads.reading import read_jobs
 
 
 def watch_command(
@@ -70,7 +70,8 @@ def recommend_command(
     ebbtide recommend examples/one-day.yaml --prices prices.db
     """
     catalogue = catalogue_with(instance_types)
-    work = Job.read(job, catalogue)
+    # The trials of a sweep are alike in what they need.
+    work = read_jobs(job, catalogue)[0]
     quotes = _quotes(prices, at, catalogue)
     best = ranked(quotes, work)
     if not best:

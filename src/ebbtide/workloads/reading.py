@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.prices import PriceHistory
 from ebbtide.workloads.job import Coupling, Job
 from ebbtide.workloads.parsing import read_mapping, validated
 from ebbtide.workloads.single import SingleTraining
@@ -51,8 +53,34 @@ def kind_of(content: Mapping[str, Any]) -> Kind:
     return found
 
 
+@dataclass(frozen=True)
+class Work:
+    """What commands replay.
+
+    Attributes:
+        jobs: One, or one for each trial of a sweep.
+        sweep: What they come from; None: a job that any machine may do.
+    """
+
+    jobs: tuple[Job, ...]
+    sweep: Sweep | None = None
+
+    def allowed(self, prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
+        """The part of a history in which its machines may be rented.
+
+        Raises:
+            InputError: There is none.
+        """
+        return prices if self.sweep is None else self.sweep.allowed(prices, catalogue)
+
+
 def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
-    """The jobs of a file, for commands that replay them: one, or one for each trial of a sweep.
+    """The jobs alone of `read_work`."""
+    return read_work(path, catalogue).jobs
+
+
+def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
+    """What a file describes, for commands that replay it.
 
     Raises:
         InputError: The file is missing or no job or sweep; a field is wrong; how fast it is, or how many steps it
@@ -62,19 +90,18 @@ def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job
     content = read_mapping(path, _WHAT)
     kind = kind_of(content)
     if kind is Kind.JOB:
-        return (Job.parse(content, path, known),)
+        return Work((Job.parse(content, path, known),))
     if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= set(Job.model_fields):
         # Fields that only replays know, such as the number of machines, are checked by the job.
         of_job = {key: value for key, value in content.items() if key in Job.model_fields}
         own = {key: value for key, value in content.items() if key not in Job.model_fields or key in _OF_BOTH}
-        training = SingleTraining.parse(own, path)
-        sweep = training.sweep(path)
+        sweep = SingleTraining.parse(own, path).sweep(path)
         sweep.check_types(known, path)
         _check_known(sweep, path)
-        return (Job.parse({"name": sweep.name, **of_job}, path, known),)
+        return Work((Job.parse({"name": sweep.name, **of_job}, path, known),), sweep)
     sweep = _sweep_of(content, kind, path, known)
     _check_known(sweep, path)
-    return sweep.jobs()
+    return Work(sweep.jobs(), sweep)
 
 
 def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False) -> Sweep:
@@ -106,9 +133,7 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.machines > 1 or job.coupling is not Coupling.GANG or job.share < 1:
-            raise InputError(
-                "wants more or less than one machine; `ebbtide backtest` replays that", file=path
-            )
+            raise InputError("wants more or less than one machine; `ebbtide backtest` replays that", file=path)
         if job.speedup is not None or job.dataset is not None:
             raise InputError("speedup and dataset are for `ebbtide backtest`, which replays this job", file=path)
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))

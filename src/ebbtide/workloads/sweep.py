@@ -246,7 +246,7 @@ class Sweep(Resources):
             fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] is not None]
         except ValueError as error:
             raise ValueError(f"command is malformed: {error}") from None
-        if not parts:
+        if not parts or not parts[0]:
             raise ValueError("command is empty")
         for _, field, form, conversion in fields:
             if not _PLACEHOLDER.fullmatch(field or "") or form or conversion:

@@ -1,0 +1,183 @@
+"""`ebbtide run -- python train.py`: one's own training through revocations, without a file that describes it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.test_running import command
+from tests.execution.live.sweeps import START_S, flapping
+
+from ebbtide.cli.one_training import generated_market, wanted_from
+from ebbtide.errors import InputError
+from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.settings import find_run
+from ebbtide.experiments.deciding import default_policy, policy_for
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.utc import iso
+from ebbtide.workloads.sweep import Sweep
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script and nothing else, in which the user is."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(EXAMPLES / "plain.py", folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def weights(text: str) -> str:
+    (found,) = set(re.findall(r"weights (\w{64})", text))
+    return found
+
+
+def undisturbed(folder: Path, epochs: int) -> str:
+    words = [sys.executable, "plain.py", "--epochs", str(epochs), "--checkpoints", str(folder.parent / "undisturbed")]
+    return weights(subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout)
+
+
+def through_revocations(
+    project: Path, capsys: pytest.CaptureFixture[str], revocations: int, *, epochs: int, every_h: float
+) -> None:
+    """Train the plain script on machines that are revoked, and compare it with one that was never disturbed."""
+    flapping(every_h).write(project.parent / "prices.parquet")
+    code, out, _ = command(
+        capsys, "run", "--checkpoints", "ckpt", "--metric", "validation_loss", "--prices", project.parent / "prices.parquet",
+        "--start", iso(START_S), "--speed", 60, "--", "python", "plain.py", "--epochs", epochs, "--pause-s", 0.7,
+    )  # fmt: skip
+    assert code == 0
+    assert "plain: one training; policy reactive decides" in out
+    folder = find_run(Path(".ebbtide/runs"), None)
+    journal = Journal(folder.journal)
+    assert journal.state("outcome")["revocations"] >= revocations
+    (log,) = (folder.path / "logs").iterdir()
+    assert weights(log.read_text()) == undisturbed(project, epochs)
+    resumed = [int(epoch) for epoch in re.findall(r"resuming after epoch (\d+)", log.read_text())]
+    # Each time from later on: what was trained was stored.
+    assert len(resumed) >= revocations
+    assert resumed == sorted(resumed)
+    assert resumed[0] >= 1
+    # Nothing is written into the user's own folder.
+    assert sorted(path.name for path in project.iterdir()) == [".ebbtide", "plain.py"]
+    (job,) = journal.state("run")["engine"]["jobs"]
+    assert (job["steps_done"], job["steps_saved"]) == (epochs, epochs)
+    (rate,) = re.findall(r"steps_per_hour: {c3\.xlarge: (\S+)}", out)
+    # More than half a second an epoch, of which sixty make a minute of the market's.
+    assert 5 < float(rate) < 86
+
+
+def test_a_plain_script_ends_with_the_same_weights_through_two_revocations(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    through_revocations(project, capsys, 2, epochs=16, every_h=0.15)
+
+
+@pytest.mark.long
+def test_a_plain_script_ends_with_the_same_weights_through_five_revocations(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    through_revocations(project, capsys, 5, epochs=40, every_h=0.15)
+
+
+def wanted(*words: object, **options: object) -> Sweep:
+    return wanted_from([str(word) for word in words], options, default_catalogue()).sweep
+
+
+def test_a_job_file_with_a_command_and_nothing_else_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "job.yaml").write_text("command: python -c 'print(\"epoch 1\")'\n")
+    code, out, _ = command(capsys, "run", "job.yaml")
+    assert code == 0
+    assert "a market of 20 days is generated" in out
+    assert "how fast it trains is not said: it is measured" in out
+
+
+def test_the_example_is_a_job(project: Path) -> None:
+    shutil.copy(EXAMPLES / "job.yaml", project)
+    sweep = wanted("job.yaml")
+    assert (sweep.checkpoints, len(sweep.trials())) == ("ckpt", 1)
+    assert (EXAMPLES / sweep.arguments(sweep.trials()[0])[1]).exists()
+
+
+def test_options_say_what_a_file_would(project: Path) -> None:
+    sweep = wanted(
+        "python", "my train.py", "a b", '{"x": 1}', name="mine", cpus=4, memory_gib=8.0, metric="loss", steps=5,
+        budget_usd=3.0, deadline_h=2.0, instance_types=["c3.xlarge"], checkpoints=Path("out/ckpt"),
+    )  # fmt: skip
+    assert sweep.arguments(sweep.trials()[0]) == ("python", "my train.py", "a b", '{"x": 1}')
+    assert (sweep.name, sweep.max_trial_steps, sweep.budget_usd, sweep.deadline_h) == ("mine", 5, 3.0, 2.0)
+    assert (sweep.cpus, sweep.markets.instance_types, sweep.checkpoints) == (4, ["c3.xlarge"], "out/ckpt")
+    # Over what the file says.
+    (project / "job.yaml").write_text("command: x\nsteps: 7\nbudget_usd: 1\n")
+    over = wanted("job.yaml", steps=9)
+    assert (over.max_trial_steps, over.budget_usd) == (9, 1.0)
+
+
+def test_an_absolute_folder_is_told_to_the_program_by_what_it_is_elsewhere(project: Path) -> None:
+    folder = project / "ckpt"
+    sweep = wanted("python", "x.py", f"--out={folder}/best", checkpoints=folder)
+    assert sweep.checkpoints == "ckpt"
+    assert sweep.arguments(sweep.trials()[0])[2] == "--out={checkpoint_dir}/best"
+    with pytest.raises(InputError, match="--checkpoints /tmp is no folder below"):
+        wanted("x", checkpoints=Path("/tmp"))
+
+
+def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None:
+    catalogue = default_catalogue()
+    of_demo = generated_market(wanted("x", cpus=4), 0, catalogue)
+    assert {market.instance_type for market in of_demo} == {"c3.xlarge", "g2.2xlarge"}
+    others = generated_market(wanted("x", accelerators="K80:1"), 0, catalogue)
+    assert {market.instance_type for market in others} == {"p2.xlarge"}
+    with pytest.raises(InputError, match="asks for accelerators A100:8: no list price is known"):
+        generated_market(wanted("x", accelerators="A100:8"), 0, catalogue)
+    with pytest.raises(InputError, match="unknown instance type 'c3.xlarg' .did you mean 'c3.xlarge'"):
+        wanted("x", instance_types=["c3.xlarg"])
+
+
+def test_who_decides_suits_what_is_run() -> None:
+    one = Sweep(name="s", command="x")
+    assert default_policy(one) == "reactive"
+    # Without steps and speed no deadline can be planned for.
+    assert default_policy(one.model_copy(update={"deadline_h": 2.0})) == "reactive"
+    known = {"deadline_h": 2.0, "max_trial_steps": 9, "other_steps_per_hour_per_vcpu": 3.0}
+    due = Sweep(name="s", command="x", **known)  # type: ignore[arg-type]
+    assert default_policy(due) == "deadline"
+    assert getattr(policy_for(due, "default"), "deadline_s") == 7200.0  # noqa: B009
+    several = Sweep(name="s", command="x {a}", grid={"a": [1, 2]}, metric="m", max_trial_steps=9, theta=0.4)
+    assert default_policy(several) == "spottune-bid"
+    assert getattr(policy_for(several, "spottune"), "theta") == 0.4  # noqa: B009
+    assert policy_for(several, "spottune").name == "spottune"
+    assert isinstance(policy_for(Sweep(name="s", command="x", budget_usd=2.0), "default"), WithinBudget)
+    for sweep in (one, due, several):
+        assert policy_for(sweep, "default").name == default_policy(sweep)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--accelerators", "V1000", "--", "x"), "unknown accelerator 'V1000' (did you mean 'V100'?)"),
+        (("--cpus", "0", "--", "x"), "field cpus"),
+        (("--checkpoints", "..", "--", "x"), "no folder below"),
+        (("--budget", "-1", "--", "x"), "field budget_usd"),
+        (("--", ""), "command is empty"),
+        (("missing.yaml",), "there is no such file"),
+        (("steps.yaml",), "field command: missing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_rented(
+    project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    (project / "steps.yaml").write_text(yaml.safe_dump({"name": "a", "steps": 5, "steps_per_hour": {"c3.xlarge": 1}}))
+    code, _, errors = command(capsys, "run", *words)
+    assert code == 2
+    assert said in errors
+    assert not (project / ".ebbtide").exists()
