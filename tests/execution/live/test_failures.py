@@ -75,26 +75,35 @@ def test_a_command_that_is_not_there_is_tried_once_for_all_trials(someone: User)
     assert max(trial["attempt"] for trial in kept["provider"]["trials"]) == 1
 
 
-def test_one_that_forgets_all_is_warned_of_at_its_first_revocation(someone: User) -> None:
-    someone.write(trials=1, program=FORGETS.replace("LIVES", str(someone.folder / "lives")).replace("REPORT", "pass"))
-    code, out, errors = run(someone, "--start", "2015-06-02T00:00:00Z")
+def test_one_that_forgets_all_is_warned_of_at_its_first_revocation(
+    someone: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    someone.write(
+        trials=1, program=FORGETS.replace("LIVES", str(someone.folder / "lives")).replace("REPORT", "pass")
+    )
+    code, out, _ = run(someone, "--start", "2015-06-02T00:00:00Z")
     assert code == 0
     kept = Journal(someone.run.journal).state("run")
     assert any(moment[1] == "notice" for moment in Journal(someone.run.journal).moments())
-    assert "it has saved nothing" in errors
-    assert "metric 'loss' was never reported: the program prints no line of JSON" in errors
+    assert "it has saved nothing" in caplog.text
+    assert "metric 'loss' was never reported: the program prints no line of JSON" in caplog.text
     assert "done (no metric, nothing saved)" in out
     assert "thrown away" in out
     # The second life alone counts as work.
     (trial,) = kept["provider"]["trials"]
     shares = [stretch["is_final"] or stretch["has_saved"] for stretch in trial["stretches"]]
     assert shares == [False] * (len(shares) - 1) + [True]
-    assert "ebbtide: warning: it has saved nothing" in (someone.run.path / "logs" / f"{trial_id(someone)}.log").read_text()
+    assert (
+        "ebbtide: warning: it has saved nothing"
+        in (someone.run.path / "logs" / f"{trial_id(someone)}.log").read_text()
+    )
 
 
 def test_a_metric_that_is_misspelt_is_told_with_those_there_are(someone: User) -> None:
     report = 'print(json.dumps({"step": step, "val_loss": 1 / (step + 1), "lr": 0.1, "ok": True, "name": "x"}), flush=True)'
-    program = FORGETS.replace("LIVES", str(someone.folder / "lives")).replace("REPORT", report).replace("0.25", "0.01")
+    program = (
+        FORGETS.replace("LIVES", str(someone.folder / "lives")).replace("REPORT", report).replace("0.25", "0.01")
+    )
     someone.write(trials=1, program=program, metric="val_los", every_h=5.0)
     code, out, _ = run(someone)
     assert code == 0
@@ -110,7 +119,10 @@ def test_two_that_write_one_name_keep_both(someone: User) -> None:
     name = someone.run.path.name
     code, out, _ = someone.do("fetch", name, "--all", "--into", someone.folder / "got")
     assert code == 0, out
-    found = {path.parent.parent.name[-3:]: path.read_text() for path in (someone.folder / "got").glob("*/outputs/model.pt")}
+    found = {
+        path.parent.parent.name[-3:]: path.read_text()
+        for path in (someone.folder / "got").glob("*/outputs/model.pt")
+    }
     assert found == {"000": "0.1", "001": "0.2"}
     # Again is no harm; another content in its place is not written over.
     code, out, _ = someone.do("fetch", name, 1, "--into", someone.folder / "got")
@@ -147,6 +159,11 @@ def test_what_is_not_there_is_told_before_anything_is_rented(someone: User, comm
 
 
 def test_what_is_there_passes(tmp_path: Path) -> None:
-    for command in ("python program.py {lr}", "python -m json.tool {lr}", "bash -c {lr}", "python3 program.py {lr}"):
+    for command in (
+        "python program.py {lr}",
+        "python -m json.tool {lr}",
+        "bash -c {lr}",
+        "python3 program.py {lr}",
+    ):
         check_command(sweep(tmp_path, trials=1, command=command), tmp_path, here=True)
     check_command(sweep(tmp_path, trials=1, command="torchrun-of-the-image {lr}"), tmp_path, here=False)

@@ -118,7 +118,9 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
 
 def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: User) -> None:
     someone.write(
-        trials=1, every_h=5.0, program="import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(300)\n"
+        trials=1,
+        every_h=5.0,
+        program="import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(300)\n",
     )
     controller = someone.start_run()
     someone.wait(lambda: someone.trains())
@@ -169,7 +171,10 @@ def test_ctrl_c_ends_a_run_whose_policy_never_answers(someone: User) -> None:
     first.send_signal(signal.SIGINT)
     first.wait(20)
     hangs = subprocess.Popen(
-        [sys.executable, "-c", HANGS, str(someone.run.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", HANGS, str(someone.run.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     someone.started.append(hangs)
     assert hangs.stdout is not None
