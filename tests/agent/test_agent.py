@@ -265,3 +265,9 @@ def test_a_bad_configuration_ends_with_one_line(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _measured_once() -> None:
     undisturbed.cache_clear()
+
+
+def test_a_leave_order_is_answered_though_the_training_never_began(machine: Machine) -> None:
+    machine.order(type="leave", attempt=7, trial="t-9")
+    left = machine.until("left")
+    assert (left["trial"], left["attempt"]) == ("t-9", 7)

@@ -158,6 +158,10 @@ class Agent:
                     self._next = None
                 if work is not None and attempt in (None, work.assignment.attempt):
                     work.ask_to_leave()
+                elif "trial" in order:
+                    # It never began here, or not in this agent's life: whoever waits for it need not.
+                    about = {"trial": order["trial"], "attempt": attempt}
+                    self._outbox.put({"type": str(Ending.LEFT), **about, "step": 0, "number": 0})
             case "end":
                 self._end(ENDS_MACHINE)
 

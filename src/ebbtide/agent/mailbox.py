@@ -41,9 +41,8 @@ class Letters:
                 content = self._objects.get(f"{self._folder}/{self.read + 1:08d}")
             except MissingObjectError:
                 return
-            yield from _parsed(content, f"{self._folder}/{self.read + 1:08d}")
-            # Only now: what is not dealt with, since something failed meanwhile, is read again.
             self.read += 1
+            yield from _parsed(content, f"{self._folder}/{self.read:08d}")
 
     def last(self) -> int:
         """How many there are."""

@@ -1,4 +1,4 @@
-"""No process outlives its machine: all that a machine starts carries a mark in its environment, and is found by it."""
+"""No process outlives its machine: all that one starts carries a mark in its environment, and is found by it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def processes_with(name: str, value: str) -> list[int]:
 
 
 def kill_processes(name: str, value: str) -> int:
-    """Kill them at once, but for this process and those above it, until none is left; returns how many that were."""
+    """Kill them, but for this process and those above it, until none is left; returns how many that were."""
     killed: set[int] = set()
     spared = _ancestry()
     for _ in range(_ROUNDS):

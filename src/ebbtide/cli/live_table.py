@@ -27,13 +27,14 @@ def run_table(standing: RunStanding) -> RenderableType:
 def runs_table(standings: list[RunStanding]) -> Table:
     """All runs, the newest last."""
     table = Table(box=SIMPLE_HEAD)
-    for heading in ("run", "state", "trials", "best", "cost USD", "USD/h now", "elapsed", "rest"):
+    for heading in ("run", "state", "trials", "best", "machines", "cost USD", "USD/h now", "elapsed", "rest"):
         table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
     for one in standings:
         best = one.best
         table.add_row(
             Text(one.run), Text(state_words(one)), f"{one.done}/{len(one.trials)}" if one.trials else "-",
-            "-" if best is None or best.best is None else f"{best.best:.4g}", f"{one.money.paid_usd:.4f}",
+            "-" if best is None or best.best is None else f"{best.best:.4g}", str(one.rented),
+            f"{one.money.paid_usd:.4f}",
             f"{one.money.usd_per_hour:.4f}" if one.rented else "-",
             seconds(one.elapsed_s) if one.elapsed_s else "-",
             "-" if one.rest_s is None else f"~{seconds(one.rest_s)}",
@@ -45,8 +46,6 @@ def state_words(standing: RunStanding) -> str:
     """What a run does, with the process that does it."""
     if standing.pid:
         return f"{standing.state} (pid {standing.pid})"
-    if standing.state is State.GONE and standing.rented:
-        return f"{standing.state}; {standing.rented} machines may run"
     return str(standing.state)
 
 
@@ -59,10 +58,8 @@ def state_line(standing: RunStanding) -> str:
         case State.NEW:
             return f"{run} has not begun yet"
         case State.GONE:
-            may = (
-                f"{standing.rented} machines may run until they miss it" if standing.rented else "no machine runs"
-            )
-            return f"its controller is gone, and {may}; `ebbtide resume {run}` goes on, `ebbtide down {run}` ends all"
+            may = f"{standing.rented} machines may run for a while" if standing.rented else "no machine runs"
+            return f"controller gone, and {may}; `ebbtide resume {run}` goes on, `ebbtide down {run}` ends them"
         case State.FINISHED:
             return "finished"
         case State.FAILED:

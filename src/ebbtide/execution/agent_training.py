@@ -178,7 +178,7 @@ class AgentTraining:
     def _let_go(self, trial: Trial) -> None:
         if trial.on is not None and not trial.leaving:
             trial.leaving = True
-            self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
+            self._order(trial.on, {"type": "leave", "attempt": trial.attempt, "trial": trial.trial_id})
 
     def _released(self, trial: Trial) -> None:
         """Its agent has let go of it, or is no more."""

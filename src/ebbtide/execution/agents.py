@@ -158,15 +158,15 @@ class AgentProvider:
         while self._unended:
             for lease_id in list(self._unended):
                 try:
-                    self._cloud.terminate(self._token(lease_id))
                     instance = self._instance(lease_id)
+                    if instance is None or instance.state in _OVER:
+                        del self._unended[lease_id]
+                    else:
+                        self._cloud.terminate(instance.token)
+                except CloudGoneError:
+                    del self._unended[lease_id]
                 except CloudError as error:
                     self._unended[lease_id] = str(error)
-                    if isinstance(error, CloudGoneError):
-                        del self._unended[lease_id]
-                    continue
-                if instance is None or instance.state in _OVER:
-                    del self._unended[lease_id]
             with suppress(OSError):
                 self._post.write(self._unended)
             if time.monotonic() >= until_s:

@@ -20,6 +20,7 @@ from tests.execution.live.sweeps import PROGRAM, flapping, sweep, total
 from ebbtide.cli.main import main
 from ebbtide.execution.ec2.settings import Ec2Settings
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.providers import end_machines
 from ebbtide.execution.live.settings import find_run
 from ebbtide.experiments.ec2_demo import REFUSED, billed, stand_in, until_now, write_credentials
 from ebbtide.experiments.ec2_stand_in.api import StandInApi
@@ -175,6 +176,73 @@ def test_down_ends_by_tag_what_a_killed_controller_left(
     assert command("down", "--runs", runs) == 0
     assert capsys.readouterr().out == "2 machines ended\n"
     wait_for(lambda: not machines.running)
+
+
+def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(
+    ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, machines, settings = ec2
+    path, what = files(tmp_path, settings, trials=2, steps=100_000)
+    runs = tmp_path / "runs"
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
+    try:
+        wait_for(lambda: len(machines.running) == 2)
+        assert command("down", "--runs", runs) == 0
+        assert controller.wait(1) == 130
+    finally:
+        controller.kill()
+        controller.wait()
+    capsys.readouterr()
+    wait_for(lambda: not machines.running)
+    time.sleep(1.0)
+    assert len(machines.all) == 2
+    assert command("status", find_run(runs, None).path.name, "--runs", runs) == 0
+    assert "0 machines rented" in capsys.readouterr().out
+
+
+def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
+    ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api, machines, settings = ec2
+    path, what = files(tmp_path, settings, trials=1, steps=100_000)
+    runs = tmp_path / "runs"
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "ebbtide.cli.main", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(lambda: len(machines.running) == 1)
+        api.refusals.ends = "UnauthorizedOperation"
+        machines.ignores_shutdown = True
+        assert command("stop", "--runs", runs) == 0
+        _, errors = controller.communicate(timeout=90)
+    finally:
+        controller.kill()
+        controller.wait()
+    assert controller.returncode == 1
+    name = find_run(runs, None).path.name
+    assert f"machine {name}-m0000 still runs and costs: " in errors
+    assert "UnauthorizedOperation" in errors
+    capsys.readouterr()
+    assert command("status", name, "--runs", runs) == 0
+    assert f"machine {name}-m0000 still runs and costs" in capsys.readouterr().out
+    ended = end_machines(find_run(runs, None), within_s=2.0)
+    assert ended.ended == 0
+    assert "UnauthorizedOperation" in ended.refused[f"{name}-m0000"]
+    # Once it is allowed, it is done.
+    api.refusals.ends = ""
+    assert command("down", "--runs", runs) == 0
+    assert capsys.readouterr().out == "1 machines ended\n"
+    wait_for(lambda: not machines.running)
+
+
+def test_a_machine_whose_end_is_refused_is_told_to_end_itself(ec2: EC2, tmp_path: Path) -> None:
+    api, machines, settings = ec2
+    path, what = files(tmp_path, settings, trials=1, steps=200)
+    api.refusals.ends = "UnauthorizedOperation"
+    assert command("run", path, "--provider", "ec2", "--machines", what, "--runs", tmp_path / "runs") == 0
+    assert not machines.running
 
 
 def test_a_machine_that_cannot_be_set_up_ends_and_is_not_rented_for_ever(

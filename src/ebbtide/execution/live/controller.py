@@ -34,8 +34,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Real seconds that saves are waited for. What a machine cannot save in two minutes no notice would let it save.
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
-# After the run: machines whose end was refused are asked to end for so long.
-_LAST_ENDS_S = 30.0
+# After the run: machines whose end was refused are asked to end for so long, or for so many polls.
+_LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 _KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
 _JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
 
@@ -77,6 +77,7 @@ class Controller:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
         self._mttr_s, self._python, self._code = mttr_s, python, code
+        self._poll_s = poll_s
         self._journal = Journal(folder.journal)
         # Of a trial's program, by the trial's number.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
@@ -117,7 +118,7 @@ class Controller:
                     self._engine.go_on()
                 self._journal.keep({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
-                self._provider.end_remaining(_LAST_ENDS_S)
+                self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._poll_s))
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
                 with suppress(sqlite3.Error):

@@ -31,11 +31,13 @@ class Refusals:
     Attributes:
         launches: Codes with which the next launches are refused, one each; empty: that one is let through.
         expired: Access keys that hold no more.
+        ends: Code with which the end of machines is refused; empty: it is not.
         told: Codes that were sent, in order.
     """
 
     launches: deque[str] = field(default_factory=deque)
     expired: set[str] = field(default_factory=set)
+    ends: str = ""
     told: list[str] = field(default_factory=list)
 
 
@@ -94,6 +96,8 @@ class StandInApi:
             code = "RequestExpired" if key in refusals.expired else ""
             if not code and action == "RunInstances" and refusals.launches:
                 code = refusals.launches.popleft()
+            if not code and action == "TerminateInstances":
+                code = refusals.ends
             if code:
                 refusals.told.append(code)
             return code

@@ -60,12 +60,14 @@ class StandInMachines:
         written: In start scripts the folder that is each machine's own here.
         environment: Every machine's, beside what a bare one has.
         all: Machines that ever ran, by instance id.
+        ignores_shutdown: A machine that shuts itself down goes on, as one whose shutdown hangs.
     """
 
     folder: Path
     written: str
     environment: dict[str, str]
     all: dict[str, Machine] = field(default_factory=dict)
+    ignores_shutdown: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +150,7 @@ class StandInMachines:
         elif time.time() >= machine.taken_at_s:
             machine.taken = True
             self._end(machine, _TAKEN)
-        elif (machine.folder / "shut-down").exists():
+        elif (machine.folder / "shut-down").exists() and not self.ignores_shutdown:
             self._end(machine, _SHUT_DOWN)
 
     def _start(self, instance: Any) -> None:
