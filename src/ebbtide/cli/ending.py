@@ -24,7 +24,6 @@ from typing import NoReturn
 import typer
 
 from ebbtide.errors import InputError, PolicyError
-from ebbtide.execution.cloud import CloudError
 from ebbtide.terminal import visible
 
 BAD_INPUT = 2
@@ -82,7 +81,7 @@ def _told(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, f"{error.format_message()} (see `{command} --help`)"  # type: ignore[attr-defined]
     if isinstance(error, _ClickException):
         return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
-    if isinstance(error, (CloudError, ConnectionError, TimeoutError, *_service_errors())):
+    if isinstance(error, (ConnectionError, TimeoutError, *_service_errors())):
         return UNAVAILABLE, str(error) or type(error).__name__
     if isinstance(error, sqlite3.Error):
         return INPUT_OUTPUT, f"a database cannot be used: {error}"
@@ -97,9 +96,10 @@ def _told(error: BaseException) -> tuple[int, str]:
 
 
 def _service_errors() -> tuple[type[Exception], ...]:
-    """Errors of AWS's client, if this process has loaded it at all."""
-    botocore = sys.modules.get("botocore.exceptions")
-    return (botocore.BotoCoreError, botocore.ClientError) if botocore else ()
+    """Errors of clouds and of AWS's client, if this process has loaded them at all: neither is quick to import."""
+    cloud, botocore = sys.modules.get("ebbtide.execution.cloud"), sys.modules.get("botocore.exceptions")
+    ours = (cloud.CloudError,) if cloud else ()
+    return (*ours, botocore.BotoCoreError, botocore.ClientError) if botocore else ours
 
 
 def _short(text: str, most: int = 300) -> str:
