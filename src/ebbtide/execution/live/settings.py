@@ -13,6 +13,9 @@ from typing import Any
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 
+# Stands for the newest run where an id is asked for.
+LATEST = "latest"
+
 # Below the working directory, unless another place is named.
 RUNS = Path(".ebbtide") / "runs"
 
@@ -98,13 +101,13 @@ def known_runs(runs: Path) -> list[RunFolder]:
 
 
 def find_run(runs: Path, run: str | None) -> RunFolder:
-    """The run of that id; without one the newest.
+    """The run of that id; without one, or for `latest`, the newest.
 
     Raises:
         InputError: There is none.
     """
     known = known_runs(runs)
-    if run is None:
+    if run in (None, LATEST):
         return known[-1]
     found = next((folder for folder in known if folder.path.name == run), None)
     if found is None:
