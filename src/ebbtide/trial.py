@@ -144,6 +144,7 @@ class Trial:
     _in_step: bool = False
     _saving: bool = False
     _saved_within: bool = False
+    _marked: Position | None = None
     _told_s: float = 0.0
     _step_began_s: float | None = None
     _slowest_s: float = 0.0
@@ -199,6 +200,7 @@ class Trial:
             ValueError: Neither is known, or the checkpoint was made in `epochs`.
             RuntimeError: There was a loop of this trial's before.
         """
+        self._refuse_another()
         last = count if count is not None else self.max_steps
         if last is None:
             raise ValueError("how many steps? give a number, or run under a sweep with max_trial_steps")
@@ -212,7 +214,7 @@ class Trial:
 
         A batch is a step. Resumed within an epoch, the loader's order is made again and the batches that are
         done are passed over; resumed after an epoch's last batch, there are none left and what follows them runs
-        again. What the body does before its batches runs again, too, but kept parts are as the checkpoint has them.
+        again. What the body does before its batches runs again, too, but kept parts are as they were saved.
 
         Args:
             loader: A DataLoader, or whatever else can be iterated once an epoch.
@@ -223,6 +225,7 @@ class Trial:
                 one that the checkpoint was made with.
             RuntimeError: There was a loop of this trial's before.
         """
+        self._refuse_another()
         if count is None and self.max_steps is None:
             raise ValueError("how many epochs? give a number, or run under a sweep with max_trial_steps")
         if hasattr(loader, "__next__"):
@@ -236,12 +239,12 @@ class Trial:
         if None not in (length, self._batches_an_epoch) and length != self._batches_an_epoch:
             raise ValueError(
                 f"the loader has {length} batches an epoch, the checkpoint was made with "
-                f"{self._batches_an_epoch}: use the same data and batch size, or begin with an empty checkpoint folder"
+                f"{self._batches_an_epoch}: use the same data and batch size, or an empty checkpoint folder"
             )
         if self.step and self._position == Position(self.step):
             raise ValueError("the checkpoint was made in trial.steps: begin with an empty checkpoint folder")
         self._batches_an_epoch = length
-        self._begin_loop()
+        self._begin_loop(loader)
         return self._epochs(loader, count)
 
     def report(self, **metrics: Any) -> None:
@@ -283,13 +286,15 @@ class Trial:
 
     # The loops.
 
-    def _begin_loop(self) -> None:
+    def _refuse_another(self) -> None:
         if self._looped:
             raise RuntimeError("a program has one loop over trial.steps or trial.epochs: make the two one")
+
+    def _begin_loop(self, loader: object = None) -> None:
         self._looped = True
         if self._restored is not None and isinstance(self._keeper, EpochKeeper):
             # Whatever the program drew since `keep`, it drew in its first life, too.
-            self._keeper.rewind()
+            self._keeper.rewind(loader)
 
     def _steps(self, last: int) -> Iterator[int]:
         self._tell({"started": self.step})
@@ -311,8 +316,7 @@ class Trial:
         try:
             while self._is_left(count):
                 self._answer()
-                if isinstance(self._keeper, EpochKeeper):
-                    self._keeper.mark()
+                self._mark()
                 batches = Batches(self, loader, until_enough=count is None)
                 yield self._position.epoch + 1, batches
                 batches.close()
@@ -328,10 +332,11 @@ class Trial:
     def _was_broken(self) -> None:
         """By `break`, which ends the training, or by an error, which does not: only the program knows."""
         self._broken = True
-        atexit.register(self._complain)
+        if not self._leaving:
+            atexit.register(self._complain)
 
     def _complain(self) -> None:
-        if self._broken:
+        if self._broken and getattr(sys, "last_value", None) is None:
             print("ebbtide: the training loop was left before its end; if that is meant, call trial.finish() "
                   "after it, else this training counts as failed", file=sys.stderr)  # fmt: skip
 
@@ -397,14 +402,19 @@ class Trial:
         """From here to the end of the epoch's body training is resumed at this point."""
         self._position = replace(self._position, ended=True)
         self._in_step = False
+        self._mark()
+
+    def _mark(self) -> None:
         if isinstance(self._keeper, EpochKeeper):
             self._keeper.mark()
+            # Last: at a signal before, the keeper may have what is of another position.
+            self._marked = self._position
 
     def _resume_after_batches(self) -> None:
         if isinstance(self._keeper, EpochKeeper):
             self._restore_again(self._keeper)
             self._keeper.rewind()
-            self._keeper.mark()
+            self._mark()
 
     # What is asked for.
 
@@ -456,11 +466,15 @@ class Trial:
             ends_at = self._keeper.ends_at
             if ends_at is None:
                 return None
-            following = replace(here, step=here.step + 1, batch=here.batch + self._in_epochs)
-            return {here.step: here, following.step: following}.get(self._resume_step + ends_at)
+            if self._resume_step + ends_at == here.step:
+                return here
+            # In an epoch a batch is over when the next is asked for: until then, the program may leave it.
+            return None if self._in_epochs else replace(here, step=here.step + 1)
         if here == self._saved:
             return here
-        return here if isinstance(self._keeper, EpochKeeper) and self._keeper.is_unchanged() else None
+        if self._marked == here and isinstance(self._keeper, EpochKeeper) and self._keeper.is_unchanged():
+            return here
+        return None
 
     # Checkpoints.
 
@@ -596,7 +610,7 @@ def _number(name: str, value: Any) -> float | None:
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        number = float(value)
+        number = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"metric {name}: a number is needed, this is {value!r:.100}") from None
     return number if math.isfinite(number) else None

@@ -196,12 +196,12 @@ class TorchState:
             self._accumulating.add(name)  # no forward pass is seen
         if not self._knows:
             return
-        if not self._whole:
-            self._whole = True
-            if self._ended:
-                self._slowest_s = max(self._slowest_s, time.monotonic() - self._not_whole_since_s)
+        if not self._whole and self._ended:
+            self._slowest_s = max(self._slowest_s, time.monotonic() - self._not_whole_since_s)
         self._light, self._randoms = self._light_now(), self._randoms_now()
         self._contents = self._contents_now() if self._ended < _LOOKED_AT else None
+        # Last: a signal before finds it not whole.
+        self._whole = True
 
     def _entered(self, module: torch.nn.Module, _: Any) -> None:
         if module.training or torch.is_grad_enabled():

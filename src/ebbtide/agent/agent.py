@@ -332,6 +332,8 @@ class Agent:
             if isinstance(metric, int | float):
                 told |= {"at": step, "metric": float(metric)}
             self._tell(work, "step", urgent=False, **told)
+        if isinstance(line.get("step_s"), int | float):
+            self._times.stepped(float(line["step_s"]))
         if isinstance(line.get("saved"), int):
             work.written = int(line["saved"])
             work.step = max(work.step, work.written)

@@ -6,8 +6,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-# Of the last few savings the slowest counts.
+# Of the last few savings the slowest counts; of steps, of which some evaluate and most do not, of many.
 _REMEMBERED = 3
+_STEPS_REMEMBERED = 300
 
 
 @dataclass
@@ -25,7 +26,7 @@ class SavingTimes:
     margin_s: float = 2.0
     _saves_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _uploads_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_REMEMBERED))
 
     def saved(self, seconds: float) -> None:
         """The program wrote a checkpoint."""
@@ -36,7 +37,7 @@ class SavingTimes:
         self._uploads_s.append(seconds)
 
     def stepped(self, seconds: float) -> None:
-        """A step took so long: the program may first have to end one."""
+        """The program may first have to end a step, which takes so long."""
         self._steps_s.append(seconds)
 
     @property
@@ -47,9 +48,10 @@ class SavingTimes:
     @property
     def needed_s(self) -> float:
         """What is to be left of a notice for saving."""
+        step_s = max(self._steps_s, default=0.0)
         if not self.is_known:
-            return self.first_s + self.margin_s
-        slowest = max(self._saves_s, default=0.0) + max(self._uploads_s) + max(self._steps_s, default=0.0)
+            return self.first_s + self.factor * step_s + self.margin_s
+        slowest = max(self._saves_s, default=0.0) + max(self._uploads_s) + step_s
         return self.factor * slowest + self.margin_s
 
     def interval_s(self, mttr_s: float) -> float:
