@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID, Trial
 
@@ -21,10 +22,12 @@ PROGRAM = Path(__file__).with_name("training_program.py")
 class Running:
     """The program, heard as it talks."""
 
-    def __init__(self, folder: Path | None, *arguments: object, agent: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, *arguments: object, agent: bool = True, program: Path = PROGRAM
+    ) -> None:
         known = {CHECKPOINT_DIR: str(folder), TRIAL_ID: "t-1"} if folder else {}
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(program), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
             env=os.environ | known | ({AGENT: "1"} if agent else {}),
         )  # fmt: skip
         self.said: list[dict[str, object]] = []
@@ -125,3 +128,28 @@ def test_alone_it_keeps_two_checkpoints_and_without_a_folder_none(tmp_path: Path
 def test_how_many_steps_has_to_be_known() -> None:
     with pytest.raises(ValueError, match="max_trial_steps"):
         next(Trial().steps())
+
+
+def test_the_example_of_epochs_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    program = PROGRAM.parents[1] / "examples" / "live" / "epochs.py"
+
+    def weights(folder: Path) -> dict[str, torch.Tensor]:
+        newest = max(path for path in folder.iterdir() if path.name.startswith("step-"))
+        assert newest.name == f"step-{20 * 25:012d}"
+        parts = torch.load(newest / "state.pt", weights_only=True)["parts"]
+        return parts["model"] | {f"average {name}": value for name, value in parts["average"].items()}
+
+    Running(tmp_path / "undisturbed", "--epochs", 20, program=program).rest()
+    steps = [0]
+    for at in (60, 230):
+        running = Running(tmp_path / "cut", "--epochs", 20, program=program)
+        steps.append(int(running.until("step", at)["step"]))  # type: ignore[call-overload]
+        running.tell(signal.SIGTERM)
+        said = running.rest()
+        assert {"started": steps[-2]} in said
+        steps[-1] = int(next(message["left"] for message in said if "left" in message))  # type: ignore[call-overload]
+    assert 0 < steps[1] < steps[2] < 500
+    assert Running(tmp_path / "cut", "--epochs", 20, program=program).rest()[-1] == {"finished": 500}
+    expected, found = weights(tmp_path / "undisturbed"), weights(tmp_path / "cut")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
