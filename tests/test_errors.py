@@ -18,6 +18,13 @@ def test_an_error_survives_pickling_between_processes() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def test_several_problems_stand_below_a_summary_each_in_a_line() -> None:
+    error = InputError("2 problems", file="job.yaml", problems=["field a: missing\nhere", "field b: negative"])
+    assert str(error).splitlines() == ["job.yaml: 2 problems", "  field a: missing here", "  field b: negative"]
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.problems) == (str(error), error.problems)
+
+
 def test_an_unknown_name_comes_with_the_valid_ones_and_the_nearest() -> None:
     error = unknown_name("policy", "reactiv", ["on-demand", "reactive"])
     assert str(error) == "unknown policy 'reactiv' (did you mean 'reactive'?); known: on-demand, reactive"

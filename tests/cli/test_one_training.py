@@ -13,7 +13,7 @@ import yaml
 from tests.cli.test_running import command
 from tests.execution.live.sweeps import START_S, flapping
 
-from ebbtide.cli.one_training import generated_market, wanted_from
+from ebbtide.cli.one_training import generated_market, is_told_where_to_save, wanted_from
 from ebbtide.errors import InputError
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.settings import find_run
@@ -141,6 +141,21 @@ def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None
         generated_market(wanted("x", accelerators="A100:8"), 0, catalogue)
     with pytest.raises(InputError, match="unknown instance type 'c3.xlarg' .did you mean 'c3.xlarge'"):
         wanted("x", instance_types=["c3.xlarg"])
+
+
+def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> None:
+    (project / "knows.py").write_text("import os; folder = os.environ['EBBTIDE_CHECKPOINT_DIR']")
+    catalogue = default_catalogue()
+
+    def is_told(*words: str, **options: object) -> bool:
+        return is_told_where_to_save(wanted_from(words, options, catalogue))
+
+    (project / "loop.py").write_text("while True: pass")
+    assert not is_told("python", "loop.py")
+    assert is_told("python", "loop.py", checkpoints=Path("ckpt"))
+    assert is_told("python", "loop.py", "--out", "{checkpoint_dir}")
+    assert is_told("python", "knows.py")
+    assert is_told("./train")
 
 
 def test_who_decides_suits_what_is_run() -> None:

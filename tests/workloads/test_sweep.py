@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
+from ebbtide.workloads.single import literal
 from ebbtide.workloads.sweep import Direction, Sweep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
@@ -99,3 +103,45 @@ def test_markets_are_filtered(tmp_path: Path) -> None:
     assert {market.instance_type for market in sweep.allowed(prices)} == {"c3.xlarge"}
     with pytest.raises(InputError, match="allows none of the"):
         read(tmp_path, markets={"clouds": ["gcp"]}).allowed(prices)
+
+
+def test_more_trials_than_anyone_tries_are_refused_before_any_is_made(tmp_path: Path) -> None:
+    names = [f"p{n}" for n in range(10)]
+    command = "x " + " ".join(f"{{{name}}}" for name in names)
+    began_s = time.monotonic()
+    with pytest.raises(InputError, match="has 10,000,000,000 trials; 10,000 at most"):
+        read(tmp_path, command=command, grid={name: list(range(10)) for name in names})
+    assert time.monotonic() - began_s < 2.0
+
+
+@pytest.mark.parametrize("asked", ["{lr!r}", "{lr:d}", "{lr: >8}", "{lr.real}", "{lr[0]}", "{0}", "{}", "{ lr}"])
+def test_only_a_name_stands_between_braces(tmp_path: Path, asked: str) -> None:
+    with pytest.raises(InputError, match="command asks for {.*only a parameter's name may stand|is malformed"):
+        read(tmp_path, command=f"x {{lr}} {asked}")
+
+
+def test_braces_are_written_twice(tmp_path: Path) -> None:
+    sweep = read(tmp_path, command="x {lr} '{{\"a\": 1}}'")
+    assert sweep.arguments(sweep.trials()[0]) == ("x", "0.1", '{"a": 1}')
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
+def test_a_list_of_arguments_is_never_split_or_joined(arguments: list[str]) -> None:
+    command = ["x", *(literal(argument) for argument in arguments)]
+    sweep = Sweep(name="s", command=command)
+    assert sweep.arguments(sweep.trials()[0]) == ("x", *arguments)
+    assert Sweep.model_validate_json(sweep.model_dump_json()) == sweep
+
+
+def test_trials_are_made_once_and_anew_where_they_are_others(tmp_path: Path) -> None:
+    sweep = read(tmp_path)
+    assert sweep.trials() is sweep.trials()
+    other = sweep.model_copy(update={"grid": {"lr": [0.5]}})
+    assert [trial.values for trial in other.trials()] == [{"lr": 0.5}]
+    assert len(sweep.trials()) == 2
+
+
+def test_speed_not_measured_is_no_obstacle_to_a_run(tmp_path: Path) -> None:
+    (job, _) = read(tmp_path).live_jobs()
+    assert (job.name, job.steps) == ("s-0", 100)
+    assert job.steps_per_hour["c3.xlarge"] > job.steps_per_hour["m3.medium"] > 0

@@ -80,6 +80,18 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
     return Wanted(sweep, folder)
 
 
+def is_told_where_to_save(wanted: Wanted) -> bool:
+    """Whether a program can know the folder whose content is stored: by an option, its command or its code."""
+    sweep = wanted.sweep
+    arguments = sweep.command_line(sweep.trials()[0])
+    if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
+        return True
+    scripts = [wanted.folder / argument for argument in arguments if argument.endswith(".py")]
+    # What runs a program that we cannot look into is believed to know.
+    texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
+    return not texts or any("ebbtide" in text.lower() for text in texts)
+
+
 def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
     """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.foreground import run_in_foreground
-from ebbtide.cli.one_training import GENERATED_DAYS, generated_market, wanted_from
+from ebbtide.cli.one_training import GENERATED_DAYS, Wanted, generated_market, is_told_where_to_save, wanted_from
 from ebbtide.cli.options import (
     GenerateOption,
     InstanceTypesOption,
@@ -137,7 +137,7 @@ def run_command(
             sweep, wanted.folder, runs, policy=chosen, prices=history,
             start_s=to_epoch_s(start) if start else None, speed=speed, seed=seed, store=store,
         )  # fmt: skip
-    _tell_who_decides(sweep, chosen)
+    _tell_who_decides(wanted, chosen)
     _keep(spells, folder)
     try:
         run_in_foreground(folder, decides, sweep, track)
@@ -145,10 +145,16 @@ def run_command(
         _tell_speed(folder, sweep)
 
 
-def _tell_who_decides(sweep: Sweep, policy: str) -> None:
+def _tell_who_decides(wanted: Wanted, policy: str) -> None:
+    sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trials" if sweep.has_choice else "one training"
     typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
+    if not is_told_where_to_save(wanted):
+        typer.echo(
+            "its program is not told where to save: name the folder in which it does, and from which it resumes, "
+            "with --checkpoints; else it begins from nothing whenever its machine is revoked"
+        )
     if not sweep.is_measured:
         typer.echo("how fast it trains is not said: it is measured from its first minute")
     if sweep.deadline_h is not None and policy == "reactive":
@@ -165,7 +171,9 @@ def _tell_speed(folder: RunFolder, sweep: Sweep) -> None:
     if kept is None or not rates:
         return
     told = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
-    typer.echo(f"measured {told}; for `ebbtide plan` and `backtest` write")
+    pace = folder.settings.options.get("speed", 1.0)
+    market = f" by the market's clock, {pace:g} times ours" if pace != 1.0 else ""
+    typer.echo(f"measured {told}{market}; for `ebbtide plan` and `backtest` write")
     typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
     done = max((job["steps_done"] for job in kept["engine"]["jobs"]), default=0)
     if sweep.max_trial_steps is None and done >= 1:
