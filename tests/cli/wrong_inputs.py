@@ -233,7 +233,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a job that is not there", "backtest none.yaml --generate 20", "none.yaml: there is no such file"),
     WrongInput("a policy that is not known", "backtest job.yaml --generate 20 --policies reactiv", "did you mean 'reactive'?"),
     WrongInput("a policy twice", "backtest job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
-    WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "unknown policy ''"),
+    WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "no policy is named"),
     WrongInput("a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, ec2-hourly"),
     WrongInput("no start", "backtest job.yaml --generate 20 --policies reactive --starts 0", "starts"),
     WrongInput("a market of no days", "backtest job.yaml --generate -3 --policies reactive", "days is -3.0; it must be positive"),

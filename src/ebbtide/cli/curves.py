@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import terminal
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
+from ebbtide.terminal import PlainConsole
 
 curves_app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +104,7 @@ def evaluate_command(
     whole = read_curves(curves) if curves else table_two_curves()
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     known = read_calibration(calibration) if calibration else default_calibration()
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     began = time.perf_counter()
     with errors.status("fitting") if errors.is_terminal else nullcontext() as status:
         scores = evaluate_methods(whole, known, chosen, status.update if status else None)
@@ -143,7 +143,7 @@ def measure_command(
 
     names = [name.strip() for name in workloads.split(",") if name.strip()] or list(BENCHMARKS)
     trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("training") if errors.is_terminal else nullcontext() as status:
 
         def tell(curve: Curve) -> None:
@@ -213,7 +213,7 @@ def calibrate_command(
     from ebbtide.learning_curves.methods import table_two_curves
 
     whole = read_curves(curves) if curves else table_two_curves()
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("calibrating") if errors.is_terminal else nullcontext() as status:
         found = calibrate(whole, on_progress=status.update if status else None)
     write_calibration(found, into)
