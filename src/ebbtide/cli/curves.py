@@ -17,6 +17,7 @@ from ebbtide.cli.options import terminal
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
+from ebbtide.market.sources.csv_text import read_csv_text
 from ebbtide.terminal import PlainConsole
 
 curves_app = typer.Typer(
@@ -224,16 +225,11 @@ def calibrate_command(
 def _read_csv(file: Path, max_steps: float | None) -> list[Curve]:
     if max_steps is None:
         raise InputError("a CSV does not tell the last step: give --max-steps", file=file)
-    try:
-        table = pd.read_csv(file)
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=file) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"is not a CSV: {error}", file=file) from None
+    table = read_csv_text(file)
     for column in ("step", "metric"):
         if column not in table:
             raise InputError(f"has no column {column}; it has {', '.join(map(str, table.columns))}", file=file)
-        values = pd.to_numeric(table[column], errors="coerce")
+        values = pd.to_numeric(table[column], errors="coerce").astype("float64")
         bad = table.index[values.isna() & table[column].notna() & (table[column].astype(str).str.lower() != "nan")]
         if len(bad):
             told = table[column].iloc[bad[0]]
