@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.status import Status
 from rich.text import Text
 
 # Control characters but tab and line feed, and those that change the direction of what follows.
@@ -23,11 +24,24 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
 
 
+class PlainStatus(Status):
+    """A line with a spinner, whose text is shown as it is."""
+
+    def update(self, status: RenderableType | None = None, **options: Any) -> None:
+        """Show another text."""
+        super().update(Text(visible(status)) if isinstance(status, str) else status, **options)
+
+
 class PlainConsole(Console):
     """A console that shows text as it is: no markup, no emoji codes, no control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+
+    def status(self, status: RenderableType, **options: Any) -> PlainStatus:
+        """A line with a spinner, while something is done."""
+        shown = Text(visible(status)) if isinstance(status, str) else status
+        return PlainStatus(shown, console=self, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Text for the cells of a table, measured as it will be shown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sqlite3
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import typer
+from rich.table import Table
+from rich.text import Text
 from tests.cli.wrong_inputs import WRONG_INPUTS, WrongInput, arguments_of, ended, folder_of, table, write_prices
 
 import ebbtide as eb
@@ -21,7 +24,6 @@ from ebbtide.cli import ending
 from ebbtide.cli import main as command
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.execution.cloud import CloudError
-from ebbtide.experiments.summary import plain
 from ebbtide.terminal import PlainConsole, visible
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -163,21 +165,26 @@ def test_names_that_a_terminal_would_obey_are_shown_as_written(
         assert "[/red]" in told.out or arguments[0] == "describe"
 
 
-def test_tables_in_files_show_names_as_written() -> None:
-    from rich.table import Table
-
+def test_tables_show_names_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     made = Table(title="[/red]")
     made.add_column("[bold]x")
     made.add_row("\x1b[31m:boom:")
-    text = plain(made)
+    PlainConsole(width=80).print(made)
+    text = capsys.readouterr().out
     assert "[/red]" in text
     assert "[bold]x" in text
     assert "\\x1b[31m:boom:" in text
 
 
-def test_a_text_of_its_own_is_shown_as_written_too(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.text import Text
+def test_a_line_with_a_spinner_shows_names_as_written() -> None:
+    out = io.StringIO()
+    console = PlainConsole(file=out, width=80, force_terminal=True, color_system=None)
+    with console.status("[/red] first") as status:
+        status.update("[bold] second \x1b]0;title\x07")
+    assert "[bold] second \\x1b]0;title" in out.getvalue()
 
+
+def test_a_text_of_its_own_is_shown_as_written_too(capsys: pytest.CaptureFixture[str]) -> None:
     PlainConsole(width=80).print(Text("a\x1b]0;title\x9cb"))
     assert capsys.readouterr().out == "a\\x1b]0;title\\x9cb\n"
 

@@ -165,6 +165,16 @@ _EC2_ENTRY = {"Timestamp": "2015-04-01T00:00:00Z", "AvailabilityZone": "us-east-
               "ProductDescription": "Linux/UNIX", "SpotPrice": "0.1"}  # fmt: skip
 _BACKTEST = "backtest job.yaml --prices prices.parquet --policies reactive --starts 2"
 
+_OWN = "backtest job.yaml --prices prices.parquet --starts 1 --policies mine.py:Mine"
+
+
+def _with_policy(body: str, *fields: str) -> dict[str, Content]:
+    """A policy of one's own in `mine.py`."""
+    lines = fields or ("name = 'mine'", "wakes_on = frozenset()")
+    head = "from ebbtide.policies.actions import Release, Request, WakeAt\n\n\nclass Mine:\n"
+    return {"mine.py": head + "".join(f"    {line}\n" for line in lines) + f"    def decide(self, view):\n        {body}\n"}
+
+
 WRONG_INPUTS: tuple[WrongInput, ...] = (
     # The command line itself.
     WrongInput("a verb that is not there", "fly", "No such command 'fly'"),
@@ -233,7 +243,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a job that is not there", "backtest none.yaml --generate 20", "none.yaml: there is no such file"),
     WrongInput("a policy that is not known", "backtest job.yaml --generate 20 --policies reactiv", "did you mean 'reactive'?"),
     WrongInput("a policy twice", "backtest job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
-    WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "unknown policy ''"),
+    WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "no policy is named"),
     WrongInput("a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, ec2-hourly"),
     WrongInput("no start", "backtest job.yaml --generate 20 --policies reactive --starts 0", "starts"),
     WrongInput("a market of no days", "backtest job.yaml --generate -3 --policies reactive", "days is -3.0; it must be positive"),
@@ -260,6 +270,19 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a report into a folder", f"{_BACKTEST} --report folder", "folder: is a folder; name a file", {"folder": Path.mkdir}),
     WrongInput("a sweep for a job", "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2", "sweep.yaml"),
     WrongInput("a deadline before the start", "compare job.yaml --generate 20 --deadline -1", "--deadline"),
+    # A policy of one's own
+    WrongInput("an own policy whose file is not there", _OWN, "mine.py"),
+    WrongInput("an own policy that the file has not", _OWN, "Mine", {"mine.py": "other = 1\n"}),
+    WrongInput("an own policy that is not Python", _OWN, "mine.py", _with_policy("return [")),
+    WrongInput("an own policy that raises", _OWN, "it raised KeyError: 'c9.huge' (mine.py, line 8)", _with_policy("raise KeyError('c9.huge')")),
+    WrongInput("an own policy that names a job that is not there", _OWN, "7 is no job; there is only job 0", _with_policy("return [Request(view.markets[0], job=7)]")),
+    WrongInput("an own policy that rents a million machines", _OWN, "at most 10,000 may be open at once", _with_policy("return [Request(view.markets[0], count=10**6)]")),
+    WrongInput("an own policy that releases a lease that is not there", _OWN, "lease 99: Release(lease_id=99, save=True): 99 is no lease", _with_policy("return [Release(99)]")),
+    WrongInput("an own policy whose max price is no number", _OWN, "max_price_usd_per_hour is nan", _with_policy("return [Request(view.markets[0], float('nan'))]")),
+    WrongInput("an own policy that answers a word", _OWN, "decide answered 'rent'", _with_policy("return 'rent'")),
+    WrongInput("an own policy that wakes an hour after 1970", _OWN, "before the run began", _with_policy("return [WakeAt(3600.0)]")),
+    WrongInput("an own policy without what wakes it", _OWN, "wakes_on", _with_policy("return []", "name = 'mine'")),
+    WrongInput("an own policy without a name", _OWN, "name", _with_policy("return []", "wakes_on = frozenset()")),
     # plan, run and live runs
     WrongInput("a plan for a job that is not there", "plan none.yaml --prices prices.parquet", "none.yaml"),
     WrongInput("a plan that backtests nothing", "plan sweep.yaml --prices prices.parquet --runs 0", "--runs"),
@@ -278,6 +301,10 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a run named ../..", "stop ../..", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("resuming where nothing ran", "resume", "run"),
     WrongInput("ending where nothing ran", "down", "run"),
+    WrongInput("fetching where nothing ran", "fetch nothing", "run"),
+    WrongInput("making prices into a folder", "generate --into folder --days 1", "folder", {"folder": Path.mkdir}),
+    WrongInput("making prices of no days", "generate --into a.parquet --days -1", "days"),
+    WrongInput("running by a policy that is not known", "run sweep.yaml --generate 5 --policy nothing", "unknown policy 'nothing'"),
     # What predicts and recommends
     WrongInput("recommending at a time outside the record", "recommend job.yaml --prices prices.parquet --at 2030-01-01T00:00:00Z", "outside the history"),
     WrongInput("a job that runs nowhere", "recommend job.yaml --prices prices.parquet", "can run in no market", _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n")),

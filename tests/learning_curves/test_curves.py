@@ -57,7 +57,7 @@ def test_other_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_curves(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("step,metric\n")
-    with pytest.raises(InputError, match="not Parquet"):
+    with pytest.raises(InputError, match="not a readable Parquet file"):
         read_curves(tmp_path / "text.parquet")
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(InputError, match="no known layout: it has x"):

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import terminal
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
+from ebbtide.market.sources.csv_text import read_csv_text
+from ebbtide.terminal import PlainConsole
 
 curves_app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +105,7 @@ def evaluate_command(
     whole = read_curves(curves) if curves else table_two_curves()
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     known = read_calibration(calibration) if calibration else default_calibration()
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     began = time.perf_counter()
     with errors.status("fitting") if errors.is_terminal else nullcontext() as status:
         scores = evaluate_methods(whole, known, chosen, status.update if status else None)
@@ -143,7 +144,7 @@ def measure_command(
 
     names = [name.strip() for name in workloads.split(",") if name.strip()] or list(BENCHMARKS)
     trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("training") if errors.is_terminal else nullcontext() as status:
 
         def tell(curve: Curve) -> None:
@@ -213,7 +214,7 @@ def calibrate_command(
     from ebbtide.learning_curves.methods import table_two_curves
 
     whole = read_curves(curves) if curves else table_two_curves()
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("calibrating") if errors.is_terminal else nullcontext() as status:
         found = calibrate(whole, on_progress=status.update if status else None)
     write_calibration(found, into)
@@ -224,16 +225,11 @@ def calibrate_command(
 def _read_csv(file: Path, max_steps: float | None) -> list[Curve]:
     if max_steps is None:
         raise InputError("a CSV does not tell the last step: give --max-steps", file=file)
-    try:
-        table = pd.read_csv(file)
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=file) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"is not a CSV: {error}", file=file) from None
+    table = read_csv_text(file)
     for column in ("step", "metric"):
         if column not in table:
             raise InputError(f"has no column {column}; it has {', '.join(map(str, table.columns))}", file=file)
-        values = pd.to_numeric(table[column], errors="coerce")
+        values = pd.to_numeric(table[column], errors="coerce").astype("float64")
         bad = table.index[values.isna() & table[column].notna() & (table[column].astype(str).str.lower() != "nan")]
         if len(bad):
             told = table[column].iloc[bad[0]]

@@ -1,4 +1,4 @@
-"""How the command ends when something is wrong: one line on standard error and an exit code, never a traceback.
+"""How the command ends when something is wrong: a line on standard error and an exit code, never a traceback.
 
 | code | meaning |
 |---|---|
@@ -24,7 +24,6 @@ from typing import NoReturn
 import typer
 
 from ebbtide.errors import InputError, PolicyError
-from ebbtide.terminal import visible
 
 BAD_INPUT = 2
 UNAVAILABLE = 69
@@ -34,6 +33,9 @@ INPUT_OUTPUT = 74
 INTERRUPTED = 130
 
 DEBUG = "EBBTIDE_DEBUG"
+
+# Errors of services by module; loading them to know them would make every command slow.
+_SERVICES = {"ebbtide.execution.cloud": ("CloudError",), "botocore.exceptions": ("BotoCoreError", "ClientError")}
 
 # Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -64,8 +66,13 @@ def ending_of(error: BaseException) -> tuple[int, str]:
     """The exit code and the text that go with an exception: a line for each problem, and none for a mere help."""
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
+    # Only here: a command that goes well needs nothing of it.
+    from ebbtide.terminal import visible
+
     code, problem = _told(error)
-    first, *others = [visible(" ".join(line.split())) for line in problem.splitlines()] or [""]
+    # Where several things are wrong with one input, a line for each; whatever else fails is one line.
+    lines = problem.splitlines() if isinstance(error, InputError) else [problem]
+    first, *others = [visible(" ".join(line.split())) for line in lines] or [""]
     return code, "\n".join([f"ebbtide: {first}" if first else "", *(f"  {line}" for line in others)])
 
 
@@ -96,10 +103,12 @@ def _told(error: BaseException) -> tuple[int, str]:
 
 
 def _service_errors() -> tuple[type[Exception], ...]:
-    """Errors of clouds and of AWS's client, if this process has loaded them at all: neither is quick to import."""
-    cloud, botocore = sys.modules.get("ebbtide.execution.cloud"), sys.modules.get("botocore.exceptions")
-    ours = (cloud.CloudError,) if cloud else ()
-    return (*ours, botocore.BotoCoreError, botocore.ClientError) if botocore else ours
+    """Errors of clouds and of AWS's client, if this process has loaded them: else none can have been raised."""
+    found: list[type[Exception]] = []
+    for module, names in _SERVICES.items():
+        if module in sys.modules:
+            found += [getattr(sys.modules[module], name) for name in names]
+    return tuple(found)
 
 
 def _short(text: str, most: int = 300) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
@@ -28,6 +27,7 @@ from ebbtide.execution.live.standing import RunStanding, standing, standing_of
 from ebbtide.execution.live.stopping import StopRequest, request_stop
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.protocol import Policy
+from ebbtide.terminal import PlainConsole
 from ebbtide.workloads.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
     count = len(sweep.trials())
     typer.echo(f"run {run}: {count} trials" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
-    console = Console()
+    console = PlainConsole()
     interrupts = Interrupts(folder)
     with Live(console=console, refresh_per_second=4, transient=True) as live, interrupts.heeded():
         shown_s = 0.0

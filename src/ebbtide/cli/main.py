@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # Names of files may hold bytes that no encoding has.
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(list(arguments) if arguments is not None else None, standalone_mode=False)
+        code = app(list(arguments) if arguments is not None else None, standalone_mode=False, prog_name="ebbtide")
         # Here, so that a full disk or a reader that is gone is met while it can still be told.
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
+from ebbtide.terminal import PlainConsole
 from ebbtide.utc import iso
 
 
@@ -64,7 +64,7 @@ def ingest_command(
     if bool(sources) == bool(ec2):
         raise InputError("give either files to ingest or --ec2 REGION")
     catalogue = catalogue_with(instance_types)
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("ingesting") if errors.is_terminal else nullcontext():
         if ec2:
             done = ingest_ec2(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.experiments.reproduction import Reproduction
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
+from ebbtide.terminal import PlainConsole
 from ebbtide.utc import DAY_S
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def spottune_command(
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
     whole = read_curves(curves) if curves else table_two_curves()
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("preparing") if errors.is_terminal else nullcontext() as status:
         found = study(
             history,
@@ -121,7 +121,7 @@ def deepspotcloud_command(
     history = gpu_markets(whole, catalogue)
     job_of = partial(one_type_job, history.markets[0].instance_type)
     number = _FEW_MOVES if quick else starts
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
         study = partial(
             migration_study,
@@ -207,7 +207,7 @@ def cumulon_command(
     from ebbtide.experiments.reproduction import sha256_of
 
     real = None
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
         told = status.update if status else None
         found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=told)

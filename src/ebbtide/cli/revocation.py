@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
+from ebbtide.terminal import PlainConsole
 from ebbtide.utc import iso
 
 revocation_app = typer.Typer(
@@ -77,7 +77,7 @@ def evaluate_command(
         seed,
     )
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with _quiet() as noted, errors.status("preparing") if errors.is_terminal else nullcontext() as status:
         result = evaluate(history, protocol, chosen, on_progress=status.update if status else None)
     _warn(noted)
@@ -115,7 +115,7 @@ def train_command(
     from ebbtide.revocation.storage import save_model
 
     history = PriceHistory.read(prices, catalogue_with(instance_types))
-    errors = Console(stderr=True)
+    errors = PlainConsole(stderr=True)
     with _quiet() as noted, errors.status("training") if errors.is_terminal else nullcontext():
         fitted = fit_latest(history, train_days=train_days, test_days=test_days, stride=stride, seed=seed)
     save_model(fitted.model, into)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
+from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.spell_models import default_spell_models
 from ebbtide.market.spells import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
 from ebbtide.policies.deadlines import kernels
@@ -69,14 +69,16 @@ def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
         InputError: It is no such table, or no record is long enough.
     """
     try:
-        table = pd.read_parquet(path)
+        table = load_parquet(path)
         table = table[(table["kind"] == "availability") & (table["nodes"] == 1)]
         records = [
             ZoneRecord(f"{row.zone} {row.device}x{row.device_count} {row.start:%Y-%m-%d}",
                        np.asarray(row.data) >= 1, float(gap_s))
             for row, gap_s in zip(table.itertuples(), table["gap_seconds"], strict=True)
         ]  # fmt: skip
-    except (OSError, KeyError, AttributeError, ValueError) as error:
+    except InputError:
+        raise
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"is no table of availability: {error}", file=path) from None
     found = [record for record in records if record.hours > at_least_h]
     if not found:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from ebbtide.errors import InputError
 from ebbtide.files import replacing
+from ebbtide.input_files import parsed_json
+from ebbtide.market.sources.parquet import load_parquet
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -83,12 +85,7 @@ def read_curves(path: str | Path) -> list[Curve]:
         InputError: The file cannot be read, is of no known layout, or holds no curve.
     """
     path = Path(path)
-    try:
-        table = pd.read_parquet(path)
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"is not Parquet: {error}", file=path) from None
+    table = load_parquet(path)
     for needed, read in _LAYOUTS:
         if needed <= set(table.columns):
             curves = read(table)
@@ -103,7 +100,9 @@ def _read_ours(table: pd.DataFrame) -> list[Curve]:
     curves = []
     for (workload, name), rows in table.groupby(["workload", "setting"], sort=False):
         ordered = rows.sort_values("step", kind="stable")
-        about = json.loads(ordered["hyperparameters"].iloc[0]) if "hyperparameters" in ordered else {}
+        about = {}
+        if "hyperparameters" in ordered:
+            about = parsed_json(str(ordered["hyperparameters"].iloc[0]), f"hyperparameters of {workload} {name}")
         seconds = ordered["train_seconds"].to_numpy(float) if "train_seconds" in ordered else None
         last = float(ordered["max_steps"].iloc[0]) if "max_steps" in ordered else float(ordered["step"].max())
         curves.append(_curve(str(workload), str(name), ordered["step"], ordered["metric"], last, about, seconds))
