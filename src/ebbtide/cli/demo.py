@@ -14,11 +14,11 @@ from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.experiments.backtest import backtest
+from ebbtide.experiments.report import write_report
 from ebbtide.files import write_text
 from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
-from ebbtide.report.html import write_report
 from ebbtide.workloads.job import Job
 
 # Those that answer at once; `ebbtide compare` has more.
