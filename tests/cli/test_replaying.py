@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import ebbtide as eb
 from ebbtide.cli.main import main
-from ebbtide.cli.replay_progress import Lines
 from ebbtide.experiments import replays
 from ebbtide.experiments.comparison import FLOOR
 from ebbtide.policies.registry import USUAL
@@ -114,19 +111,6 @@ def test_mistakes_in_ones_own_policy_are_one_line(
             assert told in captured.err
             assert captured.err.count("\n") == 1
             assert captured.out == ""
-
-
-def test_lines_tell_now_and_then_how_much_is_left() -> None:
-    out, clock = io.StringIO(), [0.0]
-    lines = Lines(400, Console(file=out, width=100), lambda: clock[0])
-    for done in range(1, 401):
-        clock[0] += 0.25
-        lines(done)
-    told = out.getvalue().splitlines()
-    assert len(told) == 10
-    assert told[0] == "replaying 40 of 400, about 2 min left"
-    assert told[5] == "replaying 240 of 400, about 40 s left"
-    assert told[-1].startswith("replaying 400 of 400")
 
 
 def test_what_is_over_soon_says_nothing_of_how_far_it_is(prices: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.generating import refuse_other, write_new
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.experiments.backtest import backtest
@@ -56,7 +56,7 @@ def demo_command(
         result = backtest(chosen, job, history, starts=_STARTS, seed=seed, on_progress=state.done)
         state.step("writing the report")
         write_report(result.record(), report_file)
-    terminal().print(result.table())
+    table_console().print(result.table())
     typer.echo(f"wrote {prices_file} (made up), {job_file} and {report_file}")
     job_name, prices_name = (shlex.quote(str(path)) for path in (job_file, prices_file))
     typer.echo(f"look at {report_file} in a browser; next:")

@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
+from ebbtide.cores import one_thread
 from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.scenario import Scenario
@@ -87,7 +86,7 @@ def replay_all(
         raise InputError(f"workers is {workers}; at least 1 is needed")
     run = _Run(scenario, policies, starts_s, tolerates, on_progress or (lambda _done: None))
     # One thread here too: sums of several threads would differ in their last bits.
-    with threadpool_limits(limits=1):
+    with one_thread():
         run.here_until(time.monotonic() + _ALONE_S if workers > 1 else None)
         if run.waiting:
             with _workers(scenario, policies, starts_s, min(workers - 1, len(run.waiting))) as (team, sendable):

@@ -64,20 +64,21 @@ class BestBid:
         # Who would be dearer than another's sure price with all but the doubt free need not be asked about.
         least = (self.doubt * mean + hour_usd) * seconds
         able = least <= ((mean + hour_usd) * seconds).min() * _OVERHEAD
+        cores = [view.machine(market).vcpus for market in markets]
+        cycles = _cycle(
+            view.billing,
+            mean[:, None],
+            (steps_left * seconds)[:, None],
+            np.array([[self.start_s + job.job.restore_s(vcpus)] for vcpus in cores]),
+            np.array([[job.job.save_s(vcpus) if saves else math.inf] for vcpus in cores]),
+        )
         found = []
-        for market, price, step_s, asks in zip(markets, mean.tolist(), seconds.tolist(), able, strict=True):
+        for place, (market, step_s, asks) in enumerate(zip(markets, seconds.tolist(), able, strict=True)):
             chances = self._chances(view, market, rises) if asks else _NEVER
-            vcpus = view.machine(market).vcpus
-            cycle = _cycle(
-                view.billing,
-                price,
-                steps_left * step_s,
-                self.start_s + job.job.restore_s(vcpus),
-                job.job.save_s(vcpus) if saves else math.inf,
-            )
-            useful = chances @ cycle.useful_s / step_s
-            usd = chances @ cycle.usd + hour_usd * (chances @ cycle.lasts_s) / HOUR_S
-            per_step = np.divide(usd, useful, out=np.full(len(usd), math.inf), where=useful > 0.0)
+            useful = chances @ cycles.useful_s[place] / step_s
+            usd = chances @ cycles.usd[place] + hour_usd * (chances @ cycles.lasts_s[place]) / HOUR_S
+            per_step = np.full(len(usd), math.inf)
+            np.divide(usd, useful, out=per_step, where=useful > 0.0)
             best = int(np.argmin(per_step))
             max_price = view.price(market) * (1.0 + float(rises[best] if asks else rises[-1]))
             revoked = 1.0 - float(chances[best, -1]) if asks else math.nan
@@ -108,7 +109,7 @@ def _mean_prices(view: View, markets: Sequence[Market]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """One lease, by when the price exceeds its max price; arrays of shape (CELLS + 1,).
+    """Leases by when the price exceeds their max price; arrays of shape (CELLS + 1,), or one row a market.
 
     Attributes:
         useful_s: Trained and kept.
@@ -121,8 +122,14 @@ class _Cycle:
     lasts_s: Floats
 
 
-def _cycle(billing: Billing, price: float, work_s: float, before_s: float, save_s: float) -> _Cycle:
-    """What becomes of a lease whose notice comes in each cell, or not within the hour.
+def _cycle(
+    billing: Billing,
+    price: float | Floats,
+    work_s: float | Floats,
+    before_s: float | Floats,
+    save_s: float | Floats,
+) -> _Cycle:
+    """What becomes of a lease whose notice comes in each cell, or not within the hour; of many, in columns.
 
     Args:
         billing: Of spot leases.
@@ -131,7 +138,7 @@ def _cycle(billing: Billing, price: float, work_s: float, before_s: float, save_
         before_s: From asking for the machine to the first new step.
         save_s: To save before it goes; infinity: it cannot.
     """
-    own_end_s = min(before_s + work_s, HOUR_S + before_s)
+    own_end_s = np.minimum(before_s + work_s, HOUR_S + before_s)
     # In the middle of its cell; whether it comes in time to be free is judged by the cell's end.
     notice_at_s = np.append((np.arange(CELLS) + 0.5) * CELL_S, math.inf)
     taken_s = notice_at_s + billing.notice_s
