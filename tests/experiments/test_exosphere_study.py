@@ -11,7 +11,13 @@ import pytest
 import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
+from ebbtide.experiments.exosphere_reproduction import _mpi, _region
 from ebbtide.experiments.exosphere_study import MEDIUM_ALPHA, PortfolioStudy, correlated, portfolio_study
+from ebbtide.experiments.mpi_study import mpi_study
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.utc import DAY_S
 
 IDS = {
     "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
@@ -83,3 +89,48 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     markets = content["tables"]["markets"].values()
     # E[S] over all time is dearer than on demand in some markets, and never while it is paid.
     assert min(market["saving_over_all_time"] for market in markets) < 0 < min(market["saving_while_paid"] for market in markets)
+
+
+def _start_above_the_list_price() -> PriceHistory:
+    """Every market costs more than on demand for half a day, whenever a run of the MPI job starts."""
+    calm = eb.generate_prices(days=20, seed=5, markets=[Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc"])
+    series = {}
+    for market in calm:
+        days = np.arange(calm.start_s, calm.end_s - 1.0, DAY_S)
+        times_s = np.sort(np.concatenate([days, days + DAY_S / 2]))
+        first_day_calm = times_s >= calm.start_s + 10 * DAY_S
+        prices = np.where((np.arange(len(times_s)) % 2 == 0) & first_day_calm, 1.0, 0.03)
+        series[market] = PriceSeries(times_s, prices)
+    return PriceHistory(series, start_s=calm.start_s, end_s=calm.end_s)
+
+
+def test_a_job_that_waits_for_a_market_at_its_start_counts_the_wait() -> None:
+    """No machine was asked for at the very start: its first machines came later."""
+    prices = _start_above_the_list_price()
+    found = mpi_study(prices, prices.start_s + 12 * DAY_S, eb.default_catalogue(), every_s=DAY_S)
+    assert found["cost"]["runs"] > 0
+    assert found["cost"]["overhead"] > 1.0
+
+
+def test_claims_that_cannot_be_computed_are_rows_that_do_not_hold() -> None:
+    """Six days: portfolios can be fitted on them, and no run of five days is left; a region of hours."""
+    week = eb.generate_prices(days=6, seed=2)
+    study = portfolio_study(week, eb.default_catalogue())
+    found = {row.id: row for row in _mpi(mpi_study(week, study.split_s, eb.default_catalogue()))}
+    assert set(found) == {"mpi_mttr_overhead", "mpi_cost_overhead"}
+    for row in found.values():
+        assert not row.holds
+        assert row.ours is None
+        assert row.note.startswith("not computed: the days after")
+    assert [row.holds for row in _mpi({"not_computed": "no market"})] == [False, False]
+    hours = week.window(week.start_s, week.start_s + 3 * 3600.0)
+    region = _region("hours", hours, eb.default_catalogue(), lambda _text: None)
+    assert "not computed: the record is too short" in region["note"]
+    assert region["frontier"] == {}
+
+
+def test_one_market_is_its_own_rival() -> None:
+    whole = eb.generate_prices(days=20, seed=3)
+    study = portfolio_study(whole.select(whole.markets[:1]), eb.default_catalogue())
+    assert study.best_greedy() is study.greedy[1]
+    assert study.against(study.best_greedy())[0] == pytest.approx(1.0)

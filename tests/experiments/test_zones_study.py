@@ -13,8 +13,9 @@ from tests.conftest import TRACES
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.experiments.deadline_inputs import read_inputs
+from ebbtide.experiments.deadline_reproduction import reproduce_deadlines
 from ebbtide.experiments.zone_records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
-from ebbtide.experiments.zone_rows import multi_rows
+from ebbtide.experiments.zone_rows import multi_claims, multi_rows
 from ebbtide.experiments.zones_study import study_zones
 from ebbtide.market.markets import Place
 from ebbtide.market.spell_models import default_spell_models
@@ -151,3 +152,67 @@ def test_on_real_zones_it_is_near_the_optimum_and_never_late(tmp_path: Path) -> 
     for study in content["tables"]["several_zones"]:
         usd = {name: row["mean_usd"] for name, row in study["policies"].items()}
         assert usd["optimum"] == min(usd.values())
+
+
+def ticks(hours: float) -> pd.DataFrame:
+    """One zone, probed every ten minutes: there for an hour, gone for twenty minutes."""
+    data = [int(tick % 8 < 6) for tick in range(int(hours * 6))]
+    return pd.DataFrame(
+        [{"kind": "availability", "nodes": 1, "zone": "us-east-1a", "device": "V100", "device_count": 1,
+          "start": BEGINS, "gap_seconds": 600, "data": data}]
+    )  # fmt: skip
+
+
+def rounds() -> pd.DataFrame:
+    return pd.DataFrame(
+        [{"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "gcp", "region": "us-east4",
+          "zone": zone, "instance_type": "a3-highgpu-1g", "gpu_type": "h100", "gpus_per_instance": 1,
+          "interval_seconds": 600, "requested": 16, "launched": 16}
+         for zone in ("us-east4-a", "us-east4-b") for tick in range(3)]
+    )  # fmt: skip
+
+
+def test_what_cannot_be_computed_is_a_row_that_does_not_hold_with_the_reason(tmp_path: Path) -> None:
+    """Probes without prices and rounds without list prices, beside a record of one zone that is long enough."""
+    ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
+    probes().to_parquet(tmp_path / "probes.parquet")
+    rounds().to_parquet(tmp_path / "rounds.parquet")
+    told: list[tuple[str, float, float]] = []
+    given = read_inputs([tmp_path])
+    found = reproduce_deadlines(given, starts=1, on_progress=lambda *row: told.append(row))
+    rows = {row.id: row for row in found.rows}
+    assert len(rows) == len(found.rows)
+    assert rows["misses"].holds
+    for name in ("multi_v100", "multi_h100", "multi_h100_whole_gang"):
+        row = rows[f"{name}_cost_vs_failover"]
+        assert not row.holds
+        assert row.ours is None
+        assert row.note.startswith("not computed: ")
+    assert "0 zones of p3.2xlarge" in rows["multi_v100_cost_vs_optimum"].note
+    assert "rounds.parquet: spot prices of h100 are listed for 0" in rows["multi_h100_cost_vs_best_zone"].note
+    assert not rows["multi_misses"].holds
+    assert "no record is longer than 142 h" in rows["gap_closed_own_past"].note
+    assert json.loads(found.to_json())["rows"][-1]["ours"] is None
+    assert told == [("record of us-east-1a V100x1 2023-02-15", 0, 1)]
+
+
+def test_where_nothing_can_be_computed_all_reasons_are_told(tmp_path: Path) -> None:
+    ticks(5.0).to_parquet(tmp_path / "ticks.parquet")
+    probes().to_parquet(tmp_path / "probes.parquet")
+    with pytest.raises(InputError, match="2 are needed.*no single-node record longer than 71 h"):
+        reproduce_deadlines(read_inputs([tmp_path]))
+
+
+def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are() -> None:
+    """Ids and words of both kinds of rows come from two places; they must not drift apart."""
+    rng = np.random.default_rng(0)
+    up = rng.random((2, 24 * 6 * 8)) < 0.9
+    records = ZoneRecords(
+        "two zones", "v100", ("us-east-1a", "us-west-2b"), (Place("aws", "us-east-1"), Place("aws", "us-west-2")), 1,
+        up, np.full(up.shape, 1.0), 3.06, 600.0, BEGINS.timestamp(),
+    )  # fmt: skip
+    study = study_zones(records, 10**9, 2, 0)
+    for gang, rows in ((False, multi_rows([study], [])), (True, multi_rows([], [study]))):
+        claims = multi_claims("v100", gang=gang)
+        assert set(claims) == {row.id for row in rows}
+        assert all(row.claim.startswith(claims[row.id]) for row in rows)

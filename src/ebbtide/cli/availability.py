@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import terminal
+from ebbtide.cli.progress import progress
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.market.spells import DOWN, UP, SpellModel
 from ebbtide.utc import HOUR_S
@@ -38,7 +39,8 @@ def fit_command(
     """
     from ebbtide.experiments.spell_fitting import fit_file
 
-    found = fit_file(records)
+    with progress(f"fitting {records.name}"):
+        found = fit_file(records)
     if pooled:
         found = SpellModels(found.otherwise)
     found.write(out)

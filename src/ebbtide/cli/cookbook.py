@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.files import write_text
 from ebbtide.market.markets import Market
@@ -77,8 +78,9 @@ def solve_command(
     charges = ChargeModel(chain.prices, *chain.steps(decided_s, deadline, HOUR_S, charged_at=ahead))
     if on_demand is not None:
         charges = charges.with_on_demand(on_demand)
-    book = solve(CookbookProblem(work, charges, most=most, work_unit_h=unit, risk_aversion=gamma))
-    save_cookbook(book, into)
+    with progress(f"solving {charges.steps} steps backwards from the deadline"):
+        book = solve(CookbookProblem(work, charges, most=most, work_unit_h=unit, risk_aversion=gamma))
+        save_cookbook(book, into)
     now = history[chosen].at(known_until_s)
     typer.echo(f"{chosen} from {iso(start_s)}, {work.work_h:g} machine-hours in {deadline} h")
     typer.echo(f"at {now:.4g} USD/h: {book.told(now)}")
@@ -172,16 +174,17 @@ def apply_command(
         rule = replace(rule, on_demand=ON_DEMAND_HOURLY)
         offered = Bids.skyline(book) if bids is BidsChoice.SKYLINE else Bids.infinite(book)
         policy = RunCluster(book, chosen, offered, delay, on_demand=on_demand)
-    outcome = run(
-        policy,
-        job,
-        "replay",
-        prices=history.select([chosen]),
-        start=to_epoch_s(start),
-        billing=rule,
-        delay=StartDelay(delay, 0.0),
-        catalogue=catalogue,
-    )
+    with progress("replaying the cookbook"):
+        outcome = run(
+            policy,
+            job,
+            "replay",
+            prices=history.select([chosen]),
+            start=to_epoch_s(start),
+            billing=rule,
+            delay=StartDelay(delay, 0.0),
+            catalogue=catalogue,
+        )
     typer.echo(str(outcome))
     deadline_h = book.problem.market.steps * book.problem.step_h
     late = not outcome.finished or outcome.makespan_s > deadline_h * HOUR_S + 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +13,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import terminal
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
 from ebbtide.market.sources.csv_text import read_csv_text
-from ebbtide.terminal import PlainConsole
 
 curves_app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +55,8 @@ def predict_command(
         raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")
     curves = _read_csv(file, max_steps) if file.suffix.lower() == ".csv" else read_curves(file)
     seen = [observed(*curve.until(theta), max_steps or curve.max_steps, curve.workload) for curve in curves]
-    answers = default_calibration().everywhere.ends(seen)
+    with progress(f"predicting {len(seen)} runs"):
+        answers = default_calibration().everywhere.ends(seen)
     rows: list[dict[str, Any]] = [
         {
             "workload": curve.workload,
@@ -105,10 +105,9 @@ def evaluate_command(
     whole = read_curves(curves) if curves else table_two_curves()
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     known = read_calibration(calibration) if calibration else default_calibration()
-    errors = PlainConsole(stderr=True)
     began = time.perf_counter()
-    with errors.status("fitting") if errors.is_terminal else nullcontext() as status:
-        scores = evaluate_methods(whole, known, chosen, status.update if status else None)
+    with progress("fitting", len(chosen)) as state:
+        scores = evaluate_methods(whole, known, chosen, lambda method: state.begin(f"fitting {method}"))
     took_s = time.perf_counter() - began
     scores["curves"] = {"file": curves.name if curves else "table-two.parquet", "number": len(whole)}
     if json_path:
@@ -144,12 +143,11 @@ def measure_command(
 
     names = [name.strip() for name in workloads.split(",") if name.strip()] or list(BENCHMARKS)
     trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
-    errors = PlainConsole(stderr=True)
-    with errors.status("training") if errors.is_terminal else nullcontext() as status:
+    with progress("training", len(trials)) as state:
 
         def tell(curve: Curve) -> None:
-            if status:
-                status.update(f"{curve.workload} {curve.name} ended at {curve.final:.4f}")
+            state.advance()
+            state.say(f"training; {curve.workload} {curve.name} ended at {curve.final:.4f}")
 
         measured = measure_curves(trials, seed=seed, data=data, workers=workers, on_curve=tell)
     write_curves(measured, into)
@@ -175,7 +173,8 @@ def profile_command(
 
     names = [name.strip() for name in instance_types.split(",") if name.strip()]
     machines = [default_catalogue().instance_type("aws", name) for name in names]
-    model, found = profile(workload, setting, seconds=seconds)
+    with progress(f"timing {workload} on several numbers of cores"):
+        model, found = profile(workload, setting, seconds=seconds)
     told = {
         "workload": workload,
         "setting": setting,
@@ -214,9 +213,8 @@ def calibrate_command(
     from ebbtide.learning_curves.methods import table_two_curves
 
     whole = read_curves(curves) if curves else table_two_curves()
-    errors = PlainConsole(stderr=True)
-    with errors.status("calibrating") if errors.is_terminal else nullcontext() as status:
-        found = calibrate(whole, on_progress=status.update if status else None)
+    with progress("calibrating") as state:
+        found = calibrate(whole, on_progress=state.counted)
     write_calibration(found, into)
     chosen = found.everywhere.thresholds
     typer.echo(f"xi {chosen.change:g}, epsilon {chosen.steady:g}; wrote {into}")

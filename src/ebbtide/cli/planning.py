@@ -172,7 +172,8 @@ def _least(found: Plan, sweep: Sweep) -> list[str]:
     if feasibility is None or estimate is None or feasibility.feasible:
         return []
     missed = estimate.past_deadline is not None and estimate.past_deadline > 1.0 - KEPT_SHARE
-    under = "" if not missed else " under the least deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
+    other = " under the least deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
+    under = other if missed else ""
     lines = [f"not feasible: the budget and the deadline must be kept in {KEPT_SHARE:.0%} of backtests"]
     if feasibility.least_budget_usd is not None:
         takes = f"; it then takes up to {feasibility.least_budget_takes_h:g} h"

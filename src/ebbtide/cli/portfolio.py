@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
@@ -53,15 +54,22 @@ def portfolio_command(
     if covariance not in COVARIANCES:
         raise unknown_name("covariance", covariance, COVARIANCES)
     catalogue = catalogue_with(instance_types)
-    history = windowed(PriceHistory.read(prices, catalogue), start, end)
-    start_s, end_s = settled_s(history.start_s, history.end_s), history.end_s
-    known = assess(history, catalogue.list_prices(end_s), start_s, end_s)
-    found = known.where(
-        lambda market: not types or market.instance_type in types, least_mttr_s=least_mttr_h * HOUR_S
-    )
-    measure, size = COVARIANCES[covariance]
-    windows = Windows.within(start_s, end_s)
-    cache = PortfolioCache(found, with_unseen(measure(history, found, windows), windows, size))
+    with progress(f"reading {prices.name}") as state:
+        history = windowed(PriceHistory.read(prices, catalogue), start, end)
+        start_s, end_s = settled_s(history.start_s, history.end_s), history.end_s
+        known = assess(history, catalogue.list_prices(end_s), start_s, end_s)
+        found = known.where(
+            lambda market: not types or market.instance_type in types, least_mttr_s=least_mttr_h * HOUR_S
+        )
+        measure, size = COVARIANCES[covariance]
+        windows = Windows.within(start_s, end_s)
+        state.step(f"comparing {len(found.markets)} markets")
+        cache = PortfolioCache(found, with_unseen(measure(history, found, windows), windows, size))
+        alphas = _ALPHAS if frontier else (alpha,)
+        state.step("choosing portfolios", len(alphas))
+        for one in alphas:
+            cache.get(one)
+            state.advance()
     if frontier:
         rows = [_summary(cache.get(one), found, one) for one in _ALPHAS]
         _show(rows, f"{len(found.markets)} markets, by aversion to risk", json_path, {"frontier": rows})

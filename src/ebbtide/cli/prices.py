@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
-from ebbtide.terminal import PlainConsole
 from ebbtide.utc import iso
 
 
@@ -64,8 +63,7 @@ def ingest_command(
     if bool(sources) == bool(ec2):
         raise InputError("give either files to ingest or --ec2 REGION")
     catalogue = catalogue_with(instance_types)
-    errors = PlainConsole(stderr=True)
-    with errors.status("ingesting") if errors.is_terminal else nullcontext():
+    with progress(f"fetching from {', '.join(ec2)}" if ec2 else f"reading into {into.name}"):
         if ec2:
             done = ingest_ec2(
                 ec2,
@@ -101,8 +99,9 @@ def describe_command(
     the on-demand price is not known.
     """
     catalogue = catalogue_with(instance_types)
-    history = windowed(PriceHistory.read(path, catalogue), start, end)
-    frame = history.describe(catalogue)
+    with progress(f"reading {path.name}"):
+        history = windowed(PriceHistory.read(path, catalogue), start, end)
+        frame = history.describe(catalogue)
     if csv:
         typer.echo(frame.to_csv(), nl=False)
         return

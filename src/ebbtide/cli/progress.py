@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from rich.text import Text
 FIRST_LINE_S = 3.0
 LINE_EVERY_S = 10.0
 
+_COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
+
 
 @dataclass
 class Progress:
@@ -35,6 +38,7 @@ class Progress:
     total: float | None = None
     completed: float = 0.0
     began_s: float = field(default_factory=time.monotonic)
+    _begun: int = 0
 
     def say(self, doing: str) -> None:
         """Say what is being done now."""
@@ -52,9 +56,25 @@ class Progress:
         """So many of a total that is known only now, or has changed, are done."""
         self.completed, self.total = completed, total
 
+    def at(self, doing: str, completed: float, total: float) -> None:
+        """Say what is being done now, and how much was done before it."""
+        self.doing, self.completed, self.total = doing, completed, total
+
+    def begin(self, doing: str) -> None:
+        """Another unit of the total begins: those before it are done."""
+        self.doing, self.completed = doing, self._begun
+        self._begun += 1
+
+    def counted(self, doing: str) -> None:
+        """The same of what counts itself: when "thresholds 3 of 20" begins, two of twenty are done."""
+        self.doing = doing
+        if found := _COUNTED.search(doing):
+            self.completed, self.total = float(found[1]) - 1.0, float(found[2])
+
     def step(self, doing: str, total: float | None = None) -> None:
         """Begin another part of the work, with units of its own."""
         self.doing, self.total, self.completed, self.began_s = doing, total, 0.0, time.monotonic()
+        self._begun = 0
 
     @property
     def remaining_s(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.cli.progress import progress
 from ebbtide.experiments.reproduction import Reproduction
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
-from ebbtide.terminal import PlainConsole
 from ebbtide.utc import DAY_S
 
 if TYPE_CHECKING:
@@ -65,17 +64,17 @@ def spottune_command(
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
     whole = read_curves(curves) if curves else table_two_curves()
-    errors = PlainConsole(stderr=True)
-    with errors.status("preparing") if errors.is_terminal else nullcontext() as status:
+    with progress("preparing") as state:
         found = study(
             history,
             whole,
             starts=_FEW_STARTS if quick else starts,
             seed=seed,
             catalogue=catalogue,
-            on_progress=status.update if status else None,
+            on_progress=state.say,
         )
-    scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
+        state.say("fitting learning curves")
+        scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
     files = [prices, *([curves] if curves else [])]
     result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
     _tell(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))
@@ -121,8 +120,7 @@ def deepspotcloud_command(
     history = gpu_markets(whole, catalogue)
     job_of = partial(one_type_job, history.markets[0].instance_type)
     number = _FEW_MOVES if quick else starts
-    errors = PlainConsole(stderr=True)
-    with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
+    with progress("compiling") as state:
         study = partial(
             migration_study,
             job_of=job_of,
@@ -130,13 +128,14 @@ def deepspotcloud_command(
             seed=seed,
             workers=workers,
             catalogue=catalogue,
-            on_progress=status.update if status else None,
+            on_progress=state.say,
         )
         found = study(history)
         wider = study(with_generated_regions(history, catalogue, seed)) if generated else None
         regions = {
             path.stem: region_study(
-                PriceHistory.read(path, catalogue), catalogue, starts=number, seed=seed, workers=workers
+                PriceHistory.read(path, catalogue), catalogue, starts=number, seed=seed, workers=workers,
+                on_progress=state.say,
             )
             for path in region or []
         }
@@ -177,7 +176,8 @@ def dynamic_pricing_command(
     rates = read_throughputs(throughputs) if throughputs else TABLE_ONE
     lives = read_probe_log(probes) if probes else ()
     files = [*prices, *(path for path in (throughputs, probes) if path)]
-    result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
+    with progress("solving allocations on recorded prices"):
+        result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
     figure = partial(dynamic_pricing_figure, gpu_markets(histories, catalogue), lives, result.tables)
     _tell(result, "Dynamic Pricing's claims", json_path, plot, figure)
 
@@ -207,14 +207,12 @@ def cumulon_command(
     from ebbtide.experiments.reproduction import sha256_of
 
     real = None
-    errors = PlainConsole(stderr=True)
-    with errors.status("compiling") if errors.is_terminal else nullcontext() as status:
-        told = status.update if status else None
-        found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=told)
+    with progress("compiling") as state:
+        found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=state.say)
         if prices:
             history = PriceHistory.read(prices, catalogue_with(instance_types))
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
-            real = real_market_study(history, market, on_progress=told) if market else None
+            real = real_market_study(history, market, on_progress=state.say) if market else None
     result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
     _tell(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))
 
@@ -243,18 +241,19 @@ def exosphere_command(
     from ebbtide.experiments.reproduction import sha256_of
 
     catalogue = catalogue_with(instance_types)
-    history = PriceHistory.read(prices, catalogue)
-    regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
-    files = sha256_of([prices, *(region or ())])
-    result = reproduce_exosphere(
-        history,
-        regions,
-        catalogue,
-        inputs=files,
-        draws=_FEW_STARTS if quick else 20,
-        starts_every_s=_RARELY_S if quick else EVERY_S,
-        seed=seed,
-    )
+    with progress("reading prices") as state:
+        history = PriceHistory.read(prices, catalogue)
+        regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
+        result = reproduce_exosphere(
+            history,
+            regions,
+            catalogue,
+            inputs=sha256_of([prices, *(region or ())]),
+            draws=_FEW_STARTS if quick else 20,
+            starts_every_s=_RARELY_S if quick else EVERY_S,
+            seed=seed,
+            on_progress=state.say,
+        )
     _tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))
 
 
@@ -280,9 +279,12 @@ def deadlines_command(
     from ebbtide.experiments.deadline_reproduction import reproduce_deadlines
     from ebbtide.experiments.reproduction import sha256_of
 
-    given = read_inputs(traces)
     count = _FEW_STARTS if quick else starts
-    result = reproduce_deadlines(given, starts=count, seed=seed, inputs=sha256_of(given.files))
+    with progress("reading records") as state:
+        given = read_inputs(traces)
+        result = reproduce_deadlines(
+            given, starts=count, seed=seed, inputs=sha256_of(given.files), on_progress=state.at
+        )
     _tell(result, "Deadlines", json_path)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +17,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
-from ebbtide.terminal import PlainConsole
 from ebbtide.utc import iso
 
 revocation_app = typer.Typer(
@@ -77,9 +76,8 @@ def evaluate_command(
         seed,
     )
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    errors = PlainConsole(stderr=True)
-    with _quiet() as noted, errors.status("preparing") if errors.is_terminal else nullcontext() as status:
-        result = evaluate(history, protocol, chosen, on_progress=status.update if status else None)
+    with _quiet() as noted, progress("preparing", origins * len(chosen)) as state:
+        result = evaluate(history, protocol, chosen, on_progress=state.begin)
     _warn(noted)
     told = result.to_dict()
     if json_path:
@@ -115,8 +113,7 @@ def train_command(
     from ebbtide.revocation.storage import save_model
 
     history = PriceHistory.read(prices, catalogue_with(instance_types))
-    errors = PlainConsole(stderr=True)
-    with _quiet() as noted, errors.status("training") if errors.is_terminal else nullcontext():
+    with _quiet() as noted, progress(f"training on {train_days:g} days of {len(history)} markets"):
         fitted = fit_latest(history, train_days=train_days, test_days=test_days, stride=stride, seed=seed)
     save_model(fitted.model, into)
     for row, market in enumerate(fitted.model.markets):

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
+from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_monitor import PriceMonitor
@@ -72,8 +73,9 @@ def recommend_command(
     catalogue = catalogue_with(instance_types)
     # The trials of a sweep are alike in what they need.
     work = read_jobs(job, catalogue)[0]
-    quotes = _quotes(prices, at, catalogue)
-    best = ranked(quotes, work)
+    with progress(f"reading {prices.name}"):
+        quotes = _quotes(prices, at, catalogue)
+        best = ranked(quotes, work)
     if not best:
         raise InputError(f"job {work.name} can run in no market of these prices below the list price", file=prices)
     table = Table(title=f"{work.name}, {iso(quotes.now_s)}", box=SIMPLE_HEAD)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.deadline_study import DEADLINES_H, ZoneRecord, read_records
-from ebbtide.experiments.zone_records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
+from ebbtide.experiments.deadline_study import DEADLINES_H, TooShort, ZoneRecord, read_records
+from ebbtide.experiments.zone_records import LeftOut, ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class DeadlineInputs:
         probed: Sets of zones with moving prices.
         rounds: Sets of zones, by capacity: with one machine of those asked for, and with all of them.
         files: All that was read.
+        left_out: What those files have and cannot be studied, and why.
     """
 
     records: tuple[ZoneRecord, ...]
     probed: tuple[ZoneRecords, ...]
     rounds: tuple[tuple[ZoneRecords, ZoneRecords], ...]
     files: tuple[Path, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
@@ -53,11 +55,17 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
             f"{', '.join(map(str, paths))}: nothing there tells of availability; known are tables of ticks (zone, "
             "start, gap_seconds, data), probes (timestamp, zone, available) and rounds (launched of requested)"
         )
-    sets = [one for path in probes for one in read_probed_zones(path, prices)]
-    pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues)]
+    left_out: list[LeftOut] = []
+    sets = [one for path in probes for one in read_probed_zones(path, prices, left_out=left_out)]
+    pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues, left_out)]
     used = [*ticks, *probes, *rounds, *(prices if sets else []), *(catalogues if pairs else [])]
-    records = [record for path in ticks for record in read_records(path, max(DEADLINES_H) + 1.0)]
-    return DeadlineInputs(tuple(records), tuple(sets), tuple(pairs), tuple(used))
+    records: list[ZoneRecord] = []
+    for path in ticks:
+        try:
+            records += read_records(path, max(DEADLINES_H) + 1.0)
+        except TooShort as error:
+            left_out.append(LeftOut(None, str(error)))
+    return DeadlineInputs(tuple(records), tuple(sets), tuple(pairs), tuple(used), tuple(left_out))
 
 
 _TOLD = ("ticks", "probes", "rounds")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,11 @@ from ebbtide.experiments.deadline_study import (
     study_zone,
 )
 from ebbtide.experiments.reproduction import Reproduction, Row
-from ebbtide.experiments.zone_records import ZoneRecords
-from ebbtide.experiments.zone_rows import multi_rows, multi_table
+from ebbtide.experiments.zone_records import LeftOut, ZoneRecords
+from ebbtide.experiments.zone_rows import multi_claims, multi_rows, multi_table
 from ebbtide.experiments.zones_study import ZonesStudy, study_zones
+
+Told = Callable[[str, float, float], None]
 
 _LATE_H = 1e-9
 
@@ -36,55 +38,117 @@ _CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
 
 
 def reproduce_deadlines(
-    given: DeadlineInputs, *, starts: int = 300, seed: int = 0, inputs: dict[str, str] | None = None
+    given: DeadlineInputs,
+    *,
+    starts: int = 300,
+    seed: int = 0,
+    inputs: dict[str, str] | None = None,
+    on_progress: Told | None = None,
 ) -> Reproduction:
     """Every policy in one zone, and in several at once, of whatever is recorded.
+
+    A claim that the given files are of, and that cannot be computed from them, is a row that does not hold, with
+    the reason as its note.
 
     Args:
         given: Records.
         starts: In each record, drawn at random.
         seed: Of them.
         inputs: Digests of the files.
+        on_progress: Told what is being done, how many records are done, and of how many.
+
+    Raises:
+        InputError: Nothing at all can be computed.
     """
     rows: list[Row] = []
     tables: dict[str, Any] = {}
+    sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
+    gangs = [all_of for _, all_of in given.rounds]
+    done, total = 0, len(given.records) + len(sets) + len(gangs)
+
+    def tell(name: str) -> None:
+        nonlocal done
+        if on_progress:
+            on_progress(f"record of {name}", done, total)
+        done += 1
+
     if given.records:
-        cells, past = study_records(given.records, starts, seed)
+        cells, past = study_records(given.records, starts, seed, tell)
         rows += [*_rows(cells), *_past_rows(past)]
         tables["zones"] = [{"zone": cell.zone, **_told([cell])} for cell in cells]
         tables["cells"] = [_told(_cell(cells, *times)) for times in _TIMES]
         tables["overall"] = _told(cells)
-    sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
-    gangs = [all_of for _, all_of in given.rounds]
-    left_out: list[str] = []
-    studies, whole = (_studied(one, starts, seed, left_out) for one in (sets, gangs))
+    left_out: list[LeftOut] = []
+    studies = _studied(sets, starts, seed, left_out, tell)
+    whole = _studied(gangs, starts, seed, left_out, tell, gang=True)
     if studies:
         rows += multi_rows(studies, whole)
         tables["several_zones"] = multi_table([*studies, *whole])
     if not rows:
-        raise InputError("; ".join(left_out) or "no record is long enough")
+        reasons = dict.fromkeys(one.why for one in (*given.left_out, *left_out))
+        raise InputError("; ".join(reasons) or "no record is long enough")
+    rows += _not_computed([*given.left_out, *left_out], {row.id for row in rows})
     if left_out:
-        tables["left_out"] = left_out
+        tables["left_out"] = [one.why for one in left_out]
     return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
 
 
-def _studied(sets: Sequence[ZoneRecords], starts: int, seed: int, left_out: list[str]) -> list[ZonesStudy]:
+def _studied(
+    sets: Sequence[ZoneRecords],
+    starts: int,
+    seed: int,
+    left_out: list[LeftOut],
+    tell: Callable[[str], None],
+    *,
+    gang: bool = False,
+) -> list[ZonesStudy]:
     """Those sets that are long enough; of the others the reason."""
     found = []
     for records in sets:
+        tell(records.name)
         size_bytes = _CHECKPOINT_BYTES.get(records.accelerator, min(_CHECKPOINT_BYTES.values()))
         try:
             found.append(study_zones(records, size_bytes, starts, seed))
         except InputError as error:
-            left_out.append(str(error))
+            left_out.append(LeftOut(records.accelerator, str(error), gang))
     return found
 
 
-def study_records(records: Sequence[ZoneRecord], starts: int, seed: int) -> tuple[list[Cell], list[Cell]]:
+def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
+    """A row that does not hold for each claim of what was left out, unless another record answers the claim."""
+    rows: dict[str, Row] = {}
+    for one in left_out:
+        claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
+        for row_id, claim in claims.items():
+            if row_id not in known and row_id not in rows:
+                unit = "runs" if row_id.endswith("misses") else "ratio"
+                rows[row_id] = Row(row_id, claim, None, None, unit, False, f"not computed: {one.why}")
+    return list(rows.values())
+
+
+def zone_claims() -> dict[str, str]:
+    """The claims of single zones, by id."""
+    return {
+        "misses": "deadlines missed, all policies",
+        **{
+            f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}":
+            f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h"
+            for deadline_h, restart_h in _TIMES
+        },
+        "gap_closed_overall": "what deadline closes of the gap from Uniform Progress to the optimum",
+        "greedy_gap_vs_uniform_progress": "cost of greedy / Uniform Progress",
+        "saving_vs_on_demand_overall": "saved against on-demand",
+    }  # fmt: skip
+
+
+def study_records(
+    records: Sequence[ZoneRecord], starts: int, seed: int, tell: Callable[[str], None] = lambda _name: None
+) -> tuple[list[Cell], list[Cell]]:
     """Single zones: with a model of the other zones; and on later halves also with one of the own past."""
     cells: list[Cell] = []
     past: list[Cell] = []
     for place, record in enumerate(records):
+        tell(record.name)
         others = left_out_model(records, place)
         cells += study_zone(record, {"deadline": others}, draw_ticks(record, starts, seed))
         half = len(record.available) // 2
@@ -122,10 +186,14 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
 
 def _past_rows(past: Sequence[Cell]) -> list[Row]:
     """The same starts with both models: those of records long enough to have a past."""
-    if not past:
-        return []
     found = []
     for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
+        if not past:
+            least_h = 2 * (max(DEADLINES_H) + 1.0)
+            note = f"not computed: no record is longer than {least_h:g} h, half of which is the past"
+            claim = f"the same on later halves, model {name.replace('_', ' ')}"
+            found.append(Row(f"gap_closed_{name}", claim, None, None, "fraction", False, note))
+            continue
         closed = _closed(past, policy)
         found.append(
             Row(f"gap_closed_{name}", f"the same on later halves, model {name.replace('_', ' ')}", None, closed,

@@ -35,6 +35,10 @@ RULES = {
 }
 
 
+class TooShort(InputError):
+    """A table of availability in which no record is long enough."""
+
+
 @dataclass(frozen=True)
 class ZoneRecord:
     """Recorded availability of one machine in one zone.
@@ -82,7 +86,7 @@ def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
         raise InputError(f"is no table of availability: {error}", file=path) from None
     found = [record for record in records if record.hours > at_least_h]
     if not found:
-        raise InputError(f"has no single-node record longer than {at_least_h:g} h", file=path)
+        raise TooShort(f"has no single-node record longer than {at_least_h:g} h", file=path)
     return found
 
 

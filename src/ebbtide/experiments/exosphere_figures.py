@@ -135,7 +135,7 @@ def _bars(groups: Mapping[str, Mapping[str, float]]) -> list[go.Bar]:
 
 
 def _others(tables: Mapping[str, Any]) -> list[go.Bar]:
-    mpi = {name: found["overhead"] for name, found in tables["mpi"].items()}
+    mpi = {name: found["overhead"] for name, found in tables["mpi"].items() if name != "not_computed"}
     return _bars({"bag of tasks": tables["losses"]["bag"], "MPI": mpi})
 
 

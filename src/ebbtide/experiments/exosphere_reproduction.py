@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ebbtide.errors import InputError, PolicyError
 from ebbtide.experiments.exosphere_study import (
     ABOUT,
     MEDIUM_ALPHA,
@@ -45,8 +46,11 @@ def reproduce_exosphere(
     draws: int = 20,
     starts_every_s: float = EVERY_S,
     seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Reproduction:
     """The claims of Figures 3, 4, 7 to 9, 11 and 12, and of Table 1.
+
+    A claim that cannot be computed on these prices is a row that does not hold, with the reason as its note.
 
     Args:
         prices: Markets of the auction.
@@ -56,7 +60,13 @@ def reproduce_exosphere(
         draws: Moments at which markets are lost.
         starts_every_s: Between starts of the MPI job.
         seed: Of all chance.
+        on_progress: Told what is being done.
+
+    Raises:
+        InputError: The record is too short to fit portfolios on.
     """
+    tell = on_progress or (lambda _text: None)
+    tell("portfolios")
     study = portfolio_study(prices, catalogue)
     best_greedy = study.best_greedy()
     in_sample, later = study.against(best_greedy)
@@ -64,7 +74,9 @@ def reproduce_exosphere(
     alone, _ = study.against(study.greedy[1])
     ours = study.medium
     of_later = study.later.judge(ours.weights)
+    tell(f"a portfolio of {_MARKETS} markets")
     seconds = solving_seconds(_MARKETS)
+    tell("sharing machines")
     packed = _packed(study, catalogue)
     reduction = float(np.mean([row["reduction"] for row in packed.values()]))
     count = len(ours.markets)
@@ -88,8 +100,14 @@ def reproduce_exosphere(
         _row("solve_seconds_2500", "to solve a portfolio of 2,500 markets", 25.0, seconds, "s", seconds <= _MOST_S,
              f"holds if at most {_MOST_S:g}"),
     )  # fmt: skip
+    tell("losses of markets")
     lost = transiency_study(draws=draws, seed=seed)
-    mpi = mpi_study(prices, study.split_s, catalogue, every_s=starts_every_s)
+    tell("jobs that begin anew when a machine is lost")
+    mpi: dict[str, Any]
+    try:
+        mpi = mpi_study(prices, study.split_s, catalogue, every_s=starts_every_s)
+    except (InputError, PolicyError) as error:
+        mpi = {"not_computed": str(error)}
     rows += (*_losses(lost), *_mpi(mpi))
     tables: dict[str, Any] = {
         "losses": lost,
@@ -102,7 +120,7 @@ def reproduce_exosphere(
         "fixed_discount": _fixed_discount(study),
         "correlations": _correlations(study.fitted.covariance),
         "packing": packed,
-        "regions": {name: _region(region, catalogue) for name, region in regions.items()},
+        "regions": {name: _region(name, region, catalogue, tell) for name, region in regions.items()},
     }
     return Reproduction("exosphere", inputs, seed, rows, tables)
 
@@ -145,6 +163,22 @@ def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
 
 def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
     """A job that begins anew when a machine is lost (Figure 10)."""
+    claims = {
+        "mpi_mttr_overhead": ("MPI in the market that saves most of those that live long", 0.03),
+        "mpi_cost_overhead": ("MPI in the cheapest market while it is paid", 0.10),
+    }
+    why = found.get("not_computed")
+    if why is None and any(part["overhead"] is None for part in found.values()):
+        runs = max(part["unfinished"] for part in found.values())
+        why = (
+            f"none of {runs} later starts ended within the record" if runs
+            else "the days after those that portfolios are fitted on are fewer than the five that a run may need"
+        )  # fmt: skip
+    if why is not None:
+        return tuple(
+            Row(name, claim, paper, None, "fraction", False, f"not computed: {why}")
+            for name, (claim, paper) in claims.items()
+        )
     by_mttr, by_cost = found["mttr"], found["cost"]
     where = f"{next(iter(by_mttr['markets']))} most often, against {next(iter(by_cost['markets']))}; "
     where += f"{by_cost['runs']} later starts; {found['cost_now']['overhead']:.3f} where what is cheapest at the "
@@ -218,7 +252,8 @@ def _fixed_discount(study: PortfolioStudy) -> dict[str, Any]:
     savings = np.linspace(*_FIXED_SAVING, count)
     least = float(min(_risk(savings, matrix, alpha) for alpha in _SHOWN_ALPHAS))
     alone = float(np.median(matrix.diagonal()))
-    return {"least_risk": least, "risk_of_the_median_market": alone, "reduction": 1.0 - least / alone}
+    reduction = 1.0 - least / alone if alone > 0.0 else None
+    return {"least_risk": least, "risk_of_the_median_market": alone, "reduction": reduction}
 
 
 def _packed(study: PortfolioStudy, catalogue: Catalogue) -> dict[str, dict[str, float]]:
@@ -248,9 +283,16 @@ def _correlations(matrix: np.ndarray) -> dict[str, Any]:
     return {"quantiles_of_correlation": found, "share_below_0.1": float((pairs < 0.1).mean())}
 
 
-def _region(prices: PriceHistory, catalogue: Catalogue) -> dict[str, Any]:
+def _region(
+    name: str, prices: PriceHistory, catalogue: Catalogue, tell: Callable[[str], None]
+) -> dict[str, Any]:
     """The paper's scale on a whole region; prices alone move there, so their covariance is the risk."""
-    study = portfolio_study(prices, catalogue, covariance="price", alphas=_SHOWN_ALPHAS, counts=(1, 10, 100))
+    tell(f"region {name}, {len(prices)} markets")
+    try:
+        study = portfolio_study(prices, catalogue, covariance="price", alphas=_SHOWN_ALPHAS, counts=(1, 10, 100))
+    except InputError as error:
+        empty: dict[str, Any] = {"frontier": {}, "greedy": {}, "correlations": {}}
+        return {"markets": len(prices), "note": f"not computed: {error}", **empty}
     known = study.fitted.candidates.is_listed
     return {
         "markets": len(known),

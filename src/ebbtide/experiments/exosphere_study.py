@@ -109,8 +109,8 @@ class PortfolioStudy:
         return _ratio(ours.risk, self.lowest_cost.risk), _ratio(later.risk, self.lowest_cost_later.risk)
 
     def best_greedy(self) -> Portfolio:
-        """The greedy one of several markets against which portfolios gain least."""
-        several = [portfolio for count, portfolio in self.greedy.items() if count > 1]
+        """The greedy one of several markets, or of one if there is one, against which portfolios gain least."""
+        several = [portfolio for count, portfolio in self.greedy.items() if count > 1] or [self.greedy[1]]
         return max(several, key=lambda rival: self.against(rival)[0])
 
 

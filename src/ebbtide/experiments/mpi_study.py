@@ -34,7 +34,7 @@ _DELAY = StartDelay(20.0, 280.0)
 def mpi_study(
     prices: PriceHistory, split_s: float, catalogue: Catalogue, *, every_s: float = EVERY_S
 ) -> dict[str, dict[str, Any]]:
-    """Time over that of a run that loses nothing, less one, mean over starts on later days.
+    """Time over that of a run that loses nothing, less one, mean over starts on later days; None: none ended.
 
     Args:
         prices: The record.
@@ -71,15 +71,19 @@ def _overhead(prices: PriceHistory, policy: ExoSphere, starts: Floats, catalogue
     chosen = Counter(str(outcome.leases[0].market) for outcome in outcomes if outcome.leases)
     return {
         "markets": dict(chosen.most_common()),
-        "overhead": float(np.mean(ended)) - 1.0 if ended else float("nan"),
-        "cost_usd": float(np.mean([outcome.cost_usd for outcome in outcomes])) if outcomes else float("nan"),
+        "overhead": float(np.mean(ended)) - 1.0 if ended else None,
+        "cost_usd": float(np.mean([outcome.cost_usd for outcome in outcomes])) if outcomes else None,
         "runs": len(ended),
         "unfinished": len(outcomes) - len(ended),
     }
 
 
 def _unharmed_s(outcome: Outcome, catalogue: Catalogue) -> float:
-    """How long the run would have taken on its first machines. They come whole: mostly more cores than asked."""
-    first = [lease for lease in outcome.leases if lease.requested_s == outcome.start_s]
+    """How long the run would have taken on its first machines. They come whole: mostly more cores than asked.
+
+    Where all markets cost too much at the start, they are asked for later, and that time is lost, too.
+    """
+    asked_s = min(lease.requested_s for lease in outcome.leases)
+    first = [lease for lease in outcome.leases if lease.requested_s == asked_s]
     vcpus = sum(catalogue.machine_of(lease.market).vcpus for lease in first)
     return _DELAY.request_s + _DELAY.boot_s + LENGTH_H * HOUR_S * VCPUS / vcpus

@@ -43,10 +43,10 @@ def soft_signals(
         warnings = len(early) + in_vain
         found[f"{level:g}"] = {
             "revocations": revocations,
-            "warned_of": len(early) / revocations if revocations else float("nan"),
-            "median_lead_s": float(np.median(early)) if early else float("nan"),
+            "warned_of": len(early) / revocations if revocations else None,
+            "median_lead_s": float(np.median(early)) if early else None,
             "warnings": warnings,
-            "in_vain": in_vain / warnings if warnings else float("nan"),
+            "in_vain": in_vain / warnings if warnings else None,
         }
     return found
 

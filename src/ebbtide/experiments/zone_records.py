@@ -72,6 +72,21 @@ class ZoneRecords:
         return found
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """What a file has, and cannot be studied.
+
+    Attributes:
+        accelerator: Of several zones, the accelerator of their machines; None: single zones.
+        why: The reason.
+        gang: Several machines at once in each zone.
+    """
+
+    accelerator: str | None
+    why: str
+    gang: bool = False
+
+
 def kind_of(path: Path) -> str:
     """What a table is, by its columns: `ticks`, `probes`, `rounds`, `catalogue`, `prices` or `other`."""
     columns = parquet_columns(path)
@@ -86,12 +101,21 @@ def kind_of(path: Path) -> str:
     return "prices" if columns >= _PRICES else "other"
 
 
-def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float = 3600.0) -> list[ZoneRecords]:
+def read_probed_zones(
+    path: Path, prices: Sequence[Path], longest_hole_s: float = 3600.0, left_out: list[LeftOut] | None = None
+) -> list[ZoneRecords]:
     """Zones that were probed together for one instance type, of those that have prices.
+
+    Args:
+        path: The table of probes.
+        prices: Tables of spot prices.
+        longest_hole_s: Sets of zones with a longer time between two probes are left out.
+        left_out: What cannot be studied, and why, is added here.
 
     Raises:
         InputError: The table is none of probes.
     """
+    reasons = [] if left_out is None else left_out
     frame = _read(path, {"available"} | _PROBES)
     moved = _prices(prices)
     found = []
@@ -101,12 +125,17 @@ def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float 
         wide = rows.pivot_table(index="timestamp", columns="zone", values="available", aggfunc="last")
         unpriced = tuple(str(zone) for zone in wide.columns if zone not in set(priced["zone"]))
         wide = wide.drop(columns=list(unpriced)).dropna()
+        accelerator = _accelerator(rows)
         if len(wide.columns) < 2:
+            why = f"spot prices for its days are there for {len(wide.columns)} zones of {kind}; 2 are needed"
+            reasons.append(LeftOut(accelerator, f"{path.name}: {why}"))
             continue
         # What a price was before the first change that was seen, or after the last, is not known.
         firsts = priced[priced["zone"].isin(wide.columns)].groupby("zone", observed=True)["timestamp"].min()
         wide = wide[(wide.index >= firsts.max()) & (wide.index <= priced["timestamp"].max())]
         if len(wide) < 2 or _holes(wide.index, longest_hole_s):
+            gap = f"a gap of more than {longest_hole_s / 3600.0:g} h" if len(wide) > 1 else "no probe of all zones"
+            reasons.append(LeftOut(accelerator, f"{path.name}: {kind} has {gap} while its prices are known"))
             continue
         table = priced.pivot_table(index="timestamp", columns="zone", values="price_usd_per_hour", aggfunc="last")
         table = table.reindex(table.index.union(wide.index)).ffill().reindex(wide.index)[wide.columns]
@@ -114,7 +143,8 @@ def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float 
         market = Market(places[0].cloud, places[0].region, str(wide.columns[0]), str(kind))
         listed = default_catalogue().on_demand_usd_per_hour(market, _first_s(wide))
         if listed is None:
-            raise InputError(f"no on-demand price is known for {market}", file=path)
+            reasons.append(LeftOut(accelerator, f"{path.name}: no on-demand price is known for {market}"))
+            continue
         found.append(
             ZoneRecords(f"{kind} {wide.index[0]:%Y-%m-%d}", _accelerator(rows), tuple(map(str, wide.columns)),
                         places, 1, wide.to_numpy().T >= 1, table.to_numpy().T.copy(), listed, _tick_s(rows),
@@ -123,13 +153,20 @@ def read_probed_zones(path: Path, prices: Sequence[Path], longest_hole_s: float 
     return found
 
 
-def read_capacity_rounds(path: Path, catalogues: Sequence[Path]) -> list[tuple[ZoneRecords, ZoneRecords]]:
+def read_capacity_rounds(
+    path: Path, catalogues: Sequence[Path], left_out: list[LeftOut] | None = None
+) -> list[tuple[ZoneRecords, ZoneRecords]]:
     """Zones whose capacity was asked round by round: available with one machine of those asked, and with all.
 
     Each machine costs what the newest table lists for its accelerator in its region; both sets cost all machines.
 
+    Args:
+        path: The table of rounds.
+        catalogues: Tables of list prices.
+        left_out: What cannot be studied, and why, is added here; None: it is an error.
+
     Raises:
-        InputError: The table is none of rounds, or fewer than two of its zones have a price.
+        InputError: The table is none of rounds; or, without `left_out`, fewer than two of its zones have a price.
     """
     frame = _read(path, {"launched", "requested"} | _PROBES)
     listed = _listed(catalogues)
@@ -145,13 +182,19 @@ def read_capacity_rounds(path: Path, catalogues: Sequence[Path]) -> list[tuple[Z
             for zone, place in where.items()
             if (place.cloud, place.region, accelerator) in listed
         }
+        problem = None
         if len(priced) < 2:
-            raise InputError(f"spot prices of {accelerator} are listed for {len(priced)} of its zones", file=path)
+            problem = f"spot prices of {accelerator} are listed for {len(priced)} of its zones"
+        elif accelerator not in _ON_DEMAND_USD:
+            problem = f"no on-demand price is known for {accelerator}"
+        if problem is not None:
+            if left_out is None:
+                raise InputError(problem, file=path)
+            left_out += [LeftOut(accelerator, f"{path.name}: {problem}", gang) for gang in (False, True)]
+            continue
         unpriced = tuple(str(zone) for zone in wide.columns if zone not in priced)
         wide, usd = wide[list(priced)], list(priced.values())
         places = tuple(where[zone] for zone in priced)
-        if accelerator not in _ON_DEMAND_USD:
-            raise InputError(f"no on-demand price is known for {accelerator}", file=path)
         one = ZoneRecords(
             f"{machines} x {kind} {wide.index[0]:%Y-%m-%d}, any", accelerator, tuple(map(str, wide.columns)),
             places, machines, wide.to_numpy().T >= 1, np.repeat(np.array(usd)[:, None], len(wide), axis=1),

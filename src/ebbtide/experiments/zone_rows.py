@@ -43,6 +43,18 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
     return rows
 
 
+def multi_claims(accelerator: str, *, gang: bool) -> dict[str, str]:
+    """The claims of a set of zones, by id."""
+    name = f"multi_{accelerator}_whole_gang" if gang else f"multi_{accelerator}"
+    return {
+        f"{name}_cost_vs_failover": "cost of deadline / next-cheapest failover",
+        f"{name}_cost_vs_optimum": "cost of deadline / optimum",
+        f"{name}_cost_vs_uniform_progress": "the same / Uniform Progress in one zone, mean of zones",
+        f"{name}_cost_vs_best_zone": "the same / Uniform Progress in the zone that turned out cheapest",
+        "multi_misses": "deadlines missed, all policies, several zones",
+    }
+
+
 def _rows(
     study: ZonesStudy, name: str, target: float | None, published: float | None, published_failover: float | None
 ) -> list[Row]:

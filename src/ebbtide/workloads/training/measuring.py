@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +61,13 @@ def measure_curves(
     workers: int = 2,
     on_curve: Told | None = None,
 ) -> list[Curve]:
-    """Train several settings, `(workload, number)` each, side by side, a core each; in the order given."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    """Train several settings, `(workload, number)` each, side by side, a core each; in the order given.
+
+    An interrupt ends the trainings at once.
+    """
+    others = set(active_children())
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_alone)
+    try:
         running = [
             pool.submit(measure_curve, workload, number, seed=seed, data=data) for workload, number in trials
         ]
@@ -70,10 +76,20 @@ def measure_curves(
             curves.append(future.result())
             if on_curve:
                 on_curve(curves[-1])
+    except BaseException:
+        # A training under way would be waited for to its end.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
     return curves
 
 
-def _one_thread() -> None:
+def _alone() -> None:
+    # Ctrl-C reaches every process of a terminal; the one that began these ends them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Two trainings on two cores: a thread each, or they starve each other.
     torch.set_num_threads(1)
 
