@@ -17,7 +17,7 @@ from ebbtide.market.catalogue import default_catalogue
 
 
 def fetch_command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `ebbtide status` lists them.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
     trial: Annotated[
         int | None, typer.Argument(metavar="[TRIAL]", min=0, help="Its number; else the best.")
     ] = None,
@@ -36,6 +36,7 @@ def fetch_command(
     if every and trial is not None:
         raise InputError("give either a trial or --all")
     folder = find_run(runs, run)
+    run = folder.path.name
     standing = standing_of(folder, default_catalogue())
     place = into or Path(run)
     wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
