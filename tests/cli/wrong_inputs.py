@@ -268,7 +268,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("an empty job", _BACKTEST, "holds no job", _with_job("")),
     WrongInput("a folder for a job", "backtest folder --generate 20", "folder", {"folder": Path.mkdir}),
     WrongInput("a report into a folder", f"{_BACKTEST} --report folder", "folder: is a folder; name a file", {"folder": Path.mkdir}),
-    WrongInput("a sweep for a job", "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2", "sweep.yaml"),
+    WrongInput("a sweep whose speed is not known, replayed", "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2", "steps_per_hour", {"sweep.yaml": SWEEP.replace("steps_per_hour: {c3.xlarge: 1000}\n", "")}),
     WrongInput("a deadline before the start", "compare job.yaml --generate 20 --deadline -1", "--deadline"),
     # A policy of one's own
     WrongInput("an own policy whose file is not there", _OWN, "mine.py"),
