@@ -61,7 +61,7 @@ def record_figure(record: Record) -> go.Figure:
     figure.update_layout(
         height=total + _LEGEND_LINE_PX * (2 + len(record_marks(record)) // 3) + 80,
         template="plotly_white",
-        margin={"t": 40, "b": 40, "r": 20},
+        margin={"t": 70, "b": 40, "r": 20},
         legend={"orientation": "h", "y": -60 / total, "yanchor": "top", "groupclick": "togglegroup"},
     )
     return figure
@@ -156,6 +156,7 @@ def _progress_lines(record: Record) -> Iterator[go.Scatter]:
         yield go.Scatter(
             x=hours,
             y=moments["steps_done"],
+            mode="lines",
             name=name,
             legendgroup=name,
             showlegend=False,
