@@ -13,6 +13,8 @@ import ebbtide
 from ebbtide.cli.commands import VerbGroup
 from ebbtide.cli.ending import end_with
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="ebbtide",
     cls=VerbGroup,
@@ -51,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         end_with(error)
+    if code == _INTERRUPTED:
+        # Typer turns an interrupt into this code, without a word.
+        end_with(KeyboardInterrupt())
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -66,11 +66,17 @@ def measure_curves(
     An interrupt ends the trainings at once.
     """
     others = set(active_children())
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_alone)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
     try:
-        running = [
-            pool.submit(measure_curve, workload, number, seed=seed, data=data) for workload, number in trials
-        ]
+        # Ctrl-C reaches every process of a terminal. Those begun while it is blocked never see it; they are ended
+        # below.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            running = [
+                pool.submit(measure_curve, workload, number, seed=seed, data=data) for workload, number in trials
+            ]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         curves = []
         for future in running:
             curves.append(future.result())
@@ -87,9 +93,7 @@ def measure_curves(
     return curves
 
 
-def _alone() -> None:
-    # Ctrl-C reaches every process of a terminal; the one that began these ends them.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _one_thread() -> None:
     # Two trainings on two cores: a thread each, or they starve each other.
     torch.set_num_threads(1)
 
