@@ -97,11 +97,12 @@ def test_it_installs_and_runs_in_an_empty_environment(wheel: Path, tmp_path: Pat
     """With what the package index has; the versions are those that were tested together."""
     own, folder = tmp_path / "environment", tmp_path / "empty"
     folder.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", str(own)], check=True, timeout=120)
+    # What this process sees of the sources neither pip nor the command is to see.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    subprocess.run([sys.executable, "-m", "venv", str(own)], env=environment, check=True, timeout=120)
     python = str(own / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, str(wheel)], cwd=folder, check=True, timeout=900)
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    subprocess.run([*pip, str(wheel)], cwd=folder, env=environment, check=True, timeout=900)
     first_commands([str(own / "bin" / "ebbtide")], folder, environment)
     ran = subprocess.run(
         [python, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=True
@@ -109,7 +110,7 @@ def test_it_installs_and_runs_in_an_empty_environment(wheel: Path, tmp_path: Pat
     places = json.loads(ran.stdout)["places"].values()
     assert all(Path(place).is_relative_to(own) for place in places)
     # No CUDA comes with it, and nothing of the sources.
-    installed = subprocess.run([python, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True, check=True, timeout=60)
+    installed = subprocess.run([python, "-m", "pip", "list", "--format", "json"], env=environment, capture_output=True, text=True, check=True, timeout=60)
     names = {package["name"].lower() for package in json.loads(installed.stdout)}
     assert not {name for name in names if name.startswith("nvidia")}
     assert not names & {"moto", "pytest", "hypothesis"}

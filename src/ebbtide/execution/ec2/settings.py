@@ -35,7 +35,8 @@ class Ec2Settings(Frozen):
         store: For code, agent, checkpoints, orders and reports: `s3://bucket/prefix`.
         store_endpoint_url: Where machines reach the store; empty: AWS. With another, set AWS_ENDPOINT_URL_S3 to it
             where the run is started.
-        instance_profile: A role that may read and write the store, and nothing else; empty: none.
+        instance_profile: A role that may read and write the store, and nothing else; empty: none, where the image
+            has credentials of its own.
         python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
         setup: Lines of shell for what the training needs, run as root before the agent; if one fails, the machine
             ends.
