@@ -32,7 +32,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.
 
 
 def status_command(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id, or `latest`; else all runs.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run's id, or `latest`; else all runs.")
+    ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
