@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps nightly serve demo-live chaos test long reference lint bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint bench clean
 
 install: $(INSTALLED)
 
@@ -29,6 +29,10 @@ demo-times: $(INSTALLED)
 # committed counts.
 first-steps: $(INSTALLED)
 	$(BIN)/python -m tests.first_steps reports/first-steps.json $(FIRST_STEPS)
+
+# What wrong inputs end with: exit code and message of each; reports/wrong-inputs.md.
+wrong-inputs: $(INSTALLED)
+	$(BIN)/python -m tests.cli.wrong_inputs reports/wrong-inputs.md
 
 # The nightly run, once, without a server: what is new is added, what depends on it is made again, what changed told.
 nightly: $(INSTALLED)
