@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.errors import InputError, PolicyError
+from ebbtide.errors import InputError
 from ebbtide.experiments.backtest import check_policies, prepared
 from ebbtide.experiments.policy_table import PolicyTable, Spread
 from ebbtide.experiments.replays import replay_all
@@ -145,6 +145,7 @@ def compare(
     Raises:
         InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
             less than one worker.
+        PolicyError: A policy has a mistake in it: that is no reason not to serve the job.
     """
     check_policies(policies)
     known = catalogue or default_catalogue()
@@ -155,7 +156,7 @@ def compare(
         start_times,
         workers=workers,
         on_progress=on_progress,
-        tolerates=(InputError, PolicyError),
+        tolerates=(InputError,),
     )
     refused = ELSEWHERE | {name: str(error) for name, error in replays.errors.items()}
     if not replays.outcomes:
