@@ -164,8 +164,8 @@ def compare(
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
     result = BacktestResult(able, scenario, start_times, replays.outcomes)
     floors = _floors(job, prices, result, deadline_h, known)
-    dear = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
-    rows = [_row(name, result, floors, dear, deadline_h) for name in result.outcomes]
+    on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
+    rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
     rows.append(Row(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0))
     rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
     rows += [Row(name, why_not=why) for name, why in refused.items()]
@@ -225,21 +225,23 @@ def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.nd
 
 
 def _row(
-    name: str, result: BacktestResult, floors: np.ndarray, dear: np.ndarray | None, deadline_h: float | None
+    name: str, result: BacktestResult, floors: np.ndarray, on_demand: np.ndarray | None, deadline_h: float | None
 ) -> Row:
     costs = _costs(result, name, deadline_h)
     done = ~np.isnan(costs)
     if not done.any():
         return Row(name, misses=len(costs), why_not="it never finished in time")
     runs = [run for run, finished in zip(result.outcomes[name], done, strict=True) if finished]
-    both = done & ~np.isnan(dear) if dear is not None else np.zeros(len(done), dtype=bool)
+    both = done & ~np.isnan(on_demand) if on_demand is not None else np.zeros(len(done), dtype=bool)
     return Row(
         name,
         float(costs[done].mean()),
         sample_std(costs[done]),
         float(np.quantile(costs[done], 0.95)),
         float(costs[done].mean() / floors[done].mean()),
-        float(1.0 - costs[both].mean() / dear[both].mean()) if dear is not None and both.any() else math.nan,
+        float(1.0 - costs[both].mean() / on_demand[both].mean())
+        if on_demand is not None and both.any()
+        else math.nan,
         float(np.mean([run.makespan_s for run in runs]) / HOUR_S),
         float(np.mean([run.revocations for run in runs])),
         float(np.mean([run.refund_usd for run in runs])),

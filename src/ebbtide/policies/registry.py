@@ -37,7 +37,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 # A few that answer quickly and mean something for one job: what is asked when nobody says which.
-USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate", "spottune-bid")
+USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
 
 # In place of names: every policy there is.
 ALL = "all"
