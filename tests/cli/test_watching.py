@@ -60,4 +60,4 @@ def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet") == 2
     assert "can run in no market of these prices" in capsys.readouterr().err
     assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "none.db") == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 | code | meaning |
 |---|---|
 | 2 | bad input: a wrong option, file, field or policy; a path that is not there or not allowed |
+| 3 | `plan`: the budget or the deadline cannot be kept |
 | 69 | a cloud or service does not answer, or refused |
 | 70 | a defect of ours |
 | 71 | out of memory |

@@ -11,9 +11,7 @@ import typer
 
 import ebbtide
 from ebbtide.cli.commands import VerbGroup
-from ebbtide.cli.ending import end_with
-
-_INTERRUPTED = 130
+from ebbtide.cli.ending import INTERRUPTED, end_with
 
 app = typer.Typer(
     name="ebbtide",
@@ -53,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         end_with(error)
-    if code == _INTERRUPTED:
+    if code == INTERRUPTED:
         # Typer turns an interrupt into this code, without a word.
         end_with(KeyboardInterrupt())
     sys.exit(code if isinstance(code, int) else 0)
