@@ -71,7 +71,7 @@ def first_commands(ebbtide: list[str], folder: Path, environment: dict[str, str]
     """In an empty folder: help, and a backtest with its page."""
     (folder / "job.yaml").write_text(JOB)
     backtest = ["backtest", "job.yaml", "--generate", "10", "--policies", "cheapest-spot,on-demand", "--starts", "2"]
-    for words, said in ((["--help"], "backtest"), ([*backtest, "--report", "report.html"], "cheapest-spot")):
+    for words, said in ((["--version"], "ebbtide 0."), (["--help"], "backtest"), ([*backtest, "--report", "report.html"], "cheapest-spot")):
         ran = subprocess.run(
             [*ebbtide, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

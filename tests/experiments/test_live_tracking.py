@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from mlflow.tracking import MlflowClient
 from tests.execution.live.sweeps import START_S, A, sweep
 
 from ebbtide.checkpoints.store import CheckpointStore
+from ebbtide.execution.engine_snapshot import lease_values
 from ebbtide.execution.ledger import Ledger
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.settings import LiveSettings, RunFolder
 from ebbtide.execution.outcome import Outcome
+from ebbtide.execution.stretches import Stretch
 from ebbtide.execution.timeline import Timeline
 from ebbtide.experiments import live_tracking
 from ebbtide.experiments.live_tracking import begin_tracking, best_trial, end_tracking, resume_tracking
@@ -48,7 +50,7 @@ class Live:
         self.folder.begin(settings)
         self.uri = f"sqlite:///{self.path / 'mlflow.db'}"
         self.client = MlflowClient(self.uri)
-        self.trials = [{"metrics": [], "problem": ""} for _ in self.wanted.trials()]
+        self.trials = [{"metrics": [], "problem": "", "on": None} for _ in self.wanted.trials()]
 
     def begin(self) -> None:
         begin_tracking(self.folder, self.uri, self.path / "artifacts")
@@ -62,7 +64,8 @@ class Live:
         leases, ledger = tuple(lease(number, 2.0) for number in range(len(self.spent))), Ledger()
         for one, usd in zip(leases, self.spent, strict=True):
             ledger.add(one, Bill((Charge(START_S, one.ended_s, usd / 2, usd),), 0.0))
-        Journal(self.folder.journal).keep({"run": {"provider": {"trials": self.trials}}})
+        engine = {"leases": [lease_values(one) for one in leases], "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills]}
+        Journal(self.folder.journal).keep({"run": {"provider": {"trials": self.trials}, "engine": engine}})
         end_tracking(
             self.folder,
             Outcome("p", START_S, START_S + 7200, done == len(jobs), ledger.total_usd, 0.0, 0, 0, 0.0, leases, jobs, ledger,
@@ -101,6 +104,9 @@ def test_a_run_that_is_stopped_is_killed_runs_again_when_resumed_and_has_each_va
     live.trials[0]["metrics"] += [[30, 0.3]]
     live.trials[2]["metrics"] = [[5, 0.2], [10, 0.4]]
     live.spent = [1.0, 2.0]
+    # Of two hours on each of two machines, all were kept but one.
+    live.trials[0]["stretches"] = [asdict(Stretch(0, 7200.0, 0, 0.0, 20.0, 10.0, True))]
+    live.trials[2]["stretches"] = [asdict(Stretch(1, 7200.0, 0, 0.0, 30.0, 30.0, True, True))]
     live.end(done=3)
     assert live.statuses() == ["FINISHED"] * 4
     parent, trials = live.runs()
@@ -111,9 +117,11 @@ def test_a_run_that_is_stopped_is_killed_runs_again_when_resumed_and_has_each_va
     (best,) = live.client.get_metric_history(parent.info.run_id, "best_loss")[1:]
     assert (best.step, best.value) == (5, 0.2)
     assert parent.data.metrics["cost_usd"] == pytest.approx(3.0)
-    # c3.xlarge: two machines for two hours.
-    assert parent.data.metrics["on_demand_usd"] == pytest.approx(4 * 0.21)
-    assert parent.data.metrics["saved_share"] == pytest.approx(1 - 3 / 0.84)
+    # c3.xlarge; what was thrown away is no saving.
+    assert parent.data.metrics["on_demand_usd"] == pytest.approx(3 * 0.21)
+    assert parent.data.metrics["saved_share"] == pytest.approx(1 - 3 / 0.63)
+    assert parent.data.metrics["lost_usd"] == pytest.approx(0.5)
+    assert [run.data.metrics["ebbtide.cost_usd"] for run in trials] == pytest.approx([1.0, 0.0, 2.0])
 
 
 def test_what_failed_is_failed_and_wins_nothing(live: Live) -> None:
@@ -169,6 +177,20 @@ def test_storage_that_is_gone_does_not_lose_the_rest(live: Live, caplog: pytest.
     live.end(done=3)
     assert "the checkpoint of the best trial is not in MLflow: model.pt is missing" in caplog.text
     assert live.statuses() == ["FINISHED"] * 4
+
+
+def test_one_training_without_a_metric_is_its_own_winner(tmp_path: Path) -> None:
+    live = Live(tmp_path, sweep(tmp_path, trials=1, steps=30).model_copy(update={"metric": None}))
+    live.begin()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "model.pt").write_text("w")
+    CheckpointStore(object_store(tmp_path / "objects"), "run-1-000").begin_writing("m").save(tmp_path / "here", 30)
+    live.end(done=1)
+    parent, (only,) = live.runs()
+    assert parent.data.tags["ebbtide.winner"] == "run-1-000"
+    assert "best_None" not in parent.data.metrics
+    assert not {name for name in only.data.metrics if not name.startswith("ebbtide.")}
+    assert [file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")] == ["winner/model.pt"]
 
 
 def test_without_tracking_nothing_is_told(live: Live) -> None:

@@ -17,10 +17,11 @@ from mlflow.tracking import MlflowClient
 from ebbtide.checkpoints.manifest import Manifest
 from ebbtide.checkpoints.store import CheckpointStore, DamagedCheckpointError
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.money import money_of
 from ebbtide.execution.live.settings import LiveSettings, RunFolder
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.tracking import tracking
-from ebbtide.experiments.trial_costs import on_demand_usd, trial_costs
+from ebbtide.experiments.trial_costs import trial_costs
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.object_storage import object_store
 from ebbtide.utc import HOUR_S
@@ -104,6 +105,7 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
     trials: Sequence[Mapping[str, Any]] = state["provider"]["trials"]
     now_ms = int(time.time() * 1000)
     best = best_trial(sweep.direction, trials)
+    winner = best[0] if best is not None else _only_one(trials)
     with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
         costs = trial_costs(outcome, trials)
         for number, (job, trial, cost_usd) in enumerate(zip(outcome.jobs, trials, costs, strict=True)):
@@ -111,27 +113,27 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
             found = _trial_metrics(client, run, sweep, job, trial, cost_usd, now_ms)
             for first in range(0, len(found), _BATCH):
                 client.log_batch(run, metrics=found[first : first + _BATCH])
-            client.set_tag(run, "ebbtide.winner", str(best is not None and best[0] == number).lower())
+            client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
             client.set_terminated(run, _status(job.is_finished, bool(trial["problem"])))
         parent = kept["parent"]
-        list_usd = on_demand_usd(outcome, default_catalogue())
+        money = money_of(state, default_catalogue())
         whole = {
-            "cost_usd": outcome.cost_usd, "on_demand_usd": list_usd, "refund_usd": outcome.refund_usd,
-            "revocations": outcome.revocations, "steps_lost": outcome.steps_lost,
-            "makespan_h": outcome.makespan_s / HOUR_S,
+            "cost_usd": outcome.cost_usd, "on_demand_usd": money.on_demand_usd, "lost_usd": money.lost_usd,
+            "refund_usd": outcome.refund_usd, "revocations": outcome.revocations,
+            "steps_lost": outcome.steps_lost, "makespan_h": outcome.makespan_s / HOUR_S,
         }  # fmt: skip
-        if list_usd > 0:
-            whole["saved_share"] = 1.0 - outcome.cost_usd / list_usd
+        if money.saved_share is not None:
+            whole["saved_share"] = money.saved_share
         told = [Metric(name, float(value), now_ms, 0) for name, value in whole.items()]
         tags = {"ebbtide.ended": outcome.gave_up or ("finished" if outcome.finished else "the prices are over")}
         if best is not None:
-            number, step, value = best
-            told.append(Metric(f"best_{sweep.metric}", value, now_ms, step))
+            told.append(Metric(f"best_{sweep.metric}", best[2], now_ms, best[1]))
+        if winner is not None:
             tags |= {
-                "ebbtide.winner": _trial_id(settings, number), "ebbtide.winner_run": kept["runs"][str(number)],
-                "ebbtide.winner_setting": sweep.trials()[number].name[:_MOST_TEXT],
+                "ebbtide.winner": _trial_id(settings, winner), "ebbtide.winner_run": kept["runs"][str(winner)],
+                "ebbtide.winner_setting": sweep.trials()[winner].name[:_MOST_TEXT],
             }  # fmt: skip
-            tags |= _log_model(client, parent, settings, number, outcome.finished)
+            tags |= _log_model(client, parent, settings, winner, outcome.finished)
         client.log_batch(parent, metrics=told, tags=[RunTag(key, text) for key, text in tags.items()])
         client.set_terminated(parent, _status(outcome.finished, any(trial["problem"] for trial in trials)))
 
@@ -157,6 +159,11 @@ def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tup
         return None
     value, number, step = min(found)
     return number, step, sign * value
+
+
+def _only_one(trials: Sequence[Mapping[str, Any]]) -> int | None:
+    """The number of a training that needs no metric to be the best: there is no other."""
+    return 0 if len(trials) == 1 and not trials[0]["problem"] else None
 
 
 def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ebbtide.execution.outcome import Outcome
-from ebbtide.market.catalogue import Catalogue
-from ebbtide.utc import HOUR_S
 
 
 def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -40,16 +38,6 @@ def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[flo
         or [1.0 / len(times) for _ in times]
     )
     return [cost + share * left for cost, share in zip(costs, of_all, strict=True)]
-
-
-def on_demand_usd(outcome: Outcome, catalogue: Catalogue) -> float:
-    """What the same machines would have cost for as long at their list price; those without one are left out."""
-    found = 0.0
-    for lease in outcome.leases:
-        listed = catalogue.on_demand_usd_per_hour(lease.market, lease.requested_s)
-        if lease.is_charged and listed is not None:
-            found += (lease.ended_s - lease.started_s) / HOUR_S * listed
-    return found
 
 
 def _shares(weights: Sequence[float]) -> list[float] | None:
