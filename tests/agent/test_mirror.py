@@ -144,6 +144,19 @@ def test_what_is_torn_is_not_taken(started: Started, tmp_path: Path, monkeypatch
     assert not watching.has_new(-signal.SIGTERM)
 
 
+def test_what_a_dead_program_left_is_not_copied_however_long_it_rests(started: Started, tmp_path: Path) -> None:
+    process = started(SLOWLY, 60, 0)
+    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, process, copies, quiet_s=0.2)
+    (tmp_path / "checkpoints" / "more").touch()
+    os.kill(process.pid, signal.SIGKILL)
+    time.sleep(1.0)
+    watching.close()
+    assert copies == []
+    assert not watching.has_new(-signal.SIGKILL)
+
+
 def test_who_ends_by_itself_has_written_what_it_wanted(started: Started, tmp_path: Path) -> None:
     handles = """
 import pathlib, signal, sys, time

@@ -122,7 +122,9 @@ class Mirror:
         for name, _, _, _ in now:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self._folder / name, copy / name)
-        if signature_of(self._folder) != now or is_written(self._folder, self._pid):
+        # What a program that has died left is judged at its end: the last file may be torn.
+        is_dead = _state_of(self._pid) in ("Z", "")
+        if is_dead or signature_of(self._folder) != now or is_written(self._folder, self._pid):
             shutil.rmtree(copy, ignore_errors=True)
             return
         self._stored = now
