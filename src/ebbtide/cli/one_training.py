@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,10 @@ from ebbtide.workloads.sweep import Sweep
 
 # Of the market that is generated where no prices are named.
 GENERATED_DAYS = 20.0
+# What names a folder for checkpoints in many a command line.
+_SAVES = re.compile(
+    r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
+)
 _FILES = frozenset({".yaml", ".yml", ".json"})
 _MOST_TYPES = 4
 _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -71,6 +78,8 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
         sweep = validated(Sweep, sweep.model_dump(mode="json") | fields | {"markets": markets}, words[0])
     else:
         command = [literal(word) for word in words]
+        if checkpoints is None and (found := _named_for_checkpoints(words, folder)) is not None:
+            given["checkpoints"] = found
         if checkpoints is not None and checkpoints.is_absolute():
             # No other machine has this path.
             command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
@@ -121,6 +130,18 @@ def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
             + ": no list price is known of such machines; give prices with --prices FILE"
         )
     return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
+
+
+def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:
+    """The folder that a command's own option names: one that is not there yet, so that nothing is read from it."""
+    spread = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    for option, value in pairwise(spread):
+        if _SAVES.fullmatch(option) and not value.startswith("-") and "{" not in value and not Path(value).suffix:
+            path = folder / value
+            if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+                with suppress(InputError):
+                    return folder_below(Path(value), folder)
+    return None
 
 
 def _is_file(path: Path) -> bool:

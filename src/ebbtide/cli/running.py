@@ -150,6 +150,8 @@ def _tell_who_decides(wanted: Wanted, policy: str) -> None:
     number = len(sweep.trials())
     what = f"{number} trials" if sweep.has_choice else "one training"
     typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
+    if sweep.checkpoints is not None:
+        typer.echo(f"what it writes into {sweep.checkpoints} is stored as its checkpoints, and put there again")
     if not is_told_where_to_save(wanted):
         typer.echo(
             "its program is not told where to save: name the folder in which it does, and from which it resumes, "

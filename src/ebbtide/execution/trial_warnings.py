@@ -24,8 +24,8 @@ def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> l
         found.append(_no_metric(metric, trial.fields))
     if not trial.progress.checkpoints and not is_over:
         found.append(
-            "it has saved nothing: when its machine is taken it begins from nothing again; name the folder in which "
-            "it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"
+            "it has saved nothing: when its machine is taken it begins from nothing again; name the folder in "
+            "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"
         )
     return found
 
