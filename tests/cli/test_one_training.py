@@ -21,8 +21,8 @@ from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.settings import find_run
 from ebbtide.experiments.deciding import default_policy, policy_for
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.budget import WithinBudget
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.budget import WithinBudget
 from ebbtide.utc import DAY_S, iso
 from ebbtide.workloads.sweep import Sweep
 
