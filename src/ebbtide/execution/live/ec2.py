@@ -49,8 +49,8 @@ def begin_ec2(
         seed: Of all chance.
 
     Raises:
-        InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or they end too early; there is too much
-            code.
+        InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
+            they end too early; there is too much code.
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
