@@ -35,6 +35,15 @@ def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
     code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
 
 
+def test_no_code_is_an_empty_folder(tmp_path: Path) -> None:
+    """Of a command that needs none."""
+    (tmp_path / "none").mkdir()
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("code", code.packed(tmp_path / "none"))
+    code.unpack(store, "code", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

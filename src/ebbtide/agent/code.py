@@ -60,6 +60,7 @@ def unpack(objects: ObjectStore, key: str, into: Path) -> None:
     content = io.BytesIO(objects.get(key))
     with tempfile.TemporaryDirectory(dir=into.parent, ignore_cleanup_errors=True) as part:
         whole = Path(part) / "code"
+        whole.mkdir()
         with tarfile.open(fileobj=content, mode="r:gz") as tar:
             _check_members(tar)
             safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}

@@ -118,7 +118,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
         resume_tracking(folder)
     count = len(sweep.trials())
-    typer.echo(f"run {run}: {count} trials" if count > 1 else f"run {run}")
+    typer.echo(f"run {run} ({count} trials)" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
     console = PlainConsole()
     interrupts = Interrupts(folder)

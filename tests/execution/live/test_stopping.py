@@ -265,3 +265,17 @@ def test_whoever_has_a_run_is_known_by_its_process(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="another controller is under way"), controlling(tmp_path):
             pass
     assert controller_pid(tmp_path) is None
+
+
+def test_down_names_a_controller_that_does_not_end_and_ends_its_machines_all_the_same(
+    someone: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.cli.runs._CONTROLLER_ENDS_S", 0.5)
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.send_signal(signal.SIGSTOP)
+    code, out, errors = someone.do("down")
+    assert (code, out) == (1, "1 machines ended\n")
+    assert f"`kill -9 {controller.pid}` ends it" in errors
+    assert not someone.machines()

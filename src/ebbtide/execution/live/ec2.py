@@ -14,6 +14,7 @@ from ebbtide.execution.ec2.cloud import Ec2Cloud
 from ebbtide.execution.ec2.credentials import check_credentials
 from ebbtide.execution.ec2.current_prices import CurrentPrices
 from ebbtide.execution.ec2.settings import Ec2Settings
+from ebbtide.execution.live.command_check import check_command
 from ebbtide.execution.live.controller import Controller, Looked
 from ebbtide.execution.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.execution.outcome import Outcome
@@ -48,11 +49,12 @@ def begin_ec2(
         seed: Of all chance.
 
     Raises:
-        InputError: The sweep has no budget; there are no credentials, or they end too early; there is too much
-            code.
+        InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
+            they end too early; there is too much code.
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
+    check_command(sweep, sweep_folder, here=False)
     warning = check_credentials(time.time() + _longest_s(sweep))
     if warning:
         _LOGGER.warning("%s", warning)
