@@ -10,10 +10,10 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide.experiments.record import Record
+from ebbtide.experiments.report import write_report
 from ebbtide.experiments.reproduction_pages import write_pages
 from ebbtide.experiments.tracking import log_record
 from ebbtide.files import write_text
-from ebbtide.experiments.report import write_report
 
 
 @task
