@@ -286,6 +286,8 @@ def deadlines_command(
             given, starts=count, seed=seed, inputs=sha256_of(given.files), on_progress=state.at
         )
     _tell(result, "Deadlines", json_path)
+    for why in dict.fromkeys(one.why for one in given.left_out):
+        typer.echo(f"left out: {why}", err=True)
 
 
 def _tell(

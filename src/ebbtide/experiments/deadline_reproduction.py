@@ -22,7 +22,7 @@ from ebbtide.experiments.deadline_study import (
 )
 from ebbtide.experiments.reproduction import Reproduction, Row
 from ebbtide.experiments.zone_records import LeftOut, ZoneRecords
-from ebbtide.experiments.zone_rows import multi_claims, multi_rows, multi_table
+from ebbtide.experiments.zone_rows import CLAIMED, multi_claims, multi_rows, multi_table
 from ebbtide.experiments.zones_study import ZonesStudy, study_zones
 
 Told = Callable[[str, float, float], None]
@@ -118,6 +118,8 @@ def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
     """A row that does not hold for each claim of what was left out, unless another record answers the claim."""
     rows: dict[str, Row] = {}
     for one in left_out:
+        if one.accelerator is not None and one.accelerator not in CLAIMED:
+            continue
         claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
         for row_id, claim in claims.items():
             if row_id not in known and row_id not in rows:
