@@ -269,6 +269,12 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a folder for a job", "backtest folder --generate 20", "folder", {"folder": Path.mkdir}),
     WrongInput("a report into a folder", f"{_BACKTEST} --report folder", "folder: is a folder; name a file", {"folder": Path.mkdir}),
     WrongInput("a sweep whose speed is not known, replayed", "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2", "steps_per_hour", {"sweep.yaml": SWEEP.replace("steps_per_hour: {c3.xlarge: 1000}\n", "")}),
+    WrongInput("a job whose speed is not known", f"{_BACKTEST}", "the speed of job train is not measured: write `steps_per_hour", _with_job("command: python train.py\nsteps: 5\n")),
+    WrongInput("a job whose length is not known", f"{_BACKTEST}", "write `steps: 24_000`", _with_job("command: python train.py\n")),
+    WrongInput("a misspelt field", f"{_BACKTEST}", "field stepz: unknown field; did you mean steps?", _with_job("command: python train.py\nstepz: 5\n")),
+    WrongInput("a job without a program", "run job.yaml", "write `command: python train.py`"),
+    WrongInput("accelerators that nobody has", "run --accelerators V1000:1 -- python train.py", "did you mean 'V100'?"),
+    WrongInput("checkpoints outside of the folder", "run --checkpoints ../up -- python train.py", "no folder below"),
     WrongInput("a deadline before the start", "compare job.yaml --generate 20 --deadline -1", "--deadline"),
     # A policy of one's own
     WrongInput("an own policy whose file is not there", _OWN, "mine.py"),
