@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -48,7 +49,15 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     code, out, _ = command(capsys, "status", run.group(1), *runs)
     assert code == 0
     assert out.strip().endswith("finished")
-    assert len(re.findall(r"\bdone\b", out)) == 2
+    assert len(re.findall(r"lr=0\.\d +60 +60 .* done ", out)) == 2
+    assert "best: trial 0 (lr=0.1), loss" in out
+    # Without a name all are listed.
+    code, out, _ = command(capsys, "status", *runs)
+    assert (code, bool(re.search(rf"{run.group(1)} +finished +2/2 ", out))) == (0, True)
+    code, out, _ = command(capsys, "status", "--json", *runs)
+    assert [one["state"] for one in json.loads(out)] == ["finished"]
+    code, _, errors = command(capsys, "stop", *runs)
+    assert (code, "has finished" in errors) == (2, True)
     code, out, _ = command(capsys, "logs", "--trial", 1, *runs)
     # Beside what it printed stands how fast it was, if it was seen for long enough.
     assert re.fullmatch(r"(\[1\] ebbtide: measured \S+ steps/\w+ on c3\.xlarge\n)?\[1\] total \S+\n", out)
