@@ -21,7 +21,13 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.stretches import Stretch
 from ebbtide.execution.timeline import Timeline
 from ebbtide.experiments import live_tracking
-from ebbtide.experiments.live_tracking import begin_tracking, best_trial, end_tracking, resume_tracking
+from ebbtide.experiments.live_tracking import (
+    abandon_tracking,
+    begin_tracking,
+    best_trial,
+    end_tracking,
+    resume_tracking,
+)
 from ebbtide.experiments.trial_costs import trial_costs
 from ebbtide.market.billing import Bill, Charge
 from ebbtide.market.leases import Lease, LeaseState
@@ -229,3 +235,15 @@ def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same(
     assert trial_costs(outcome([3.0], [10.0, 20.0]), [{}, {}]) == pytest.approx([1.0, 2.0])
     assert trial_costs(outcome([3.0], [0.0, 0.0]), [{}, {}]) == pytest.approx([1.5, 1.5])
     assert trial_costs(outcome([], [0.0]), [{}]) == [0.0]
+
+
+def test_a_run_whose_controller_broke_is_killed_until_it_goes_on(tmp_path: Path) -> None:
+    live = Live(tmp_path, sweep(tmp_path))
+    live.begin()
+    abandon_tracking(live.folder, "the disk is full")
+    parent, trials = live.runs()
+    assert {run.info.status for run in (parent, *trials)} == {"KILLED"}
+    assert parent.data.tags["ebbtide.ended"] == "the disk is full"
+    resume_tracking(live.folder)
+    parent, trials = live.runs()
+    assert {run.info.status for run in (parent, *trials)} == {"RUNNING"}

@@ -87,8 +87,10 @@ class TrainingProcess:
 
 
 def _parsed(line: str) -> Mapping[str, Any] | str:
-    with contextlib.suppress(ValueError):
-        found = json.loads(line)
+    # A progress bar leaves its line open: what the program reports then stands behind it.
+    begins = line.find('{"')
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(line[max(begins, 0) :])
         if isinstance(found, dict):
             return found
     return line[:_LINE_BYTES].rstrip("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ from ebbtide.workloads.sweep import Sweep
 if TYPE_CHECKING:
     from ebbtide.execution.agents import AgentProvider
     from ebbtide.execution.engine import Engine
+
+_LOGGER = logging.getLogger(__name__)
 
 _TABLE_EVERY_S = 0.5
 # A controller that does not look up within so long after Ctrl-C hangs in its policy or in a library.
@@ -113,7 +116,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
-    elif Journal(folder.journal).state("tracking") is not None:
+    elif _is_tracked(folder):
         from ebbtide.experiments.live_tracking import resume_tracking
 
         resume_tracking(folder)
@@ -132,8 +135,12 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
                 shown_s = time.monotonic()
                 live.update(run_table(_now(folder, engine, provider)))
 
-        outcome = run_live(folder, policy, looked)
-    if Journal(folder.journal, read_only=True).state("tracking") is not None:
+        try:
+            outcome = run_live(folder, policy, looked)
+        except BaseException as error:
+            _abandon_tracking(folder, error)
+            raise
+    if _is_tracked(folder):
         from ebbtide.experiments.live_tracking import end_tracking
 
         end_tracking(folder, outcome)
@@ -143,6 +150,21 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         typer.echo(line)
     typer.echo(state_line(found))
     _end(found)
+
+
+def _is_tracked(folder: RunFolder) -> bool:
+    return Journal(folder.journal, read_only=True).state("tracking") is not None
+
+
+def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
+    """MLflow must not show as running what is over; where it cannot be told, the run's own error still is."""
+    try:
+        if _is_tracked(folder):
+            from ebbtide.experiments.live_tracking import abandon_tracking
+
+            abandon_tracking(folder, " ".join(str(error).split()) or type(error).__name__)
+    except Exception as trouble:
+        _LOGGER.warning("MLflow is not told that the run ended: %s", trouble)
 
 
 def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStanding:

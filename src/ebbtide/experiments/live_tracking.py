@@ -138,6 +138,18 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
         client.set_terminated(parent, _status(outcome.finished, any(trial["problem"] for trial in trials)))
 
 
+def abandon_tracking(folder: RunFolder, why: str) -> None:
+    """Of a run whose controller broke: what MLflow has as running is KILLED, until the run is resumed."""
+    kept = _kept(folder)
+    if kept is None:
+        return
+    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+        for run in (kept["parent"], *kept["runs"].values()):
+            if client.get_run(run).info.status == "RUNNING":
+                client.set_terminated(run, "KILLED")
+        client.set_tag(kept["parent"], "ebbtide.ended", why[:_MOST_TEXT])
+
+
 def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tuple[int, int, float] | None:
     """The trial with the best value that any reported, failed ones left out: its number, and that step and value.
 

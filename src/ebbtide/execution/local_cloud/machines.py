@@ -36,6 +36,10 @@ _GRACE_S = 5.0
 _RESTART_S = 0.2
 
 
+# Machines share the cores of this one: threads of a training that wait for each other must not spin meanwhile.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
 @dataclass(eq=False)
 class _Machine:
     wanted: Wanted
@@ -179,7 +183,7 @@ class Machines:
         with (folder / "agent.log").open("ab") as log:
             machine.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {MACHINE: str(_work(folder))},
+                env={**_PATIENT, **os.environ, MACHINE: str(_work(folder))},
             )  # fmt: skip
         machine.restart_s = math.inf
 
