@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from ebbtide.experiments.policy_marks import Mark, policy_marks
 from ebbtide.experiments.record import Record
+from ebbtide.experiments.summary import by_cost
 from ebbtide.market.prices import PriceHistory
 from ebbtide.utc import HOUR_S
 
@@ -133,7 +134,10 @@ def _lease_lines(record: Record) -> Iterator[go.Scatter]:
 
 def _cost_boxes(record: Record) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
-    for name, mark in record_marks(record).items():
+    marks = record_marks(record)
+    # As in the tables: the cheapest first.
+    for name, _ in by_cost(record.summary()):
+        mark = marks[name]
         costs = finished.loc[finished["policy"] == name, "cost_usd"]
         # Of a policy that never finished the label is drawn all the same.
         at = [name] * max(len(costs), 1)
