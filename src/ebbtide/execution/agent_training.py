@@ -234,6 +234,12 @@ class AgentTraining:
                 if not any(warning in other.warnings for other in self.trials if other is not trial):
                     _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
+    def _withdraw_warnings(self, trial: Trial) -> None:
+        """Once a metric is reported or a checkpoint saved, what was said of its want is true no more."""
+        if trial.warnings:
+            still = warnings_of(trial, self._metric)
+            trial.warnings = [warning for warning in trial.warnings if warning in still]
+
     def _hear_of(self, trial: Trial, lease: Lease, letter: Letter) -> None:
         progress, step = trial.progress, float(letter.get("step", 0))
         match letter["type"]:
@@ -246,6 +252,7 @@ class AgentTraining:
                 progress.steps_run += progress.steps_done - before
                 if "metric" in letter and math.isfinite(float(letter["metric"])):
                     trial.metrics.setdefault(int(letter["at"]), float(letter["metric"]))
+                    self._withdraw_warnings(trial)
                 self._reached(trial)
             case "fields":
                 trial.fields = sorted({*trial.fields, *(str(name) for name in letter["names"])})
@@ -254,6 +261,7 @@ class AgentTraining:
                 progress.checkpoints += 1
                 progress.saved_at = lease.market.place
                 trial.has_saved = True
+                self._withdraw_warnings(trial)
                 if step > trial.best:
                     trial.best, trial.failures = step, 0
                 self._tell(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
