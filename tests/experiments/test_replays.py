@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from ebbtide.errors import InputError
 from ebbtide.experiments import replays
 from ebbtide.experiments.backtest import prepared
 from ebbtide.experiments.comparison import compare
-from ebbtide.experiments.replays import replay_all
+from ebbtide.experiments.replays import _Run, replay_all
 from ebbtide.experiments.sent_scenario import read_scenario, received_policy, sent_policy, write_scenario
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.actions import Action
@@ -198,3 +199,14 @@ def test_what_a_killed_worker_had_is_done_by_others(prices: eb.PriceHistory, one
     result = eb.backtest(chosen, one_day, prices, starts=10, workers=3, on_progress=kill)
     assert len(killed) == 2
     assert result.to_json() == eb.backtest(chosen, one_day, prices, starts=10).to_json()
+
+
+def test_earlier_starts_of_a_policy_that_failed_are_still_replayed(prices: eb.PriceHistory, one_day: eb.Job) -> None:
+    """They may fail, too, and the first of all is told, whichever process came to one of them first."""
+    scenario, starts_s = prepared(one_day, prices, starts=5, seed=1)
+    run = _Run(scenario, policies("reactive,on-demand"), starts_s, (ValueError,), lambda _done: None)
+    run._keep((0, 3), ValueError("the fourth"))
+    assert list(run._still_wanted(deque([(0, 1), (0, 4), (1, 4)]))) == [(0, 1), (1, 4)]
+    run._keep((0, 1), ValueError("the second"))
+    run._keep((0, 2), ValueError("the third"))
+    assert str(run._errors[0][1]) == "the second"

@@ -38,7 +38,7 @@ def test_bands_are_read_and_move_how_often_machines_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("[", "is not the Spot"), ("{}", "is not the Spot"),
+    [("[", "is not JSON"), ("{}", "is not the Spot"),
      ('{"spot_advisor": {"a": {"Linux": {"t": {"r": 7}}}}}', "band 7 of a t is not one of 0 to 4")],
 )  # fmt: skip
 def test_a_table_that_is_none_is_refused(tmp_path: Path, content: str, told: str) -> None:

@@ -36,7 +36,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{", "is not readable JSON"),
+        ("{", "is not JSON"),
         ("{}", "is not a file of spell models"),
         ('{"age_bins_s": [0, 1]}', "has other bins of age"),
     ],

@@ -188,7 +188,12 @@ class _Run:
         if self._fatal is None and not self._errors:
             return items
         last = self._fatal[0] if self._fatal else (len(self._starts_s), 0)
-        return deque(item for item in items if item[0] not in self._errors and (item[1], item[0]) < last)
+        return deque(
+            (number, start)
+            for number, start in items
+            # Of a policy that failed, earlier starts may fail, too: it is the first of all that is told.
+            if (number not in self._errors or start < self._errors[number][0]) and (start, number) < last
+        )
 
 
 class _Worker:

@@ -162,10 +162,10 @@ def test_all_of_a_run_are_found_on_all_pages_and_ended_and_no_others(cloud: Ec2C
 
     client._client.describe_instances = paged
     assert {instance.token for instance in cloud.instances()} == {f"m{number}" for number in range(7)}
-    assert cloud.end_all() == 7
+    assert cloud.end_all() == {f"m{number}": "" for number in range(7)}
     assert {instance.state for instance in cloud.instances()} == {LeaseState.RELEASED}
     assert [instance.state for instance in other.instances()] == [LeaseState.RUNNING]
-    assert cloud.end_all() == 0
+    assert cloud.end_all() == {}
 
 
 def test_markets_are_those_of_its_regions(cloud: Ec2Cloud) -> None:
