@@ -54,7 +54,8 @@ chaos: $(INSTALLED)
 	$(BIN)/python -m ebbtide.experiments.chaos.chaos --seed $(SEED)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	# Twice as many workers as cores: many tests wait for processes of their own.
+	$(BIN)/python -m pytest -n 4 --dist loadfile --durations 25
 
 # What takes minutes: nights that are killed, the schedule with a server and a worker, the pages in a browser.
 long: $(INSTALLED)
