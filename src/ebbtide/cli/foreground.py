@@ -17,7 +17,7 @@ import typer
 from rich.live import Live
 
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
 from ebbtide.execution.engine_snapshot import snapshot
 from ebbtide.execution.live.journal import Journal
@@ -145,7 +145,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
         end_tracking(folder, outcome)
     found = standing_of(folder, catalogue)
-    terminal().print(run_table(found))
+    table_console().print(run_table(found))
     for line in answer_lines(found):
         typer.echo(line)
     typer.echo(state_line(found))

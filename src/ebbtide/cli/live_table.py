@@ -25,18 +25,20 @@ def run_table(standing: RunStanding) -> RenderableType:
 
 
 def runs_table(standings: list[RunStanding]) -> Table:
-    """All runs, the newest last."""
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("run", "state", "trials", "best", "machines", "cost USD", "USD/h now", "elapsed", "rest"):
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
+    """All runs, the newest last; what machines cost now, where any are rented."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    rented = any(one.rented for one in standings)
+    now = ("machines", "USD/h now") if rented else ()
+    for heading in ("run", "state", "trials", "best", *now, "cost USD", "elapsed", "rest"):
+        named = heading in ("run", "state")
+        table.add_column(heading, justify="left" if named else "right", no_wrap=named, overflow="fold")
     for one in standings:
         best = one.best
+        machines = (str(one.rented), f"{one.money.usd_per_hour:.4f}" if one.rented else "-") if rented else ()
         table.add_row(
             Text(one.run), Text(state_words(one)), f"{one.done}/{len(one.trials)}" if one.trials else "-",
-            "-" if best is None or best.best is None else f"{best.best:.4g}", str(one.rented),
-            f"{one.money.paid_usd:.4f}",
-            f"{one.money.usd_per_hour:.4f}" if one.rented else "-",
-            seconds(one.elapsed_s) if one.elapsed_s else "-",
+            "-" if best is None or best.best is None else f"{best.best:.4g}", *machines,
+            f"{one.money.paid_usd:.4f}", seconds(one.elapsed_s) if one.elapsed_s else "-",
             "-" if one.rest_s is None else f"~{seconds(one.rest_s)}",
         )  # fmt: skip
     return table

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.live_table import answer_lines, run_table, runs_table, state_line
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.phase import OVER, State, phase_of, state_now
@@ -45,7 +45,7 @@ def status_command(
         if as_json:
             typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
             return
-        terminal().print(runs_table(standings))
+        table_console().print(runs_table(standings))
         typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
     standing = standing_of(find_run(runs, run), catalogue)
@@ -53,7 +53,7 @@ def status_command(
         typer.echo(json.dumps(standing.as_plain(), indent=2))
         return
     if standing.trials:
-        terminal().print(run_table(standing))
+        table_console().print(run_table(standing))
     if standing.state in OVER:
         for line in answer_lines(standing):
             typer.echo(line)
