@@ -247,3 +247,19 @@ def test_the_program_s_own_folder_is_the_one_that_is_stored(tmp_path: Path, chec
 def test_lines_for_people_tell_how_far_it_is(lines: list[str], told: list[dict[str, float]]) -> None:
     reader = LogLines("loss")
     assert [reader.told(line) for line in lines] == told
+
+
+@pytest.mark.parametrize(
+    ("began", "printed", "told"),
+    [
+        (0, [0, 1, 2], [1, 2, 3]),
+        (0, [1, 2, 3], [1, 2, 3]),
+        (0, [100, 200], [100, 200]),
+        # Resumed where five were done: the next is the sixth, whichever way it counts.
+        (5, [5, 6], [6, 7]),
+        (5, [6, 7], [6, 7]),
+    ],
+)
+def test_programs_that_count_from_nought_lose_no_step(began: int, printed: list[int], told: list[int]) -> None:
+    reader = LogLines("", began)
+    assert [reader.told(f"Epoch {number}")["step"] for number in printed] == told

@@ -148,3 +148,9 @@ def test_the_folder_of_checkpoints_lies_below_the_program(tmp_path: Path) -> Non
     for elsewhere in (tmp_path, tmp_path.parent / "other", Path("../up"), Path(".")):
         with pytest.raises(InputError, match="no folder below"):
             folder_below(elsewhere, tmp_path)
+
+
+def test_what_has_no_program_is_told_so_before_its_speed(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: x\nsteps: 100\n")
+    with pytest.raises(InputError, match="nothing to run: write `command"):
+        read_sweep(tmp_path / "job.yaml", to_run=True)

@@ -245,7 +245,7 @@ class Agent:
         except OSError as error:
             self._failed_to_start(work, str(error))
             return
-        work.log_lines = LogLines(assignment.metric) if assignment.reads_log else None
+        work.log_lines = LogLines(assignment.metric, work.step) if assignment.reads_log else None
         work.mirror = Mirror(
             work.folder, work.folder.parent / "copies", work.process.process.pid,
             lambda copy: self._happened.put(lambda: self._copied(work, copy)), lambda: _is_busy(work),

@@ -20,11 +20,15 @@ class LogLines:
 
     Attributes:
         metric: The name of its metric; empty: none is looked for.
+        began: Steps that were done when the program was started, as this tells them.
         unit: In which it counts, `epoch` or `step`; empty: none was seen. Once it has shown epochs, those count.
+        first: The number of its first step: 1, or 0 where the first one printed had been done already.
     """
 
     metric: str = ""
+    began: int = 0
     unit: str = ""
+    first: int = 1
 
     def told(self, line: str) -> dict[str, float | int]:
         """What a line tells, as a program that reports JSON would: `step`, and the metric; empty: nothing."""
@@ -34,8 +38,10 @@ class LogLines:
             match = pattern.search(line)
             if match is not None:
                 if unit == "epoch" or self.unit != "epoch":
-                    self.unit = unit
-                    found["step"] = int(match[1])
+                    number = int(match[1])
+                    if unit != self.unit:
+                        self.unit, self.first = unit, 0 if number == self.began else 1
+                    found["step"] = number + 1 - self.first
                 break
         if found and self.metric:
             match = re.search(rf"(?<![\w.]){re.escape(self.metric)}\s*[:=]?\s*({_NUMBER})(?![\w.])", line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
+from ebbtide.cores import usable_cores
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.execution.ec2.settings import Ec2Settings
 from ebbtide.execution.live.journal import Journal
@@ -158,7 +160,7 @@ def _tell_who_decides(wanted: Wanted, policy: str) -> None:
             "with --checkpoints; else it begins from nothing whenever its machine is revoked"
         )
     if not sweep.is_measured:
-        typer.echo("how fast it trains is not said: it is measured from its first minute")
+        typer.echo("its speed is not known: it is measured while it runs")
     if sweep.deadline_h is not None and policy == "reactive":
         typer.echo(
             f"the deadline of {sweep.deadline_h:g} h cannot be planned for: that needs steps and steps_per_hour, "
@@ -168,17 +170,28 @@ def _tell_who_decides(wanted: Wanted, policy: str) -> None:
 
 def _tell_speed(folder: RunFolder, sweep: Sweep) -> None:
     """What was measured, as one writes it into a file for `plan` and `backtest`."""
-    kept = Journal(folder.journal).state("run") if folder.journal.exists() else None
+    journal = Journal(folder.journal) if folder.journal.exists() else None
+    kept = journal.state("run") if journal else None
     rates = steps_per_hour(kept["provider"].get("speeds", {})) if kept else {}
-    if kept is None or not rates:
+    if kept is None or not rates or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return
-    told = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
-    pace = folder.settings.options.get("speed", 1.0)
-    market = f" by the market's clock, {pace:g} times ours" if pace != 1.0 else ""
-    typer.echo(f"measured {told}{market}; for `ebbtide plan` and `backtest` write")
-    typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
-    done = max((job["steps_done"] for job in kept["engine"]["jobs"]), default=0)
-    if sweep.max_trial_steps is None and done >= 1:
+    if folder.settings.provider == "local":
+        # All types are this machine here, and their clock is the market's.
+        rate = max(rates.values()) * folder.settings.options["speed"]
+        cores = usable_cores()
+        typer.echo(
+            f"measured {speed_text(rate / HOUR_S)} on this machine of {cores} cores; machines that are rented are "
+            "measured themselves. As a first estimate for `ebbtide plan` and `backtest` write"
+        )
+        typer.echo(f"  other_steps_per_hour_per_vcpu: {rate / cores:.4g}")
+    else:
+        told = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
+        typer.echo(f"measured {told}; for `ebbtide plan` and `backtest` write")
+        typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
+    jobs = kept["engine"]["jobs"]
+    done = max(job["steps_done"] for job in jobs)
+    # Of one that was stopped nobody knows how many there would have been.
+    if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")
 
 

@@ -117,8 +117,10 @@ def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: 
     """
     known = catalogue or default_catalogue()
     content = read_mapping(path, _WHAT)
-    sweep = _sweep_of(content, kind_of(content), path, known)
-    if to_run and sweep.command is None and sweep.entry_point is None:
+    kind = kind_of(content)
+    # Before its other fields: of what has a program the speed need not be known.
+    sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
+    if sweep is None or (to_run and sweep.command is None and sweep.entry_point is None):
         raise InputError(
             "missing; there is nothing to run: write `command: python train.py`", file=path, field="command"
         )

@@ -58,7 +58,8 @@ def _missing_executable(called: str, folder: Path) -> str:
             else f"there is no {called} in {folder}"
         )
     if (folder / called).is_file():
-        return f"executable {called!r} is not found; the file beside the sweep is called by ./{called}"
+        how = f"python {called}" if called.endswith(".py") else f"./{called}"
+        return f"executable {called!r} is not found, but a file of that name is in the folder: write `{how}`"
     near = get_close_matches(called, ("python", "bash", "torchrun", "accelerate"), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "is it installed, and on the PATH?"
     return f"executable {called!r} is not found: {hint}"
