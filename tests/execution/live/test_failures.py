@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from tests.execution.live.commands import User, user
 from tests.execution.live.sweeps import sweep
 
 from ebbtide.errors import InputError
+from ebbtide.execution.live import controller
 from ebbtide.execution.live.command_check import check_command
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.stopping import StopRequest, request_stop
 
 FAILS = """
 import sys, time
@@ -167,3 +170,22 @@ def test_what_is_there_passes(tmp_path: Path) -> None:
     ):
         check_command(sweep(tmp_path, trials=1, command=command), tmp_path, here=True)
     check_command(sweep(tmp_path, trials=1, command="torchrun-of-the-image {lr}"), tmp_path, here=False)
+
+
+def test_a_policy_that_rents_nothing_is_told_of(
+    someone: User, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "_IDLE_S", 1.0)
+    (someone.folder / "idle.py").write_text(
+        "class Idle:\n    name = 'idle'\n    wakes_on = frozenset()\n\n    def decide(self, view):\n        return []\n"
+    )
+    someone.write(trials=1)
+    stopping = threading.Timer(6.0, lambda: request_stop(someone.run.path, StopRequest.STOP))
+    stopping.start()
+    code, _, _ = someone.do(
+        "run", someone.folder / "sweep.yaml", "--prices", someone.folder / "prices.parquet", "--policy",
+        f"{someone.folder / 'idle.py'}:Idle",
+    )  # fmt: skip
+    stopping.join()
+    assert code == 130
+    assert caplog.text.count("policy idle has had no machine for 1 s") == 1

@@ -38,6 +38,8 @@ _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 _KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
 _JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
+# Without any machine for so long, a run looks as if it hung.
+_IDLE_S = 60.0
 
 Looked = Callable[[Engine, AgentProvider], None]
 
@@ -92,6 +94,7 @@ class Controller:
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
+        self._rented_s, self._told_idle = time.monotonic(), False
         self._engine = Engine(
             policy, self._sweep.live_jobs(catalogue), self._provider, billing, catalogue=catalogue,
             seed=self._settings.seed, record=True, keep=self._keep,
@@ -190,10 +193,23 @@ class Controller:
             self._write({"run": self._state(), "figures": self._figures()})
         if self._looked is not None:
             self._looked(self._engine, self._provider)
+        self._watch_idleness(now_s)
         request = requested_stop(self._folder.path)
         if request is None:
             return False
         return request is not self._stopping or now_s >= self._ends_by_s or not self._engine.leases
+
+    def _watch_idleness(self, now_s: float) -> None:
+        """A policy may wait for a price; one that waits for ever looks the same, so its user is told."""
+        if self._engine.leases or self._stopping is not None:
+            self._rented_s, self._told_idle = now_s, False
+        elif now_s - self._rented_s > _IDLE_S and not self._told_idle:
+            self._told_idle = True
+            _LOGGER.warning(
+                "policy %s has had no machine for %.0f s, and asks for none: it waits for a price or an event, or "
+                "never rents; `ebbtide stop` ends it",
+                self._engine.policy.name, _IDLE_S,
+            )  # fmt: skip
 
     def _write(self, states: dict[str, Any]) -> None:
         """Into the journal, which another process may hold for a while.
