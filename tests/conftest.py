@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ settings.register_profile(
     derandomize="CI" in os.environ,
 )
 settings.load_profile("ebbtide")
+
+# A shell that starts us in the background has interrupts ignored, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Test processes share the cores; PyTorch's threads would spend their time waiting for each other.
 torch.set_num_threads(1)

@@ -181,6 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="PAGE", help="this page; once for each")
     parser.add_argument("--skip", action="append", default=[], metavar="CODE", help="a block that was run elsewhere")
     options = parser.parse_args(arguments)
+    # A shell that starts this in the background has interrupts ignored, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     told: list[Told] = []
     with tempfile.TemporaryDirectory(prefix="ebbtide-first-steps-") as scratch:
         folder = Path(scratch) / "ebbtide"

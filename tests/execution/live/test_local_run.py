@@ -20,6 +20,7 @@ from ebbtide.execution.live.local import begin_local, end_local, run_local
 from ebbtide.execution.live.settings import RunFolder, find_run
 from ebbtide.execution.live.stopping import StopRequest, request_stop
 from ebbtide.execution.local_cloud.client import LocalCloud
+from ebbtide.execution.local_cloud.server import ADDRESS
 from ebbtide.object_storage import object_store
 from ebbtide.policies.exosphere.master import ExoSphere
 
@@ -126,6 +127,9 @@ def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(begun: list[
     folder = begin(begun, tmp_path, steps=400)
     for wait_s in (4.0, 3.0, 2.0):
         controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
+        begun_by_s = time.monotonic() + 60.0
+        while not (folder.path / "cloud" / ADDRESS).exists() and time.monotonic() < begun_by_s:
+            time.sleep(0.1)
         time.sleep(wait_s)
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
