@@ -31,8 +31,8 @@ from ebbtide.object_storage import object_store
 from ebbtide.policies.protocol import Policy
 from ebbtide.workloads.sweep import Sweep
 
-# One market hour in half a minute.
-SPEED = 120.0
+# One market hour in two minutes: what a program imports in ten seconds costs it five minutes of the market.
+SPEED = 30.0
 
 # Real seconds: what is real keeps its own pace, whatever the market's speed.
 _POLL_S = 0.1
