@@ -17,6 +17,7 @@ from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.phase import OVER, State, phase_of, state_now
 from ebbtide.execution.live.providers import end_machines
 from ebbtide.execution.live.settings import RUNS, RunFolder, find_run, known_runs
+from ebbtide.execution.live.settling import settled_figures
 from ebbtide.execution.live.standing import standing_of
 from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
@@ -129,13 +130,15 @@ def _end_controller(folder: RunFolder) -> bool:
 
 
 def _note_down(folder: RunFolder, refused: object) -> None:
-    """Where a controller was killed nobody else writes down that its machines are gone."""
+    """Where a controller was killed nobody else writes down that its machines are gone, and what they cost."""
     with suppress(OSError):
         journal = Journal(folder.journal)
         phase = phase_of(journal)
         if phase is not None and controller_pid(folder.path) is None:
             down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
-            journal.keep({"phase": down.encode(), "unended": refused})
+            figures = None if refused else settled_figures(folder)
+            settled = {} if figures is None else {"figures": figures}
+            journal.keep({"phase": down.encode(), "unended": refused} | settled)
 
 
 def _nothing_to_stop(name: str, state: State) -> str:

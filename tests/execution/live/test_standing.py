@@ -12,8 +12,10 @@ from tests.execution.live.sweeps import START_S, A
 
 from ebbtide.cli.live_table import answer_lines, state_line, warning_lines
 from ebbtide.execution.engine_snapshot import lease_values
+from ebbtide.execution.live.money import Money
 from ebbtide.execution.live.phase import Phase, State
 from ebbtide.execution.live.settings import LiveSettings
+from ebbtide.execution.live.settling import settled_usd
 from ebbtide.execution.live.standing import RunStanding, standing
 from ebbtide.execution.stretches import Stretch, encode_stretches
 from ebbtide.market.catalogue import default_catalogue
@@ -140,3 +142,23 @@ def test_open_leases_cost_on_since_they_were_last_told_of() -> None:
 
 def test_without_a_metric_one_training_is_its_own_answer() -> None:
     assert stands([job()], [trial({})], metric=None).best is not None
+
+
+def test_what_machines_cost_is_the_cloud_s_bill_else_by_the_last_rate() -> None:
+    rented = [
+        Lease(0, A, 0.1, False, START_S, LeaseState.RELEASED, START_S, START_S, START_S, START_S + HOUR_S),
+        Lease(1, A, 0.1, False, START_S, LeaseState.RUNNING, START_S, START_S),
+    ]
+    charge = {"start_s": START_S, "end_s": START_S + HOUR_S, "price_usd_per_hour": 0.05, "usd": 0.05}
+    kept = {"engine": {"leases": [lease_values(lease) for lease in rented],
+                       "bills": [[0, {"charges": [charge], "refund_usd": 0.0}]]}}  # fmt: skip
+    figures = {"spent_usd": 0.06, "usd_per_hour": 0.04}
+    assert settled_usd("r", kept, figures, {"r-m0000": 0.05, "r-m0001": 0.03}, 900.0) == pytest.approx(0.08)
+    # One that was asked for after the controller last wrote costs as well.
+    assert settled_usd("r", kept, figures, {"r-m0001": 0.03, "r-m0002": 0.01}, 0.0) == pytest.approx(0.09)
+    assert settled_usd("r", kept, figures, {}, 900.0) == pytest.approx(0.07)
+
+
+def test_no_percentage_is_told_where_hardly_any_work_was_kept() -> None:
+    assert "%" not in str(Money(0.028, 0.0, 0.0, 0.000015, 0.0, 0.0))
+    assert "78% less" in str(Money(0.022, 0.0, 0.0, 0.1, 0.0, 0.0))

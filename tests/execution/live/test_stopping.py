@@ -26,6 +26,7 @@ from ebbtide.execution.live.stopping import (
     request_stop,
     requested_stop,
 )
+from ebbtide.execution.local_cloud.server import bills_of
 
 
 @pytest.fixture
@@ -88,6 +89,11 @@ def test_down_after_a_killed_controller_leaves_none_and_status_says_so(someone: 
     code, out, _ = someone.do("status", someone.run.path.name)
     assert "0 machines rented" in out
     assert "down" in out.strip().splitlines()[-1]
+    # What the machines cost after the controller's death is counted, as the cloud has it.
+    bills = bills_of(someone.run.path / "cloud")
+    assert len(bills) == 2
+    code, out, _ = someone.do("status", someone.run.path.name, "--json")
+    assert json.loads(out)["money"]["paid_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
 
 
 def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:

@@ -13,6 +13,9 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.utc import HOUR_S
 
+# Of what was paid: where the work that was kept is worth less on demand, a percentage says nothing.
+_LEAST_KEPT_SHARE = 0.05
+
 
 @dataclass(frozen=True)
 class Money:
@@ -47,6 +50,8 @@ class Money:
         share = self.saved_share
         if share is None:
             words += "; no work was kept so far"
+        elif self.on_demand_usd < _LEAST_KEPT_SHARE * self.paid_usd:
+            words += "; hardly any work was kept so far"
         else:
             way = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
             words += f", {way} than on demand, which takes {self.on_demand_usd:.4f} USD for the work that was kept"

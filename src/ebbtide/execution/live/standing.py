@@ -13,12 +13,11 @@ from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.money import Money, money_of
 from ebbtide.execution.live.phase import Phase, State, phase_of, state_now
 from ebbtide.execution.live.settings import LiveSettings, RunFolder
+from ebbtide.execution.live.settling import ORPHANS_LIVE_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.workloads.sweep import Direction, Sweep
 
-# Machines that lose their controller end themselves after so long at most, on EC2 by default.
-_ORPHANS_LIVE_S = 900.0
 _ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
 
 
@@ -207,7 +206,7 @@ def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> f
         return 0.0
     real_s = max(now_s - float(figures["at_epoch_s"]), 0.0)
     if state is State.GONE:
-        real_s = min(real_s, _ORPHANS_LIVE_S)
+        real_s = min(real_s, ORPHANS_LIVE_S)
     return real_s * float(figures.get("speed", 1.0))
 
 
