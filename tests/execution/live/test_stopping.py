@@ -122,6 +122,25 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     assert leases[len(first)]["requested_s"] >= first[-1]["ended_s"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_from_a_service_manager_or_a_closed_terminal_stops_as_ctrl_c_does(
+    number: signal.Signals, someone: User
+) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.send_signal(number)
+    time.sleep(0.2)
+    # `timeout` sends it twice.
+    if controller.poll() is None:
+        controller.send_signal(number)
+    out, errors = controller.communicate(timeout=30)
+    assert controller.returncode == 130, errors
+    assert "stopping: everything is saved and given back" in errors
+    assert "stopped" in out.strip().splitlines()[-1]
+    assert not someone.machines()
+
+
 def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: User) -> None:
     someone.write(
         trials=1,
