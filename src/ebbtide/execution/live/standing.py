@@ -74,6 +74,7 @@ class RunStanding:
         done: Trials at their end.
         money: What it costs.
         rented: Machines now.
+        rented_ever: Machines that were ever charged.
         revoked: Machines that were taken.
         unended: Machines whose end was refused, and why.
         elapsed_s: Real seconds that its controllers ran.
@@ -92,6 +93,7 @@ class RunStanding:
     done: int
     money: Money
     rented: int
+    rented_ever: int
     revoked: int
     unended: Mapping[str, str]
     elapsed_s: float
@@ -165,7 +167,7 @@ def standing(
     if kept is None:
         nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return RunStanding(
-            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0,
+            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0, 0,
             unended, 0.0, None, None,
         )  # fmt: skip
     later_s = _later_s(figures, state, now_s)
@@ -194,7 +196,8 @@ def standing(
         tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]), money,
         sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
-        sum(lease.state == "revoked" for lease in leases), refused, elapsed_s,
+        sum(lease.is_charged for lease in leases), sum(lease.state == "revoked" for lease in leases),
+        refused, elapsed_s,
         _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
         phase.first_began_epoch_s if phase is not None else None,
     )  # fmt: skip
