@@ -19,6 +19,7 @@ from rich.live import Live
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
+from ebbtide.execution.cloud import CloudGoneError
 from ebbtide.execution.engine_snapshot import snapshot
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.phase import State, phase_of
@@ -164,6 +165,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
         try:
             outcome = run_live(folder, policy, looked)
+        except CloudGoneError as error:
+            _abandon_tracking(folder, error)
+            raise CloudGoneError(f"{error}; `ebbtide resume {run}` goes on with a new one") from None
         except BaseException as error:
             _abandon_tracking(folder, error)
             raise

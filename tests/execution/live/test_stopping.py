@@ -221,12 +221,14 @@ def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: 
     address = someone.run.path / "cloud" / "cloud.json"
     os.kill(json.loads(address.read_text())["pid"], signal.SIGKILL)
     _, errors = controller.communicate(timeout=20)
-    assert controller.returncode == 2
+    assert controller.returncode == 69
     assert "the local cloud has ended" in errors
+    assert errors.count("ebbtide resume") == 1
     assert "Traceback" not in errors
     assert address.exists()
     code, out, errors = someone.do("status", someone.run.path.name)
     assert "broken off: the local cloud has ended" in out
+    assert out.count("ebbtide resume") == 1
     code, out, errors = someone.do("resume")
     assert (code, errors) == (0, "")
     assert "done" in out
