@@ -58,7 +58,7 @@ def state_words(standing: RunStanding) -> str:
 
 def state_line(standing: RunStanding) -> str:
     """The same in a sentence, and what one can do about it."""
-    run, why = standing.run, f": {standing.why}" if standing.why else ""
+    run, why = standing.run, f": {standing.why}" if standing.why and standing.state is not State.STOPPED else ""
     match standing.state:
         case State.RUNNING | State.STOPPING:
             return f"{state_words(standing)}"
@@ -109,6 +109,8 @@ def warning_lines(standing: RunStanding) -> Iterator[str]:
     for warning, numbers in about.items():
         who = "all trials" if len(numbers) == len(standing.trials) > 1 else f"trial {', '.join(map(str, numbers))}"
         yield f"warning: {who}: {warning}"
+    if standing.late_s:
+        yield f"warning: its deadline of {standing.deadline_h:g} h is missed by {seconds(standing.late_s)}"
     for name, why in standing.unended.items():
         yield f"warning: machine {name} still runs and costs: {why}" if name not in why else f"warning: {why}"
 

@@ -38,15 +38,17 @@ def job(**options: Any) -> dict[str, Any]:
 def stands(
     jobs: list[dict[str, Any]], trials: list[dict[str, Any]], *, state: State = State.FINISHED, direction: str = "minimize",
     metric: str | None = "loss", leases: list[Lease] | None = None, bills: list[Any] | None = None,
-    figures: dict[str, Any] | None = None,
+    figures: dict[str, Any] | None = None, deadline_h: float | None = None,
 ) -> RunStanding:  # fmt: skip
     sweep = {
         "name": "s", "command": "python t.py {lr}", "grid": {"lr": [round(0.1 * n, 1) for n in range(len(jobs))]},
         "metric": metric, "direction": direction, "max_trial_steps": 100, "steps_per_hour": {"c3.xlarge": 100},
     }  # fmt: skip
+    if deadline_h is not None:
+        sweep["deadline_h"] = deadline_h
     settings = LiveSettings("run", "local", "spottune", sweep, ".", "/store", {"speed": 1.0})
     kept = {
-        "engine": {"jobs": jobs, "leases": [lease_values(lease) for lease in leases or []], "bills": bills or []},
+        "engine": {"started_s": START_S, "jobs": jobs, "leases": [lease_values(lease) for lease in leases or []], "bills": bills or []},
         "provider": {"trials": trials, "unended": []},
     }
     now_s = time.time()
@@ -164,3 +166,28 @@ def test_what_machines_cost_is_the_cloud_s_bill_else_by_the_last_rate() -> None:
 def test_no_percentage_is_told_where_hardly_any_work_was_kept() -> None:
     assert "%" not in str(Money(0.028, 0.0, 0.0, 0.000015, 0.0, 0.0))
     assert "78% less" in str(Money(0.022, 0.0, 0.0, 0.1, 0.0, 0.0))
+
+
+def test_boot_and_notice_are_as_much_thrown_away_as_the_work_of_their_machine() -> None:
+    """Ten minutes until it trains, fifty in which it saved nothing, thirty from the notice to its end."""
+    ended_s = START_S + 1.5 * HOUR_S
+    taken = Lease(0, A, 0.1, False, START_S, LeaseState.REVOKED, START_S, START_S, START_S, ended_s)
+    charge = {"start_s": START_S, "end_s": ended_s, "price_usd_per_hour": 0.1, "usd": 0.15}
+    bills = [[0, {"charges": [charge], "refund_usd": 0.0}]]
+    for kept_steps, share in ((0.0, 1.0), (50.0, 0.5), (100.0, 0.0)):
+        stretch = Stretch(0, HOUR_S * 5 / 6, 0, 0.0, 100.0, kept_steps, kept_steps > 0)
+        found = stands([job()], [trial({}, stretches=encode_stretches([stretch]))], leases=[taken], bills=bills)
+        assert found.money.lost_s == pytest.approx(1.5 * HOUR_S * share)
+        assert found.money.lost_usd == pytest.approx(0.15 * share)
+
+
+def test_a_missed_deadline_is_told() -> None:
+    late = stands([job(finished_s=START_S + 3 * HOUR_S)], [trial({})], deadline_h=1.0)
+    assert late.late_s == pytest.approx(2 * HOUR_S)
+    assert list(warning_lines(late)) == ["warning: its deadline of 1 h is missed by 2.0 h"]
+    kept = stands([job(finished_s=START_S + 3 * HOUR_S)], [trial({})], deadline_h=3.0)
+    assert list(warning_lines(kept)) == []
+    # One that still runs past it says so too.
+    figures = {"time_s": START_S + 2 * HOUR_S, "at_epoch_s": time.time(), "spent_usd": 0.0, "usd_per_hour": 0.0}
+    goes_on = stands([job(finished_s=math.nan)], [trial({})], deadline_h=1.0, figures=figures, state=State.RUNNING)
+    assert goes_on.late_s == pytest.approx(HOUR_S)

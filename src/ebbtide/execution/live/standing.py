@@ -16,6 +16,7 @@ from ebbtide.execution.live.settings import LiveSettings, RunFolder
 from ebbtide.execution.live.settling import ORPHANS_LIVE_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
+from ebbtide.utc import HOUR_S
 from ebbtide.workloads.sweep import Direction, Sweep
 
 _ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
@@ -80,6 +81,8 @@ class RunStanding:
         elapsed_s: Real seconds that its controllers ran.
         rest_s: Real seconds that are left at the pace so far; None: not known.
         began_epoch_s: When it began, by this machine's clock.
+        deadline_h: By when it should be done, hours after its start by the market's clock; None: it has none.
+        late_s: For how long it ran past its deadline, by the market's clock; 0: it did not.
     """
 
     run: str
@@ -99,6 +102,8 @@ class RunStanding:
     elapsed_s: float
     rest_s: float | None
     began_epoch_s: float | None
+    deadline_h: float | None = None
+    late_s: float = 0.0
 
     @property
     def best(self) -> TrialStanding | None:
@@ -200,7 +205,20 @@ def standing(
         refused, elapsed_s,
         _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
         phase.first_began_epoch_s if phase is not None else None,
+        sweep.deadline_h, _late_s(sweep.deadline_h, kept, figures),
     )  # fmt: skip
+
+
+def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
+    """Up to when the last trial ended, or until now while some go on."""
+    started_s = kept["engine"].get("started_s")
+    if deadline_h is None or started_s is None:
+        return 0.0
+    ended_s = max((float(job["finished_s"]) for job in kept["engine"]["jobs"]), default=math.nan)
+    if any(math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]):
+        ended_s = float((figures or {}).get("time_s", math.nan))
+    late_s = ended_s - started_s - deadline_h * HOUR_S
+    return late_s if late_s > 0.0 else 0.0
 
 
 def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> float:
