@@ -26,7 +26,7 @@ from ebbtide.execution.live.phase import State, phase_of
 from ebbtide.execution.live.providers import run_live
 from ebbtide.execution.live.settings import RunFolder
 from ebbtide.execution.live.standing import RunStanding, standing, standing_of
-from ebbtide.execution.live.stopping import StopRequest, request_stop
+from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.protocol import Policy
 from ebbtide.terminal import PlainConsole
@@ -137,6 +137,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         typer.Exit: With 1: trials failed, or machines could not be ended; with 130: it was stopped.
     """
     run, catalogue = folder.path.name, default_catalogue()
+    pid = controller_pid(folder.path)
+    if pid is not None:
+        raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
     if track:
         from ebbtide.experiments.live_tracking import begin_tracking
 

@@ -23,6 +23,7 @@ from ebbtide.execution.live.settling import settled_figures
 from ebbtide.execution.live.standing import standing_of
 from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.workloads.sweep import Sweep
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.
@@ -74,6 +75,10 @@ def logs_command(
 ) -> None:
     """What trials' programs printed."""
     folder = find_run(runs, run)
+    trials = len(Sweep.model_validate(folder.settings.sweep).trials())
+    if trial is not None and trial >= trials:
+        has = f"trials 0 to {trials - 1}" if trials > 1 else "trial 0 alone"
+        raise InputError(f"run {folder.path.name} has {has}, not {trial}")
     known: dict[int, int] = {}
     while True:
         over = controller_pid(folder.path) is None
