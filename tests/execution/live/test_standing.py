@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -191,3 +192,10 @@ def test_a_missed_deadline_is_told() -> None:
     figures = {"time_s": START_S + 2 * HOUR_S, "at_epoch_s": time.time(), "spent_usd": 0.0, "usd_per_hour": 0.0}
     goes_on = stands([job(finished_s=math.nan)], [trial({})], deadline_h=1.0, figures=figures, state=State.RUNNING)
     assert goes_on.late_s == pytest.approx(HOUR_S)
+
+
+def test_one_that_was_stopped_is_told_so_once() -> None:
+    found = dataclasses.replace(stands([job()], [trial({})], state=State.STOPPED), why="stopped by its user")
+    assert state_line(found) == "stopped; `ebbtide resume run` goes on"
+    gave_up = dataclasses.replace(found, state=State.GAVE_UP, why="budget of 0.0001 USD reached")
+    assert state_line(gave_up).startswith("gave up: budget of 0.0001 USD reached; ")
