@@ -13,6 +13,7 @@ from mlflow.tracking import MlflowClient
 from tests.execution.live.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
+from ebbtide.execution.live.stopping import controlling
 from ebbtide.experiments.tracking import tracking
 
 
@@ -62,7 +63,17 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     # Beside what it printed stands how fast it was, if it was seen for long enough.
     assert re.fullmatch(r"(\[1\] ebbtide: measured \S+ steps/\w+ on c3\.xlarge\n)?\[1\] total \S+\n", out)
     code, out, _ = command(capsys, "down", *runs)
-    assert (code, out) == (0, "0 machines ended\n")
+    assert (code, out.partition(": ")[2]) == (0, "0 machines given back, none left\n")
+    code, out, errors = command(capsys, "logs", "--trial", 9, *runs)
+    assert (code, out) == (2, "")
+    assert "has trials 0 to 1, not 9" in errors
+    code, out, errors = command(capsys, "fetch", run.group(1), "--into", path, *runs)
+    assert (code, out) == (2, "")
+    assert "is a file; name a folder" in errors
+    with controlling(tmp_path / "runs" / run.group(1)):
+        code, out, errors = command(capsys, "resume", *runs)
+    assert (code, out) == (2, "")
+    assert f"run {run.group(1)} has a controller already" in errors
     # What is finished stays so.
     code, out, _ = command(capsys, "resume", *runs)
     assert code == 0
@@ -128,7 +139,7 @@ def test_in_replay_nothing_is_started(files: tuple[Path, Path], capsys: pytest.C
         (("run", "{sweep}", "--generate", 5, "--policy", "luck"), "unknown policy 'luck'"),
         (("status", "--runs", "{runs}"), "there is no run in"),
         (("logs", "nothing", "--runs", "{runs}"), "there is no run in"),
-        (("stop", "--runs", "{runs}"), "`ebbtide run SWEEP.yaml` begins one"),
+        (("stop", "--runs", "{runs}"), "`ebbtide run -- python train.py` begins one"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

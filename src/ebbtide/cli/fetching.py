@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
@@ -14,6 +16,8 @@ from ebbtide.execution.live.fetching import fetch_trial
 from ebbtide.execution.live.settings import RUNS, find_run
 from ebbtide.execution.live.standing import RunStanding, standing_of
 from ebbtide.market.catalogue import default_catalogue
+
+_MOST_NAMED = 3
 
 
 def fetch_command(
@@ -55,9 +59,17 @@ def fetch_command(
         except OSError as error:
             raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
         step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"
+        if found.outputs:
+            step += f"; its outputs ({_named(found.outputs)})"
         typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
     if missing:
         raise typer.Exit(1)
+
+
+def _named(outputs: Mapping[str, int]) -> str:
+    """A few files by name, with their size together."""
+    names = [*list(outputs)[:_MOST_NAMED], *(["..."] if len(outputs) > _MOST_NAMED else [])]
+    return f"{', '.join(names)}, {decimal(sum(outputs.values()))}"
 
 
 def _chosen(standing: RunStanding, trial: int | None) -> int:

@@ -1,4 +1,4 @@
-"""A live run in the foreground: the controller with a table that is alive; Ctrl-C stops it, and again ends it."""
+"""A live run in the foreground: the controller with a table that is alive; Ctrl-C or SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,14 @@ from rich.live import Live
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
+from ebbtide.execution.cloud import CloudGoneError
 from ebbtide.execution.engine_snapshot import snapshot
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.phase import State, phase_of
 from ebbtide.execution.live.providers import run_live
 from ebbtide.execution.live.settings import RunFolder
 from ebbtide.execution.live.standing import RunStanding, standing, standing_of
-from ebbtide.execution.live.stopping import StopRequest, request_stop
+from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.protocol import Policy
 from ebbtide.terminal import PlainConsole
@@ -43,8 +44,12 @@ _LOOKS_UP_WITHIN_S = 15.0
 _INTERRUPTED = 130
 
 
+# Each stops the run: Ctrl-C, `kill` and service managers, a terminal that closes.
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Interrupts:
-    """Ctrl-C while a controller runs: the first stops it, the second ends it at once.
+    """Ctrl-C, SIGTERM or a lost terminal while a controller runs stops it; Ctrl-C after that ends it at once.
 
     Args:
         folder: Of the run.
@@ -55,10 +60,11 @@ class Interrupts:
         self._runs = False
         self._asked_s: float | None = None
         self._looked_s = 0.0
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     @property
     def is_asked(self) -> bool:
-        """Whether Ctrl-C was pressed."""
+        """Whether it was asked to stop."""
         return self._asked_s is not None
 
     def looked(self) -> None:
@@ -67,24 +73,40 @@ class Interrupts:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """While this lasts; then Ctrl-C is as before."""
-        before = signal.signal(signal.SIGINT, self._pressed)
+        """While this lasts; then signals do what they did before."""
+        # Whoever started us under `nohup` wants a lost terminal to be ignored.
+        heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._asked) for number in heeded}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _pressed(self, *_: object) -> None:
+    def _asked(self, number: int, *_: object) -> None:
+        if number == signal.SIGHUP:
+            self._leave_terminal()
         if not self._runs:
             raise KeyboardInterrupt  # nothing is rented yet
         if self._asked_s is not None:
-            self._end_at_once("interrupted twice")
+            # `timeout` and terminals that close signal more than once, which is no haste.
+            if number == signal.SIGINT:
+                self._end_at_once("interrupted twice")
+            return
         self._asked_s = time.monotonic()
         request_stop(self._folder.path, StopRequest.STOP)
-        os.write(2, b"\nstopping: everything is saved and given back; Ctrl-C again ends at once\n")
+        again = "Ctrl-C again ends" if number == signal.SIGINT else f"`kill -INT {os.getpid()}` ends"
+        _say(f"\nstopping: everything is saved and given back; {again} at once\n")
         watch = threading.Timer(_LOOKS_UP_WITHIN_S, self._check)
         watch.daemon = True
         watch.start()
+
+    def _leave_terminal(self) -> None:
+        """It is gone: writing to it would fail in the midst of saving."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in self._terminals:
+            os.dup2(nowhere, number)
+        os.close(nowhere)
 
     def _check(self) -> None:
         if self._asked_s is not None and self._looked_s < self._asked_s:
@@ -96,9 +118,15 @@ class Interrupts:
             f"\n{why}: ended. Its machines save and end themselves when they miss their controller; "
             f"`ebbtide down {run}` ends them now, `ebbtide resume {run}` goes on\n"
         )
-        os.write(2, words.encode())
+        _say(words)
         # Whatever hangs in this process, nothing of it is needed: the journal is whole at any instant.
         os._exit(_INTERRUPTED)
+
+
+def _say(words: str) -> None:
+    """From a signal handler, to standard error if there still is one."""
+    with suppress(OSError):
+        os.write(2, words.encode())
 
 
 def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: str = "") -> None:
@@ -109,6 +137,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         typer.Exit: With 1: trials failed, or machines could not be ended; with 130: it was stopped.
     """
     run, catalogue = folder.path.name, default_catalogue()
+    pid = controller_pid(folder.path)
+    if pid is not None:
+        raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
     if track:
         from ebbtide.experiments.live_tracking import begin_tracking
 
@@ -137,6 +168,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
         try:
             outcome = run_live(folder, policy, looked)
+        except CloudGoneError as error:
+            _abandon_tracking(folder, error)
+            raise CloudGoneError(f"{error}; `ebbtide resume {run}` goes on with a new one") from None
         except BaseException as error:
             _abandon_tracking(folder, error)
             raise

@@ -44,6 +44,11 @@ def runs_table(standings: list[RunStanding]) -> Table:
     return table
 
 
+def machines(number: int) -> str:
+    """So many of them."""
+    return "1 machine" if number == 1 else f"{number} machines"
+
+
 def state_words(standing: RunStanding) -> str:
     """What a run does, with the process that does it."""
     if standing.pid:
@@ -53,14 +58,14 @@ def state_words(standing: RunStanding) -> str:
 
 def state_line(standing: RunStanding) -> str:
     """The same in a sentence, and what one can do about it."""
-    run, why = standing.run, f": {standing.why}" if standing.why else ""
+    run, why = standing.run, f": {standing.why}" if standing.why and standing.state is not State.STOPPED else ""
     match standing.state:
         case State.RUNNING | State.STOPPING:
             return f"{state_words(standing)}"
         case State.NEW:
             return f"{run} has not begun yet"
         case State.GONE:
-            may = f"{standing.rented} machines may run for a while" if standing.rented else "no machine runs"
+            may = f"{machines(standing.rented)} may run for a while" if standing.rented else "no machine runs"
             return f"controller gone, and {may}; `ebbtide resume {run}` goes on, `ebbtide down {run}` ends them"
         case State.FINISHED:
             return "finished"
@@ -83,10 +88,12 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
         elif len(standing.trials) > 1:
             yield f"trial {best.number}{setting}"
         if best.checkpoint:
-            at = f" of step {best.steps_saved:g}" if best.steps_saved else ""
-            yield f"its checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` brings it here"
+            at = f" (step {best.steps_saved:g})" if best.steps_saved else ""
+            if best.steps_saved and best.best_step is not None and best.best_step != best.steps_saved:
+                at = f" (step {best.steps_saved:g}; that of step {best.best_step} is not kept)"
+            yield f"its newest checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` brings it here"
         elif standing.state in OVER:
-            yield "it has stored no checkpoint"
+            yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` brings what it left in its folder"
     for trial in standing.failed:
         setting = f" ({trial.setting})" if trial.setting else ""
         yield f"trial {trial.number}{setting} failed: {trial.problem}"
@@ -102,6 +109,8 @@ def warning_lines(standing: RunStanding) -> Iterator[str]:
     for warning, numbers in about.items():
         who = "all trials" if len(numbers) == len(standing.trials) > 1 else f"trial {', '.join(map(str, numbers))}"
         yield f"warning: {who}: {warning}"
+    if standing.late_s:
+        yield f"warning: its deadline of {standing.deadline_h:g} h is missed by {seconds(standing.late_s)}"
     for name, why in standing.unended.items():
         yield f"warning: machine {name} still runs and costs: {why}" if name not in why else f"warning: {why}"
 
@@ -137,11 +146,18 @@ def _trial_words(trial: TrialStanding) -> str:
 
 def _money_lines(standing: RunStanding) -> Iterator[str]:
     now = f", {standing.money.usd_per_hour:.4f} USD/h now" if standing.rented else ""
-    yield f"{standing.rented} machines rented{now}; {standing.revoked} revoked so far"
+    if standing.rented or standing.state in (State.NEW, State.RUNNING):
+        yield f"{machines(standing.rented)} rented{now}; {_times_revoked(standing)}"
+    else:
+        yield f"rented {machines(standing.rented_ever)} in all, none now; {_times_revoked(standing)}"
     rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
     yield f"{standing.money}"
     if standing.elapsed_s:
         yield f"elapsed {seconds(standing.elapsed_s)}{rest}"
+
+
+def _times_revoked(standing: RunStanding) -> str:
+    return "revoked once" if standing.revoked == 1 else f"revoked {standing.revoked} times"
 
 
 def _steps(value: float | None) -> str:

@@ -10,16 +10,20 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.live_table import answer_lines, run_table, runs_table, state_line
+from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
+from ebbtide.execution.engine_snapshot import lease_of
 from ebbtide.execution.live.journal import Journal
+from ebbtide.execution.live.money import seconds
 from ebbtide.execution.live.phase import OVER, State, phase_of, state_now
 from ebbtide.execution.live.providers import end_machines
-from ebbtide.execution.live.settings import RUNS, RunFolder, find_run, known_runs
+from ebbtide.execution.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
+from ebbtide.execution.live.settling import settled_figures
 from ebbtide.execution.live.standing import standing_of
 from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.workloads.sweep import Sweep
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.
@@ -48,10 +52,13 @@ def status_command(
         table_console().print(runs_table(standings))
         typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
-    standing = standing_of(find_run(runs, run), catalogue)
+    folder = find_run(runs, run)
+    standing = standing_of(folder, catalogue)
     if as_json:
         typer.echo(json.dumps(standing.as_plain(), indent=2))
         return
+    if run == LATEST:
+        typer.echo(_named(folder, run))
     if standing.trials:
         table_console().print(run_table(standing))
     if standing.state in OVER:
@@ -68,6 +75,10 @@ def logs_command(
 ) -> None:
     """What trials' programs printed."""
     folder = find_run(runs, run)
+    trials = len(Sweep.model_validate(folder.settings.sweep).trials())
+    if trial is not None and trial >= trials:
+        has = f"trials 0 to {trials - 1}" if trials > 1 else "trial 0 alone"
+        raise InputError(f"run {folder.path.name} has {has}, not {trial}")
     known: dict[int, int] = {}
     while True:
         over = controller_pid(folder.path) is None
@@ -89,24 +100,49 @@ def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     name = folder.path.name
     state, pid = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
     if pid is None:
-        raise InputError(_nothing_to_stop(name, state))
+        raise InputError(_nothing_to_stop(name, _named(folder, run), state))
     request_stop(folder.path, StopRequest.STOP)
-    typer.echo(f"{name} is told to stop (controller pid {pid}); `ebbtide status {name}` shows how far it is")
+    told = f"{_named(folder, run)} is told to stop (controller pid {pid})"
+    typer.echo(f"{told}; `ebbtide status {name}` shows how far it is")
 
 
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """End every machine of a run now, and its controller; what is stored stays. Ends with 1 if any still runs."""
     folder = find_run(runs, run)
+    had_controller = controller_pid(folder.path) is not None
+    open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
+    open_after = _leases_open(folder)
     found = end_machines(folder, told=lambda line: typer.echo(f"{line}; asked again", err=True))
     _note_down(folder, found.refused)
-    typer.echo(f"{found.ended} machines ended")
+    given_back = found.ended
+    if had_controller and is_ended:
+        # Those that its controller rented just before it heard are given back as well.
+        given_back += sum(not is_open for is_open in open_after) - sum(not is_open for is_open in open_before)
+    done = ["controller ended" if is_ended else "controller still runs"] if had_controller else []
+    left = f"{machines(len(found.refused))} left" if found.refused else "none left"
+    done += [f"{machines(given_back)} given back", "it is not known how many are left" if found.problem else left]
+    typer.echo(f"{_named(folder, run)}: {', '.join(done)}")
     for why in found.refused.values():
         typer.echo(why, err=True)
     if found.problem:
         typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
     if not (found.is_done and is_ended):
         raise typer.Exit(1)
+
+
+def _named(folder: RunFolder, asked: str | None) -> str:
+    """A run by its id; where none was given, also since when it is the newest: another may be about to begin."""
+    if asked not in (None, LATEST):
+        return folder.path.name
+    began_s = time.time() - (folder.path / "run.json").stat().st_mtime
+    return f"{folder.path.name} (the newest, begun {seconds(max(began_s, 0.0))} ago)"
+
+
+def _leases_open(folder: RunFolder) -> list[bool]:
+    """Of each machine that was asked for, whether the run still has it."""
+    kept = Journal(folder.journal, read_only=True).state("run") if folder.journal.exists() else None
+    return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 
 def _end_controller(folder: RunFolder) -> bool:
@@ -129,18 +165,20 @@ def _end_controller(folder: RunFolder) -> bool:
 
 
 def _note_down(folder: RunFolder, refused: object) -> None:
-    """Where a controller was killed nobody else writes down that its machines are gone."""
+    """Where a controller was killed nobody else writes down that its machines are gone, and what they cost."""
     with suppress(OSError):
         journal = Journal(folder.journal)
         phase = phase_of(journal)
         if phase is not None and controller_pid(folder.path) is None:
             down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
-            journal.keep({"phase": down.encode(), "unended": refused})
+            figures = None if refused else settled_figures(folder)
+            settled = {} if figures is None else {"figures": figures}
+            journal.keep({"phase": down.encode(), "unended": refused} | settled)
 
 
-def _nothing_to_stop(name: str, state: State) -> str:
+def _nothing_to_stop(name: str, named: str, state: State) -> str:
     if state in OVER:
-        return f"{name} has {state}; there is nothing to stop"
+        return f"{named} has {state}; there is nothing to stop"
     if state is State.GONE:
-        return f"{name} has no controller that could stop it; `ebbtide down {name}` ends its machines"
-    return f"{name} does not run: {state}; `ebbtide resume {name}` goes on"
+        return f"{named} has no controller that could stop it; `ebbtide down {name}` ends its machines"
+    return f"{named} does not run: {state}; `ebbtide resume {name}` goes on"

@@ -31,6 +31,8 @@ MOST_FAILURES = 5
 # From one checkpoint so often, and the one before it is taken.
 _FAILURES_FROM_ONE = 2
 _TAIL_LINES = 12
+# By convention, argparse's among others: a command line that is wrong. Real seconds within which that is seen.
+_WRONG_USAGE, _AT_ONCE_S = 2, 30.0
 
 
 class AgentTraining:
@@ -305,14 +307,23 @@ class AgentTraining:
         # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
         if not letter.get("came", 0) and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        trial.tail = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
+        lines = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
+        # A command line that its program refuses is refused on any machine: it says the same at once, again.
+        is_refused = (
+            letter.get("code") == _WRONG_USAGE and not letter.get("came", 0) and number == "0"
+            and time.time() - trial.began_epoch_s < _AT_ONCE_S and bool(lines) and lines == trial.tail
+        )  # fmt: skip
+        trial.tail = lines
         tail = " | ".join(trial.tail[-3:])
         _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
         if letter.get("cannot_start"):
             self._cannot_start(trial, tail)
-        elif trial.failures >= MOST_FAILURES:
+        elif is_refused or trial.failures >= MOST_FAILURES:
+            # What it does report is known, and tells why there is nothing to compare it by.
+            if trial.fields:
+                self._warn(trial, is_over=True)
             trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)

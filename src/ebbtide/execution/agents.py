@@ -219,8 +219,8 @@ class AgentProvider:
             try:
                 self._look()
                 self._trouble = ""
-            except CloudGoneError as error:
-                raise InputError(str(error)) from None
+            except CloudGoneError:
+                raise
             except (CloudError, OSError) as error:
                 self._troubled(error)
             if self._out:

@@ -98,7 +98,7 @@ class WithinBudget:
         view.memory["gave_up"] = True
         for lease in at_once:
             yield Release(lease.lease_id, save=False)
-        yield GiveUp(f"budget of {self.budget_usd:.2f} USD reached: {view.spent_usd:.2f} USD spent")
+        yield GiveUp(f"budget of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
 
     def _capped(self, view: View, action: Action) -> Action:
         """A request with a max price, so that what it can cost is known."""

@@ -175,7 +175,7 @@ def test_down_ends_by_tag_what_a_killed_controller_left(
         controller.kill()
         controller.wait()
     assert command("down", "--runs", runs) == 0
-    assert capsys.readouterr().out == "2 machines ended\n"
+    assert capsys.readouterr().out.endswith(": 2 machines given back, none left\n")
     wait_for(lambda: not machines.running)
 
 
@@ -199,7 +199,7 @@ def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(
     time.sleep(1.0)
     assert len(machines.all) == 2
     assert command("status", find_run(runs, None).path.name, "--runs", runs) == 0
-    assert "0 machines rented" in capsys.readouterr().out
+    assert "rented 2 machines in all, none now" in capsys.readouterr().out
 
 
 def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
@@ -234,7 +234,7 @@ def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
     # Once it is allowed, it is done.
     api.refusals.ends = ""
     assert command("down", "--runs", runs) == 0
-    assert capsys.readouterr().out == "1 machines ended\n"
+    assert capsys.readouterr().out.endswith(": 1 machine given back, none left\n")
     wait_for(lambda: not machines.running)
 
 

@@ -14,7 +14,6 @@ from tests.execution.live.sweeps import START_S, A
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.mailbox import Letters
-from ebbtide.errors import InputError
 from ebbtide.execution.agents import AgentProvider
 from ebbtide.execution.cloud import CloudError, CloudGoneError, Instance
 from ebbtide.market.leases import Lease, LeaseState
@@ -160,7 +159,7 @@ def test_a_cloud_that_is_no_more_ends_the_run_with_one_line(tmp_path: Path) -> N
 
     cloud: Any = rents._cloud
     cloud.instances, cloud.is_over = gone, False
-    with pytest.raises(InputError, match="the local cloud has ended"):
+    with pytest.raises(CloudGoneError, match="the local cloud has ended"):
         rents.next_event(math.inf)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, started_s=START_S)
     cloud.terminate = lambda _: gone()

@@ -61,6 +61,21 @@ def test_a_run_in_which_a_trial_failed_ends_with_1_and_its_last_lines(someone: U
     assert "150" not in out
 
 
+def test_a_command_line_that_its_program_refuses_is_tried_twice(someone: User) -> None:
+    someone.write(trials=1, program="import argparse\nargparse.ArgumentParser().parse_args(['--epoch', '3'])\n")
+    code, out, _ = run(someone)
+    assert code == 1
+    assert "failed 2 times, last with exit code 2" in out
+    assert "unrecognized arguments: --epoch 3" in out
+
+
+def test_a_failed_training_is_told_which_metric_it_reports(someone: User) -> None:
+    someone.write(trials=1, program='import sys\nprint(\'{"step": 1, "lossy": 0.5}\', flush=True)\nsys.exit(2)\n')
+    code, out, _ = run(someone)
+    assert code == 1
+    assert "metric 'loss' was never reported; the program reports: lossy" in out
+
+
 def test_a_command_that_is_not_there_is_tried_once_for_all_trials(someone: User) -> None:
     """One that only the machine can find out: a script calls it."""
     someone.write(trials=3)
@@ -127,6 +142,7 @@ def test_two_that_write_one_name_keep_both(someone: User) -> None:
         for path in (someone.folder / "got").glob("*/outputs/model.pt")
     }
     assert found == {"000": "0.1", "001": "0.2"}
+    assert "trial 0: no checkpoint; its outputs (model.pt, 3 bytes), in " in out
     # Again is no harm; another content in its place is not written over.
     code, out, _ = someone.do("fetch", name, 1, "--into", someone.folder / "got")
     assert (code, "already in" in out) == (0, True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.execution.live.sweeps import START_S, flapping, sweep, total
 
@@ -18,8 +19,8 @@ from ebbtide.checkpoints.store import CheckpointStore
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.local import begin_local, end_local, run_local
 from ebbtide.execution.live.settings import RunFolder, find_run
-from ebbtide.execution.live.stopping import StopRequest, request_stop
-from ebbtide.execution.local_cloud.client import LocalCloud
+from ebbtide.execution.live.stopping import LOCK, StopRequest, controlling, request_stop
+from ebbtide.execution.local_cloud.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.execution.local_cloud.server import ADDRESS
 from ebbtide.object_storage import object_store
 from ebbtide.policies.exosphere.master import ExoSphere
@@ -176,3 +177,27 @@ def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Pa
         controller.kill()
         controller.wait(10)
     assert os.path.exists(folder.journal)
+
+
+def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_paused_does_not(tmp_path: Path) -> None:
+    flapping().write(tmp_path / "prices.parquet")
+    settings = LocalCloudSettings(
+        str(tmp_path / "cloud"), str(tmp_path / "prices.parquet"), START_S, 120.0,
+        lock=str(tmp_path / LOCK), unused_s=0.5,
+    )  # fmt: skip
+    with controlling(tmp_path):
+        cloud = start_local_cloud(settings)
+        try:
+            time.sleep(2.5)
+            assert psutil.pid_exists(cloud.pid)
+        except BaseException:
+            cloud.end()
+            raise
+    try:
+        for _ in range(100):
+            if not (tmp_path / "cloud" / ADDRESS).exists():
+                break
+            time.sleep(0.1)
+        assert not (tmp_path / "cloud" / ADDRESS).exists()
+    finally:
+        cloud.end()

@@ -26,6 +26,7 @@ from ebbtide.execution.live.stopping import (
     request_stop,
     requested_stop,
 )
+from ebbtide.execution.local_cloud.server import bills_of
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_stop_is_obeyed_though_nothing_happens(someone: User) -> None:
     assert not someone.machines()
     code, out, _ = someone.do("status", someone.run.path.name)
     assert out.strip().splitlines()[-1].startswith("stopped")
-    assert "0 machines rented" in out
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
 
 
 def test_down_reaches_a_live_controller_which_rents_no_more(someone: User) -> None:
@@ -58,7 +59,8 @@ def test_down_reaches_a_live_controller_which_rents_no_more(someone: User) -> No
     someone.wait(lambda: someone.trains(2))
     code, out, errors = someone.do("down")
     assert code == 0, errors
-    assert out.endswith("0 machines ended\n")
+    named = rf"{someone.run.path.name} \(the newest, begun \d+ s ago\)"
+    assert re.fullmatch(rf"{named}: controller ended, 2 machines given back, none left\n", out)
     assert f"controller (pid {controller.pid})" in errors
     assert controller.wait(1) == 130
     assert not someone.machines()
@@ -66,7 +68,7 @@ def test_down_reaches_a_live_controller_which_rents_no_more(someone: User) -> No
     rented = len(Journal(someone.run.journal).state("run")["engine"]["leases"])
     assert rented == 2
     code, out, _ = someone.do("status", someone.run.path.name)
-    assert "0 machines rented" in out
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
     assert out.strip().splitlines()[-1].startswith("down: its machines were ended")
 
 
@@ -83,11 +85,16 @@ def test_down_after_a_killed_controller_leaves_none_and_status_says_so(someone: 
     code, out, _ = someone.do("stop")
     assert code == 2
     code, out, _ = someone.do("down")
-    assert (code, out) == (0, "2 machines ended\n")
+    assert (code, out.partition(": ")[2]) == (0, "2 machines given back, none left\n")
     assert not someone.machines()
     code, out, _ = someone.do("status", someone.run.path.name)
-    assert "0 machines rented" in out
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
     assert "down" in out.strip().splitlines()[-1]
+    # What the machines cost after the controller's death is counted, as the cloud has it.
+    bills = bills_of(someone.run.path / "cloud")
+    assert len(bills) == 2
+    code, out, _ = someone.do("status", someone.run.path.name, "--json")
+    assert json.loads(out)["money"]["paid_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
 
 
 def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
@@ -116,6 +123,25 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     assert leases[len(first)]["requested_s"] >= first[-1]["ended_s"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_from_a_service_manager_or_a_closed_terminal_stops_as_ctrl_c_does(
+    number: signal.Signals, someone: User
+) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.send_signal(number)
+    time.sleep(0.2)
+    # `timeout` sends it twice.
+    if controller.poll() is None:
+        controller.send_signal(number)
+    out, errors = controller.communicate(timeout=30)
+    assert controller.returncode == 130, errors
+    assert "stopping: everything is saved and given back" in errors
+    assert "stopped" in out.strip().splitlines()[-1]
+    assert not someone.machines()
+
+
 def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: User) -> None:
     someone.write(
         trials=1,
@@ -132,7 +158,8 @@ def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: Us
     _, errors = controller.communicate(timeout=5)
     assert controller.returncode == 130
     assert f"`ebbtide down {someone.run.path.name}` ends them now" in errors
-    assert someone.do("down")[:2] == (0, "1 machines ended\n")
+    code, out, _ = someone.do("down", someone.run.path.name)
+    assert (code, out) == (0, f"{someone.run.path.name}: 1 machine given back, none left\n")
     assert not someone.machines()
 
 
@@ -194,12 +221,14 @@ def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: 
     address = someone.run.path / "cloud" / "cloud.json"
     os.kill(json.loads(address.read_text())["pid"], signal.SIGKILL)
     _, errors = controller.communicate(timeout=20)
-    assert controller.returncode == 2
+    assert controller.returncode == 69
     assert "the local cloud has ended" in errors
+    assert errors.count("ebbtide resume") == 1
     assert "Traceback" not in errors
     assert address.exists()
     code, out, errors = someone.do("status", someone.run.path.name)
     assert "broken off: the local cloud has ended" in out
+    assert out.count("ebbtide resume") == 1
     code, out, errors = someone.do("resume")
     assert (code, errors) == (0, "")
     assert "done" in out
@@ -214,7 +243,7 @@ def test_down_finds_what_the_machines_of_a_killed_cloud_left(someone: User) -> N
     controller.wait(10)
     os.kill(json.loads((someone.run.path / "cloud" / "cloud.json").read_text())["pid"], signal.SIGKILL)
     code, out, errors = someone.do("down")
-    assert (code, out, errors) == (0, "1 machines ended\n", "")
+    assert (code, out.partition(": ")[2], errors) == (0, "1 machine given back, none left\n", "")
     assert not someone.machines()
 
 
@@ -276,6 +305,6 @@ def test_down_names_a_controller_that_does_not_end_and_ends_its_machines_all_the
     someone.wait(lambda: someone.trains())
     controller.send_signal(signal.SIGSTOP)
     code, out, errors = someone.do("down")
-    assert (code, out) == (1, "1 machines ended\n")
+    assert (code, out.partition(": ")[2]) == (1, "controller still runs, 1 machine given back, none left\n")
     assert f"`kill -9 {controller.pid}` ends it" in errors
     assert not someone.machines()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.agent.private_folder import outputs_id
@@ -24,11 +25,13 @@ class Fetched:
         folder: Where it lies now: `checkpoint/`, `outputs/` and `log.txt`, as far as there are any.
         step: Of the checkpoint; None: the trial has none.
         is_new: Whether anything was written; not, where the same was there already.
+        outputs: What its program left in its folder, by name: sizes in bytes.
     """
 
     folder: Path
     step: int | None
     is_new: bool
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
 
 def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
@@ -40,9 +43,11 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
         into: A folder below which one of the trial's name is made.
 
     Raises:
-        InputError: There is nothing of it, or another content in its place here.
+        InputError: There is nothing of it, or another content in its place here; `into` is a file.
         OSError: Storage does not answer, or the folder cannot be written.
     """
+    if into.exists() and not into.is_dir():
+        raise InputError("is a file; name a folder", file=into)
     objects = object_store(run.settings.store)
     target = into / trial_id
     coming = into / f".{trial_id}.coming"
@@ -61,7 +66,10 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
             coming.rename(target)
         elif not _same(coming, target):
             raise InputError("holds something else; move it away, or name another folder by --into", file=target)
-        return Fetched(target, None if manifest is None else manifest.step, is_new)
+        left = target / _OUTPUTS
+        found = {path.relative_to(left).as_posix(): path.stat().st_size
+                 for path in sorted(left.rglob("*")) if path.is_file()}  # fmt: skip
+        return Fetched(target, None if manifest is None else manifest.step, is_new, found)
     finally:
         shutil.rmtree(coming, ignore_errors=True)
 

@@ -16,6 +16,7 @@ from ebbtide.execution.cloud import CloudError
 from ebbtide.execution.live.command_check import check_command
 from ebbtide.execution.live.controller import Controller, Looked
 from ebbtide.execution.live.settings import LiveSettings, RunFolder, new_run_id
+from ebbtide.execution.live.stopping import LOCK
 from ebbtide.execution.local_cloud.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -125,6 +126,7 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
     cloud = LocalCloudSettings(
         str(folder.path / "cloud"), str(folder.path / "prices.parquet"), settings.options["start_s"],
         settings.options["speed"], settings.sweep["billing"], least_notice_s=_LEAST_NOTICE_S,
+        lock=str(folder.path / LOCK),
     )  # fmt: skip
     return start_local_cloud(cloud)
 

@@ -13,6 +13,9 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.utc import HOUR_S
 
+# Of what was paid: where the work that was kept is worth less on demand, a percentage says nothing.
+_LEAST_KEPT_SHARE = 0.05
+
 
 @dataclass(frozen=True)
 class Money:
@@ -24,7 +27,7 @@ class Money:
         usd_per_hour: What the machines that run now cost on; 0: none runs.
         on_demand_usd: List price of the machine time whose work was kept: what training alone, never disturbed,
             would have cost on the same machines.
-        lost_s: Machine time, by the market's clock, whose work was thrown away.
+        lost_s: Machine time, by the market's clock, whose work was thrown away; boots and notices included.
         lost_usd: What that cost.
     """
 
@@ -47,6 +50,8 @@ class Money:
         share = self.saved_share
         if share is None:
             words += "; no work was kept so far"
+        elif self.on_demand_usd < _LEAST_KEPT_SHARE * self.paid_usd:
+            words += "; hardly any work was kept so far"
         else:
             way = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
             words += f", {way} than on demand, which takes {self.on_demand_usd:.4f} USD for the work that was kept"
@@ -80,8 +85,9 @@ def money_of(kept: Mapping[str, Any], catalogue: Catalogue, figures: Mapping[str
                  if trial["on"] is not None and "began_s" in trial]  # fmt: skip
     on_demand = [_listed(leases[stretch.lease_id], stretch.kept_s, catalogue) for stretch in stretches]
     on_demand += [_listed(lease, duration_s, catalogue) for lease, duration_s in under_way if duration_s > 0]
-    lost_usd = math.fsum(stretch.lost_s * _usd_per_s(leases[stretch.lease_id], bills) for stretch in stretches)
-    return Money(paid, refund, rate, math.fsum(on_demand), _lost_s(stretches), lost_usd)
+    lost_s = _lost_s(stretches, leases)
+    lost_usd = math.fsum(time_s * _usd_per_s(leases[lease_id], bills) for lease_id, time_s in lost_s.items())
+    return Money(paid, refund, rate, math.fsum(on_demand), math.fsum(lost_s.values()), lost_usd)
 
 
 def seconds(duration_s: float) -> str:
@@ -108,5 +114,18 @@ def _usd_per_s(lease: Lease, bills: Mapping[int, float]) -> float:
     return bills[lease.lease_id] / duration_s if lease.lease_id in bills and duration_s > 0 else 0.0
 
 
-def _lost_s(stretches: Sequence[Stretch]) -> float:
-    return math.fsum(stretch.lost_s for stretch in stretches)
+def _lost_s(stretches: Sequence[Stretch], leases: Sequence[Lease]) -> dict[int, float]:
+    """Seconds thrown away, by lease.
+
+    A machine's boot, and its time from the notice to its end, served the work that was done on it: they are as
+    much thrown away as that is.
+    """
+    found: dict[int, float] = {}
+    for lease_id in sorted({stretch.lease_id for stretch in stretches}):
+        there = [stretch for stretch in stretches if stretch.lease_id == lease_id]
+        lost_s = math.fsum(stretch.lost_s for stretch in there)
+        trained_s = math.fsum(stretch.duration_s for stretch in there)
+        lived_s = leases[lease_id].ended_s - leases[lease_id].started_s
+        has_ended = lived_s > trained_s > 0.0
+        found[lease_id] = lost_s * lived_s / trained_s if has_ended else lost_s
+    return found

@@ -96,7 +96,7 @@ def known_runs(runs: Path) -> list[RunFolder]:
     """
     known = sorted((path for path in runs.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     if not known:
-        raise InputError(f"there is no run in {runs}; `ebbtide run SWEEP.yaml` begins one")
+        raise InputError(f"there is no run in {runs}; `ebbtide run -- python train.py` begins one")
     return [RunFolder(path.parent) for path in known]
 
 

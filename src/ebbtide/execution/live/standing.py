@@ -13,12 +13,12 @@ from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.money import Money, money_of
 from ebbtide.execution.live.phase import Phase, State, phase_of, state_now
 from ebbtide.execution.live.settings import LiveSettings, RunFolder
+from ebbtide.execution.live.settling import ORPHANS_LIVE_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
+from ebbtide.utc import HOUR_S
 from ebbtide.workloads.sweep import Direction, Sweep
 
-# Machines that lose their controller end themselves after so long at most, on EC2 by default.
-_ORPHANS_LIVE_S = 900.0
 _ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
 
 
@@ -75,11 +75,14 @@ class RunStanding:
         done: Trials at their end.
         money: What it costs.
         rented: Machines now.
+        rented_ever: Machines that were ever charged.
         revoked: Machines that were taken.
         unended: Machines whose end was refused, and why.
         elapsed_s: Real seconds that its controllers ran.
         rest_s: Real seconds that are left at the pace so far; None: not known.
         began_epoch_s: When it began, by this machine's clock.
+        deadline_h: By when it should be done, hours after its start by the market's clock; None: it has none.
+        late_s: For how long it ran past its deadline, by the market's clock; 0: it did not.
     """
 
     run: str
@@ -93,11 +96,14 @@ class RunStanding:
     done: int
     money: Money
     rented: int
+    rented_ever: int
     revoked: int
     unended: Mapping[str, str]
     elapsed_s: float
     rest_s: float | None
     began_epoch_s: float | None
+    deadline_h: float | None = None
+    late_s: float = 0.0
 
     @property
     def best(self) -> TrialStanding | None:
@@ -166,7 +172,7 @@ def standing(
     if kept is None:
         nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return RunStanding(
-            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0,
+            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0, 0,
             unended, 0.0, None, None,
         )  # fmt: skip
     later_s = _later_s(figures, state, now_s)
@@ -195,10 +201,24 @@ def standing(
         tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]), money,
         sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
-        sum(lease.state == "revoked" for lease in leases), refused, elapsed_s,
+        sum(lease.is_charged for lease in leases), sum(lease.state == "revoked" for lease in leases),
+        refused, elapsed_s,
         _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
         phase.first_began_epoch_s if phase is not None else None,
+        sweep.deadline_h, _late_s(sweep.deadline_h, kept, figures),
     )  # fmt: skip
+
+
+def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
+    """Up to when the last trial ended, or until now while some go on."""
+    started_s = kept["engine"].get("started_s")
+    if deadline_h is None or started_s is None:
+        return 0.0
+    ended_s = max((float(job["finished_s"]) for job in kept["engine"]["jobs"]), default=math.nan)
+    if any(math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]):
+        ended_s = float((figures or {}).get("time_s", math.nan))
+    late_s = ended_s - started_s - deadline_h * HOUR_S
+    return late_s if late_s > 0.0 else 0.0
 
 
 def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> float:
@@ -207,7 +227,7 @@ def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> f
         return 0.0
     real_s = max(now_s - float(figures["at_epoch_s"]), 0.0)
     if state is State.GONE:
-        real_s = min(real_s, _ORPHANS_LIVE_S)
+        real_s = min(real_s, ORPHANS_LIVE_S)
     return real_s * float(figures.get("speed", 1.0))
 
 

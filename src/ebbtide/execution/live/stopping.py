@@ -17,7 +17,7 @@ from pathlib import Path
 from ebbtide.errors import InputError
 from ebbtide.files import only_one, write_text
 
-_LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
+LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
 # Whoever asks whether there is a controller holds the lock for an instant.
 _LOCKED_FOR_S = 1.0
 
@@ -65,7 +65,7 @@ def controlling(run: Path) -> Iterator[None]:
     """
     until_s = time.monotonic() + _LOCKED_FOR_S
     while True:
-        lock = only_one(run / _LOCK, "controller")
+        lock = only_one(run / LOCK, "controller")
         try:
             lock.__enter__()
             break
@@ -84,7 +84,7 @@ def controlling(run: Path) -> Iterator[None]:
 def controller_pid(run: Path) -> int | None:
     """The process id of the controller that has a run now; None: none has. 0: one has, and its id is not known."""
     try:
-        with (run / _LOCK).open(encoding="utf-8") as file:
+        with (run / LOCK).open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -48,6 +48,9 @@ class LocalCloudSettings:
         request_s: Market seconds until a request is answered,
         boot_s: and until a machine has booted.
         forgotten_s: Real seconds after which it ends itself if nobody asks.
+        lock: A file that whoever uses it holds locked; empty: there is none.
+        unused_s: Real seconds after which it ends itself if nobody asks, nobody holds that lock, and no machine
+            of it is open.
     """
 
     folder: str
@@ -59,6 +62,8 @@ class LocalCloudSettings:
     request_s: float = 20.0
     boot_s: float = 40.0
     forgotten_s: float = 900.0
+    lock: str = ""
+    unused_s: float = 10.0
 
 
 def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
@@ -221,7 +226,6 @@ class LocalCloud:
         except (OSError, ValueError, urllib.error.URLError) as error:
             if not _is_running(self.pid):
                 raise CloudGoneError(
-                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'}); "
-                    "`ebbtide resume` goes on with a new one"
+                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'})"
                 ) from None
             raise CloudError(f"the local cloud does not answer: {error}") from error

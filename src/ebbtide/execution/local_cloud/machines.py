@@ -122,6 +122,12 @@ class Machines:
         with self._lock:
             return [{"token": token, **machine.bill} for token, machine in self._machines.items() if machine.bill]
 
+    @property
+    def any_open(self) -> bool:
+        """Whether a machine runs, or is on its way."""
+        with self._lock:
+            return any(machine.lease.is_open for machine in self._machines.values())
+
     def taken_at_s(self, place: str) -> float | None:
         """When the machine of that metadata address will be taken, by the real clock; None: nothing is known."""
         with self._lock:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import json
 import os
@@ -148,12 +149,30 @@ def serve(settings: dict[str, Any]) -> None:
     (folder / ADDRESS).chmod(0o600)
     while not ended.wait(_LOOK_S):
         _keep(folder, machines, billed)
-        if time.monotonic() - handler.asked_s > settings["forgotten_s"]:  # type: ignore[attr-defined]
+        silent_s = time.monotonic() - handler.asked_s  # type: ignore[attr-defined]
+        if silent_s > settings["forgotten_s"]:
+            break
+        # A controller that ended with an error leaves it behind: it stays for as long as machines save and end.
+        if silent_s > settings["unused_s"] and not machines.any_open and _is_free(settings["lock"]):
             break
     machines.close()
     _keep(folder, machines, billed)
     (folder / ADDRESS).unlink(missing_ok=True)
     server.shutdown()
+
+
+def _is_free(lock: str) -> bool:
+    """Whether nobody holds that file locked, which a controller that is merely paused still does."""
+    if not lock:
+        return False
+    try:
+        with Path(lock).open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def began_at(folder: Path, start_s: float) -> float:
