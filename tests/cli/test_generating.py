@@ -96,3 +96,12 @@ def test_the_job_of_the_demo_is_the_example() -> None:
     example = Path(__file__).parents[2] / "examples" / "one-day.yaml"
     packaged = Path(eb.__file__).parent / "workloads" / "data" / "one-day.yaml"
     assert example.resolve() == packaged.resolve()
+
+
+def test_a_folder_that_is_not_there_is_made_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = tmp_path / "nodir" / "x.parquet"
+    assert ended("generate", "--into", str(into), "--days", "1") == 0
+    assert f"{into.parent}: no such folder; it is made" in capsys.readouterr().err
+    assert into.is_file()
+    assert ended("generate", "--into", str(into), "--days", "1") == 0
+    assert "no such folder" not in capsys.readouterr().err

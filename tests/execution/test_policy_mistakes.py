@@ -89,8 +89,9 @@ def test_an_action_that_cannot_be_is_told_by_policy_time_and_what_would_be_right
 
 
 def test_the_market_and_the_lease_are_named() -> None:
-    assert ", market us-east-1a c3.xlarge: Request(" in str(failing(lambda _view: [Request(C3, job=7)]))
-    assert ", lease 99: Release(" in str(failing(lambda _view: [Release(99)]))
+    told = str(failing(lambda _view: [Request(C3, job=7)]))
+    assert told.endswith(", market us-east-1a c3.xlarge: Request: 7 is no job; there is only job 0")
+    assert ", lease 99: Release: 99 is no lease" in str(failing(lambda _view: [Release(99)]))
 
 
 @pytest.mark.parametrize(

@@ -254,3 +254,14 @@ def test_why_a_market_that_is_often_revoked_comes_first_is_explained() -> None:
     found = plan(sweep(billing="ec2-second"), prices, runs=1)
     assert found.offers[0].revoked > 0.5
     assert any("often revoked can be the best: under ec2-second" in note for note in found.notes)
+
+
+def test_in_a_pipe_no_heading_and_no_market_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep().model_dump(mode="json", exclude_none=True)))
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(tmp_path / "s.yaml"), "--generate", "6", "--runs", "1", "--days", "5"])
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "expected $/1000 steps" in told.splitlines()[2]
+    assert "us-east-1a c3.xlarge" in told

@@ -12,6 +12,7 @@ from tests.markets import C3, R3, START_S, history, job
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
+from ebbtide.policies import budget
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.offers import StepCost
 
@@ -89,3 +90,15 @@ def test_a_leap_of_the_price_in_the_notice_ends_the_machine_at_once() -> None:
 def test_a_budget_is_positive() -> None:
     with pytest.raises(InputError, match="must be positive"):
         WithinBudget(eb.SpotTune(), 0.0)
+
+
+def test_prices_are_looked_up_a_few_times_however_finely_the_time_is_sought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second at which money runs out is bisected for at every decision: twenty steps, one look-up."""
+    looked_up: list[int] = []
+    rate = budget._rate
+    monkeypatch.setattr(budget, "_rate", lambda *given: (looked_up.append(1), rate(*given))[1])
+    outcome = run(WithinBudget(eb.CheapestSpot(), 0.15), [job(36_000)], history({R3: [(0, 0.10)]}))
+    assert not outcome.finished
+    assert 0 < len(looked_up) < 60

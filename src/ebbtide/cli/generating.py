@@ -56,6 +56,8 @@ def generate_command(
         ebbtide generate --kind gpu --days 60 --into gpu.parquet
     """
     refuse_other(into)
+    if not into.parent.is_dir():
+        typer.echo(f"{into.parent}: no such folder; it is made", err=True)
     with progress("generating prices") as state:
         history = _GENERATORS[kind](days=days, seed=seed, on_progress=state.of)
         write_new(history, into)

@@ -19,6 +19,7 @@ from ebbtide.files import write_text
 from ebbtide.market.availability import Availability
 from ebbtide.market.spell_models import SpellModels
 from ebbtide.policies.bidding import BestBid
+from ebbtide.terminal import PlainConsole
 from ebbtide.utc import HOUR_S, iso
 from ebbtide.workloads.reading import read_sweep
 from ebbtide.workloads.sweep import Decides, Sweep
@@ -29,10 +30,16 @@ INFEASIBLE = 3
 # Markets listed; the JSON has all.
 _SHOWN = 12
 
+# Wider than any table.
+_ANY_WIDTH = 10_000
+
+# It is not known how long that takes: the time so far is all that is told of it.
+_SEARCHING = "the budget or the deadline will not do; looking for the least that will"
+
 _HEADINGS = (
     "expected $/1000 steps: refunds, work lost with a machine, restarts and waiting counted, an hour of waiting "
-    f"at {BestBid().time_share:.0%} of the price of the market of the least step cost; if kept: at the price now, "
-    "on a machine that is never taken"
+    f"counts as {BestBid().time_share:.0%} of an hour on the market that is cheapest per step; if kept: at the "
+    "price now, on a machine that is never taken"
 )
 
 
@@ -68,15 +75,19 @@ def plan_command(
             wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue,
             availability=Availability.read(availability) if availability else None,
             spells=SpellModels.read(spells) if spells else None, on_progress=state.of,
+            on_infeasible=lambda: state.step(_SEARCHING),
         )  # fmt: skip
     if json_path:
         write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
-    out = terminal()
-    out.print(_offers_table(found) if found.offers else _quotes_table(found))
+    if found.estimate:
+        # What is asked for cannot be done: that is the answer, and the rest is beside it.
+        for line in _least(found, wanted):
+            typer.echo(line)
+    _print_whole(_offers_table(found) if found.offers else _quotes_table(found))
     if found.offers:
         typer.echo(_HEADINGS)
     if found.estimate:
-        for line in [*_told(found.estimate, wanted), *_least(found, wanted)]:
+        for line in _told(found.estimate, wanted):
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
@@ -84,6 +95,14 @@ def plan_command(
         typer.echo(f"wrote {json_path}")
     if found.feasibility and not found.feasibility.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _print_whole(table: Table) -> None:
+    """Print a table; into a file or a pipe as wide as it is, so that nothing is cut."""
+    out = terminal()
+    if not out.is_terminal:
+        out = PlainConsole(width=max(out.width, PlainConsole(width=_ANY_WIDTH).measure(table).maximum))
+    out.print(table)
 
 
 def _offers_table(found: Plan) -> Table:

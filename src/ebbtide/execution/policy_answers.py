@@ -98,8 +98,8 @@ def about_of(action: Action) -> str:
 
 
 def described(action: object) -> str:
-    """An action as the policy wrote it, at a length that fits a line."""
-    return _shown(action, 160)
+    """An action by its kind, what is wrong with it being told beside it; what is none as the policy wrote it."""
+    return type(action).__name__ if isinstance(action, _ACTIONS) else _shown(action, 160)
 
 
 def _problem_with_request(request: Request, jobs: int, open_machines: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,8 @@ from ebbtide.execution.outcome import Outcome
 from ebbtide.execution.replay import ReplayProvider
 from ebbtide.execution.replayed_market import ReplayedMarket
 from ebbtide.experiments.backtest import backtest
-from ebbtide.experiments.feasibility import judge, least_deadline
-from ebbtide.experiments.plan import Estimate, Plan, Quote, Spread
+from ebbtide.experiments.feasibility import Search, cost_usd, duration_h, is_kept
+from ebbtide.experiments.plan import Estimate, Feasibility, Plan, Quote, Spread
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.learning_curves.curves import Curve
 from ebbtide.market.availability import Availability, drawn_availability
@@ -44,9 +44,6 @@ _START_S = 120.0
 # A chance of revocation within the hour that wants explaining where such a market is first.
 _OFTEN = 0.2
 
-# A budget or deadline that might do is tried from so many starts.
-_TRIED = 10
-
 # A trial that cannot be checkpointed must be likely to end on the machine on which it began.
 _LEAST_CHANCE = 0.5
 
@@ -74,6 +71,7 @@ def plan(
     availability: Availability | None = None,
     spells: SpellModels | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    on_infeasible: Callable[[], None] | None = None,
 ) -> Plan:
     """Plan a sweep on the newest prices.
 
@@ -86,7 +84,8 @@ def plan(
         catalogue: Instance types and list prices.
         availability: Recorded capacity, where that decides; None: drawn from the models.
         spells: Models of it; None: as anywhere.
-        on_progress: Called with how many backtests are done, and of how many as far as is known.
+        on_progress: Called with how many backtests of the sweep are done, and of how many.
+        on_infeasible: Called once if the budget and the deadline will not do, before what would is searched for.
 
     Raises:
         InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
@@ -122,32 +121,42 @@ def plan(
         )
     replays = _Replays(
         tuple(jobs), recent, billing, known, draw_starts(jobs[0], recent, runs, seed, known), seed, availability,
-        tuple(_stand_in_curves(jobs, maximise=policy.maximise)), on_progress,
+        tuple(_stand_in_curves(jobs, maximise=policy.maximise)),
     )  # fmt: skip
 
     def under(deadline_h: float | None) -> SpotTune:
         return _spottune(sweep.model_copy(update={"deadline_h": deadline_h}), models)
 
     fastest = _fastest(jobs[0], recent, known)
+    search = Search(fastest, under, replays.some, runs)
+    told = on_infeasible or (lambda: None)
     try:
-        estimate, outcomes = _estimate(sweep, policy, replays)
+        estimate, outcomes = _estimate(sweep, policy, replays, on_progress)
+        search.knows(sweep.deadline_h, outcomes)
     except InputError:
         # Where capacity decides, the policy refuses a deadline that nothing can keep.
-        kept_h = least_deadline(fastest[0], under, replays.few) if by_capacity else None
+        if not by_capacity:
+            raise
+        told()
+        kept_h = search.least_deadline()
         if kept_h is None:
             raise
-        estimate, outcomes = _estimate(sweep, under(kept_h), replays)
+        estimate, outcomes = _estimate(sweep, under(kept_h), replays, None)
+        search.knows(kept_h, outcomes)
         notes.append(f"cost and time are those under the least deadline that will do, {kept_h:g} h")
-    feasibility = judge(
-        outcomes, sweep.budget_usd, sweep.deadline_h, fastest, under, replays.few, needs_deadline=by_capacity
-    )
+    late = not is_kept([duration_h(outcome) for outcome in outcomes], sweep.deadline_h)
+    if late or not is_kept([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd):
+        told()
+        feasibility = search.least(sweep.deadline_h, late=late, needs_deadline=by_capacity)
+    else:
+        feasibility = Feasibility(True, *fastest)
     notes += _offer_notes(offers, billing)
     return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Replays:
-    """Backtests of one sweep after another policy, all from the same starts, and how many are done."""
+    """Backtests of one sweep after another policy, all from the same starts."""
 
     jobs: tuple[Job, ...]
     prices: PriceHistory
@@ -157,20 +166,18 @@ class _Replays:
     seed: int
     availability: Availability | None
     curves: tuple[Curve, ...]
-    on_progress: Callable[[int, int], None] | None
-    done: int = 0
-    total: int = 0
 
-    def expect(self, policies: int) -> None:
-        """So many policies more will be replayed."""
-        self.total += policies * len(self.starts_s)
-
-    def few(self, policy: Policy) -> Sequence[Outcome]:
-        """Replay a policy from the first starts: enough to try what might do."""
-        return self.of(policy, starts_s=self.starts_s[:_TRIED])
+    def some(self, policy: Policy, numbers: Sequence[int]) -> Iterator[Outcome]:
+        """Replay a policy from some of the starts, each when it is asked for."""
+        for number in numbers:
+            yield self.of(policy, starts_s=[self.starts_s[number]])[0]
 
     def of(
-        self, policy: Policy, jobs: Sequence[Job] | None = None, starts_s: Sequence[float] | None = None
+        self,
+        policy: Policy,
+        jobs: Sequence[Job] | None = None,
+        starts_s: Sequence[float] | None = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> Sequence[Outcome]:
         """Replay a policy.
 
@@ -178,20 +185,12 @@ class _Replays:
             policy: Which.
             jobs: Others than the sweep's, of which no metric is known.
             starts_s: Others than all.
+            on_progress: Called with how many are done.
         """
-        began = self.done
-        starts_s = self.starts_s if starts_s is None else starts_s
-        self.total = max(self.total, began + len(starts_s))
-
-        def tell(done: int) -> None:
-            self.done = began + done
-            if self.on_progress:
-                self.on_progress(self.done, self.total)
-
         result = backtest(
-            [policy], jobs or self.jobs, self.prices, billing=self.billing, starts=starts_s, seed=self.seed,
-            catalogue=self.catalogue, availability=self.availability, curves=() if jobs else self.curves,
-            on_progress=tell,
+            [policy], jobs or self.jobs, self.prices, billing=self.billing,
+            starts=self.starts_s if starts_s is None else starts_s, seed=self.seed, catalogue=self.catalogue,
+            availability=self.availability, curves=() if jobs else self.curves, on_progress=on_progress,
         )  # fmt: skip
         return result.outcomes[policy.name]
 
@@ -341,7 +340,9 @@ def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[floa
     return (_START_S + job.steps / rates[best]) / HOUR_S, best
 
 
-def _estimate(sweep: Sweep, policy: SpotTune, replays: _Replays) -> tuple[Estimate, Sequence[Outcome]]:
+def _estimate(
+    sweep: Sweep, policy: SpotTune, replays: _Replays, on_progress: Callable[[int, int], None] | None
+) -> tuple[Estimate, Sequence[Outcome]]:
     rivals: list[Policy] = [CheapestSpot()]
     listed = (
         replays.catalogue.on_demand_usd_per_hour(market, replays.starts_s[0]) is not None
@@ -350,10 +351,10 @@ def _estimate(sweep: Sweep, policy: SpotTune, replays: _Replays) -> tuple[Estima
     if all(listed):
         rivals.append(OnDemand())
     ended_early = _ended_early(policy, replays.jobs)
-    replays.expect(1 + len(rivals) * (2 if ended_early else 1))
-    outcomes = replays.of(policy)
+    # Rivals take a moment: they are not counted, so that the time left is told by what takes it.
+    runs = len(replays.starts_s)
+    outcomes = replays.of(policy, on_progress=(lambda done: on_progress(done, runs)) if on_progress else None)
     done = [outcome for outcome in outcomes if outcome.finished]
-    runs = len(outcomes)
     if not done:
         span_h = (replays.prices.end_s - replays.prices.start_s) / HOUR_S
         raise InputError(f"none of {runs} backtests ended within {span_h:.0f} h of prices; give more days")
@@ -362,8 +363,8 @@ def _estimate(sweep: Sweep, policy: SpotTune, replays: _Replays) -> tuple[Estima
         runs - len(done),
         Spread.of([outcome.cost_usd for outcome in done]),
         Spread.of([outcome.makespan_s / HOUR_S for outcome in done]),
-        _share_over(outcomes, sweep.budget_usd, lambda outcome: outcome.cost_usd),
-        _share_over(outcomes, sweep.deadline_h, lambda outcome: outcome.makespan_s / HOUR_S),
+        _share_over([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd),
+        _share_over([duration_h(outcome) for outcome in outcomes], sweep.deadline_h),
         {rival.name: _mean_usd(replays.of(rival)) for rival in rivals},
         {rival.name: _mean_usd(replays.of(rival, ended_early)) for rival in rivals} if ended_early else {},
     )
@@ -386,11 +387,9 @@ def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
     )  # fmt: skip
 
 
-def _share_over(outcomes: Sequence[Outcome], limit: float | None, of: Callable[[Outcome], float]) -> float | None:
-    """Share of runs above a limit; one that found no end is above any."""
-    if limit is None:
-        return None
-    return float(np.mean([not outcome.finished or of(outcome) > limit for outcome in outcomes]))
+def _share_over(values: Sequence[float], limit: float | None) -> float | None:
+    """Share of runs above a limit; NaN, one that found no end, is above any."""
+    return None if limit is None else float(np.mean([not value <= limit for value in values]))
 
 
 def _mean_usd(outcomes: Sequence[Outcome]) -> float | None:

@@ -112,45 +112,52 @@ class WithinBudget:
         """Until when all that is rented can surely be paid; infinity: for ten days at least."""
         low_s, high_s = view.now_s, view.now_s + 10 * 86_400.0
         fixed_usd = _fixed_usd(view, view.leases, coming)
-        if self._request_usd(view, coming, high_s, fixed_usd) <= self.budget_usd:
+        # What does not depend on the time is looked up once: this is asked for many times.
+        rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
+        if fixed_usd + _renting_usd(rented, high_s) <= self.budget_usd:
             return math.inf
         while high_s - low_s > 1.0:
             middle_s = (low_s + high_s) / 2.0
-            fits = self._request_usd(view, coming, middle_s, fixed_usd) <= self.budget_usd
+            fits = fixed_usd + _renting_usd(rented, middle_s) <= self.budget_usd
             low_s, high_s = (middle_s, high_s) if fits else (low_s, middle_s)
         return math.floor(low_s)
 
-    def _request_usd(
-        self, view: View, coming: list[Request], until_s: float | None = None, fixed_usd: float | None = None
-    ) -> float:
+    def _request_usd(self, view: View, coming: list[Request]) -> float:
         """The most that will be spent with these requests; each is used for a least time at least."""
-        now_s = view.now_s
-        usd = _fixed_usd(view, view.leases, coming) if fixed_usd is None else fixed_usd
-        usd += self._renting_usd(view, view.leases, until_s or now_s)
-        for request in coming:
-            rate = _rate(view, request.market, request.on_demand, request.max_price_usd_per_hour)
-            billing = ON_DEMAND if request.on_demand else view.billing
-            used_s = max((until_s or now_s) - now_s, _LEAST_USE_S) + self._ending_s(view, request.market)
-            usd += request.count * rate * _paid_s(billing, used_s) / 3600.0
-        return usd
+        rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
+        return _fixed_usd(view, view.leases, coming) + _renting_usd(rented, view.now_s)
 
     def _most_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
         """What is spent by a time, at most, if all is given back then."""
-        return _fixed_usd(view, leases, []) + self._renting_usd(view, leases, until_s)
+        return _fixed_usd(view, leases, []) + _renting_usd(self._held(view, leases), until_s)
 
-    def _renting_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
-        """What the machines will cost from now to a time, at most."""
-        usd = 0.0
+    def _held(self, view: View, leases: Iterable[Lease]) -> list[_Rented]:
+        """The machines that are rented."""
         held = list(leases)
+        now_s = view.now_s
         ending_s = {market: self._ending_s(view, market) for market in {lease.market for lease in held}}
+        found = []
         for lease in held:
             billing = ON_DEMAND if lease.on_demand else view.billing
             rate = max(_rate(view, lease.market, lease.on_demand, _bound(lease)), _price(view, lease))
-            started_s = lease.started_s if lease.is_charged else view.now_s
-            paid_s = _paid_s(billing, view.now_s - started_s) if lease.is_charged else 0.0
-            due_s = _paid_s(billing, until_s - started_s + ending_s[lease.market])
-            usd += rate * max(due_s - paid_s, 0.0) / 3600.0
-        return usd
+            started_s = lease.started_s if lease.is_charged else now_s
+            paid_s = _paid_s(billing, now_s - started_s) if lease.is_charged else 0.0
+            found.append(_Rented(rate, billing, started_s, paid_s, 0.0, ending_s[lease.market]))
+        return found
+
+    def _asked_for(self, view: View, coming: Iterable[Request]) -> list[_Rented]:
+        """The machines that would come, each used for a least time at least."""
+        return [
+            _Rented(
+                request.count * _rate(view, request.market, request.on_demand, request.max_price_usd_per_hour),
+                ON_DEMAND if request.on_demand else view.billing,
+                view.now_s,
+                0.0,
+                _LEAST_USE_S,
+                self._ending_s(view, request.market),
+            )
+            for request in coming
+        ]
 
     def _ending_s(self, view: View, market: Market) -> float:
         """The longest that it takes to save and give back a machine there."""
@@ -158,10 +165,43 @@ class WithinBudget:
         return 2.0 * max(job.job.save_s(vcpus) for job in view.jobs) + _ENDING_S
 
 
+@dataclass(frozen=True, slots=True)
+class _Rented:
+    """A machine, or several alike, as they are charged from now on.
+
+    Attributes:
+        usd_per_hour: At most.
+        billing: How it is charged.
+        started_s: When it began to be charged.
+        paid_s: What is paid already.
+        least_s: It is used for so long at least.
+        ending_s: The longest that it takes to save and give it back.
+    """
+
+    usd_per_hour: float
+    billing: Billing
+    started_s: float
+    paid_s: float
+    least_s: float
+    ending_s: float
+
+
+def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:
+    """What machines will cost from now to a time, at most."""
+    usd = 0.0
+    for each in rented:
+        due_s = _paid_s(each.billing, max(until_s - each.started_s, each.least_s) + each.ending_s)
+        usd += each.usd_per_hour * max(due_s - each.paid_s, 0.0) / 3600.0
+    return usd
+
+
 def _fixed_usd(view: View, leases: Iterable[Lease], coming: Iterable[Request]) -> float:
     """What does not grow with time: what is spent, and egress that may be to come."""
-    usd = view.spent_usd + math.fsum(_move_usd(view, lease.market) for lease in leases)
-    return usd + math.fsum(request.count * _move_usd(view, request.market) for request in coming)
+    held, asked_for = list(leases), list(coming)
+    markets = {lease.market for lease in held} | {request.market for request in asked_for}
+    moves_usd = {market: _move_usd(view, market) for market in markets}
+    usd = view.spent_usd + math.fsum(moves_usd[lease.market] for lease in held)
+    return usd + math.fsum(request.count * moves_usd[request.market] for request in asked_for)
 
 
 def _move_usd(view: View, market: Market) -> float:
