@@ -150,7 +150,7 @@ def run_command(
 def _tell_who_decides(wanted: Wanted, policy: str) -> None:
     sweep = wanted.sweep
     number = len(sweep.trials())
-    what = f"{number} trials" if sweep.has_choice else "one training"
+    what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
     typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
     if sweep.checkpoints is not None:
         typer.echo(f"what it writes into {sweep.checkpoints} is stored as its checkpoints, and put there again")
