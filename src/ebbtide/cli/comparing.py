@@ -33,6 +33,8 @@ from ebbtide.policies.spottune import SpotTune
 from ebbtide.utc import HOUR_S
 from ebbtide.workloads.reading import read_work
 
+_HEADINGS = "saved: against on-demand; x floor: cost / the least possible with all prices known"
+
 
 def compare_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
@@ -74,6 +76,7 @@ def compare_command(
             catalogue=catalogue, workers=workers or usable_cores(), on_progress=told.done,
         )  # fmt: skip
     table_console().print(found.table())
+    typer.echo(_HEADINGS)
     for note in found.notes:
         typer.echo(note)
     if json_path:

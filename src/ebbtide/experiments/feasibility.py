@@ -34,7 +34,7 @@ _DEADLINE_RAISED_BY = 0.05
 _BUDGET_RAISED_BY = 0.15
 
 # Deadlines are tried from so many starts, at first from a few of them; budgets where runs cost most.
-_DEADLINE_STARTS = 20
+_DEADLINE_STARTS = 30
 _FIRST_STARTS = 5
 _BUDGET_STARTS = 3
 

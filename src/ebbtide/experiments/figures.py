@@ -154,7 +154,10 @@ def _cost_boxes(record: Record) -> Iterator[go.Box]:
 
 def _progress_lines(record: Record) -> Iterator[go.Scatter]:
     start = pd.Timestamp(record.about["start_shown"])
-    for name, mark in record_marks(record).items():
+    marks = record_marks(record)
+    for number, (name, mark) in enumerate(marks.items()):
+        # What is drawn first is widest: a line that runs along it does not hide it.
+        width = 2 + 3 * min(len(marks) - 1 - number, 2)
         moments = record.timeline[record.timeline["policy"] == name]
         hours = (moments["time"] - start).dt.total_seconds() / HOUR_S
         yield go.Scatter(
@@ -164,7 +167,7 @@ def _progress_lines(record: Record) -> Iterator[go.Scatter]:
             name=name,
             legendgroup=name,
             showlegend=False,
-            line={"color": mark.colour, "width": 2, "dash": mark.dash},
+            line={"color": mark.colour, "width": width, "dash": mark.dash},
         )
 
 

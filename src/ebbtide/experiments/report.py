@@ -58,11 +58,18 @@ def render(
         notes=notes,
         rows=_rows(record),
         spread_note=SPREAD_NOTE,
-        leases=record.leases.to_dict("records"),
+        leases=_leases(record),
         figure=Markup(figure),
         version=ebbtide.__version__,
         inf=math.inf,
     )
+
+
+def _leases(record: Record) -> list[dict[str, Any]]:
+    """A row a lease: the policies as in the table above, the cheapest first, and each's leases in their order."""
+    place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
+    rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
+    return sorted(rows, key=lambda row: place[str(row["policy"])])
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
