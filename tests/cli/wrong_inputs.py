@@ -283,7 +283,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("an own policy that raises", _OWN, "it raised KeyError: 'c9.huge' (mine.py, line 8)", _with_policy("raise KeyError('c9.huge')")),
     WrongInput("an own policy that names a job that is not there", _OWN, "7 is no job; there is only job 0", _with_policy("return [Request(view.markets[0], job=7)]")),
     WrongInput("an own policy that rents a million machines", _OWN, "at most 10,000 may be open at once", _with_policy("return [Request(view.markets[0], count=10**6)]")),
-    WrongInput("an own policy that releases a lease that is not there", _OWN, "lease 99: Release(lease_id=99, save=True): 99 is no lease", _with_policy("return [Release(99)]")),
+    WrongInput("an own policy that releases a lease that is not there", _OWN, "lease 99: Release: 99 is no lease", _with_policy("return [Release(99)]")),
     WrongInput("an own policy whose max price is no number", _OWN, "max_price_usd_per_hour is nan", _with_policy("return [Request(view.markets[0], float('nan'))]")),
     WrongInput("an own policy that answers a word", _OWN, "decide answered 'rent'", _with_policy("return 'rent'")),
     WrongInput("an own policy that wakes an hour after 1970", _OWN, "before the run began", _with_policy("return [WakeAt(3600.0)]")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -64,7 +66,9 @@ class User:
     def do(self, *words: object) -> tuple[int, str, str]:
         """One command to its end, in this process: exit code, output, errors."""
         out, errors = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        # Wide, so that no cell is folded.
+        wide = patch.dict(os.environ, COLUMNS="200")
+        with wide, redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
             main([*map(str, words), "--runs", str(self.runs)])
         return int(ended.value.code or 0), out.getvalue(), errors.getvalue()
 

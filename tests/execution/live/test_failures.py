@@ -168,7 +168,7 @@ def trial_id(someone: User, number: int = 0) -> str:
         ("python trian.py", "trian.py is not in"),
         ("./train.sh", "there is no ./train.sh"),
         ("./program.py", "chmod +x"),
-        ("program.py", "is called by ./program.py"),
+        ("program.py", "write `python program.py`"),
     ],
 )
 def test_what_is_not_there_is_told_before_anything_is_rented(someone: User, command: str, said: str) -> None:
