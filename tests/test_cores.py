@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -78,18 +79,19 @@ def test_a_script_without_a_guard_may_spread_work() -> None:
     assert found.stdout.split() == ["[1,", "2,", "3]"], found.stderr
 
 
-def test_an_interruption_ends_all_workers() -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) -> None:
     script = (
         "import os, time\n"
         "from ebbtide.cores import in_processes\n"
-        "def wait(n):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+        "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(60)\n"
         "in_processes(wait, range(2), workers=2)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
                                stderr=subprocess.DEVNULL)  # fmt: skip
     assert process.stdout is not None
     workers = [int(process.stdout.readline()) for _ in range(2)]
-    process.send_signal(2)
+    process.send_signal(ending)
     began = time.monotonic()
     process.wait(30)
     while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() - began < 30:

@@ -8,14 +8,19 @@ one thread, and several pieces run beside each other in processes of their own.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+_LOOKS_EVERY_S = 1.0
 
 
 def usable_cores() -> int:
@@ -62,5 +67,18 @@ def in_processes(
 
 
 def _with_one_thread(function: Callable[[_Item], _Result], item: _Item) -> _Result:
+    _end_with_parent(os.getppid())
     with one_thread():
         return function(item)
+
+
+@cache
+def _end_with_parent(parent: int) -> None:
+    """A worker whose parent was killed would wait for work that never comes."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOKS_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
