@@ -67,14 +67,18 @@ def in_processes(
 
 
 def _with_one_thread(function: Callable[[_Item], _Result], item: _Item) -> _Result:
-    _end_with_parent(os.getppid())
+    end_with_parent(os.getppid())
     with one_thread():
         return function(item)
 
 
 @cache
-def _end_with_parent(parent: int) -> None:
-    """A worker whose parent was killed would wait for work that never comes."""
+def end_with_parent(parent: int) -> None:
+    """End this process when its parent is no more, even in the midst of work: nobody waits for the result.
+
+    Args:
+        parent: The parent's process id.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:

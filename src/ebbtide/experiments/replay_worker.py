@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ebbtide.cores import end_with_parent
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.sent_scenario import read_scenario, received_policy
 from ebbtide.policies.own_policy import load_file
-
-_LOOK_EVERY_S = 1.0
 
 
 def main(descriptor: int) -> None:
     """Replay each policy and start that comes through the connection, until that is closed."""
     connection: Connection[Any, Any] = Connection(descriptor)
     parent, folder, files, sent, starts_s = connection.recv()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent(parent)
     # Policies from files are known by the modules of those files.
     for file in files:
         load_file(file)
@@ -55,10 +52,3 @@ def _as_sent(error: Exception) -> Exception:
         same = RuntimeError(f"{type(error).__name__}: {error}")
     same.add_note(where)
     return same
-
-
-def _end_with(parent: int) -> None:
-    """End when the process that began this one is no more, even in the midst of a replay."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY_S)
-    os._exit(1)
