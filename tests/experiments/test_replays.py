@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_the_bytes_are_the_same_however_many_workers(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     told: list[int] = []
+    before = set(psutil.Process().children())
     texts = [
         eb.backtest(
             policies("on-demand,reactive,deepspotcloud-migrate,dynamic-pricing-cost"), one_day, prices, starts=6,
@@ -64,7 +65,7 @@ def test_the_bytes_are_the_same_however_many_workers(prices: eb.PriceHistory, on
         ledgers = [run.ledger.to_frame() for run in texts[1].outcomes[name]]
         assert all(run.ledger.to_frame().equals(other) for run, other in zip(runs, ledgers, strict=True))
     assert told == [*range(1, 25), *range(1, 25)]
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
 
 
 OWN = """
@@ -101,6 +102,30 @@ def test_policies_from_files_and_from_here_are_replayed_too(
     result = eb.backtest(chosen, one_day, prices, starts=4, workers=2)
     costs = [[run.cost_usd for run in result.outcomes[name]] for name in ("mine", "reactive", "local")]
     assert costs[0] == costs[1] == costs[2]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_file_that_is_gone_or_changed_since_hinders_no_worker(
+    prices: eb.PriceHistory, one_day: eb.Job, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A policy of a file that reads otherwise by now is replayed where it was made, as it was made."""
+    gone, changed = tmp_path / "gone.py", tmp_path / "changed.py"
+    for file in (gone, changed):
+        file.write_text(OWN.replace("LATEST_S", "float('inf')"))
+    found = [policies(text)[0] for text in (f"{gone}:mine", "reactive", f"{changed}:mine")]
+    chosen = [replace(policy, name=f"{place}") for place, policy in enumerate(found)]
+    gone.unlink()
+    changed.write_text(OWN.replace("LATEST_S", "0.0"))
+    before = set(psutil.Process().children())
+    seen: set[psutil.Process] = set()
+    result = eb.backtest(
+        chosen, one_day, prices, starts=6, workers=2,
+        on_progress=lambda _done: seen.update(c for c in set(psutil.Process().children()) - before if c.is_running()),
+    )  # fmt: skip
+    costs = [[run.cost_usd for run in result.outcomes[name]] for name in ("0", "1", "2")]
+    assert costs[0] == costs[1] == costs[2]
+    assert len(seen) == 1
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("at_once")
@@ -188,10 +213,11 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
 @pytest.mark.usefixtures("at_once")
 def test_what_a_killed_worker_had_is_done_by_others(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     killed: list[int] = []
+    before = set(psutil.Process().children())
 
     def kill(done: int) -> None:
         if done >= 4 and not killed:
-            killed.extend(child.pid for child in psutil.Process().children())
+            killed.extend(child.pid for child in set(psutil.Process().children()) - before)
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ebbtide.cores import end_with_parent
+from ebbtide.errors import InputError
 from ebbtide.execution.outcome import Outcome
 from ebbtide.experiments.sent_scenario import read_scenario, received_policy
 from ebbtide.policies.own_policy import load_file
@@ -20,9 +22,11 @@ def main(descriptor: int) -> None:
     connection: Connection[Any, Any] = Connection(descriptor)
     parent, folder, files, sent, starts_s = connection.recv()
     end_with_parent(parent)
-    # Policies from files are known by the modules of those files.
+    # Policies from files are known by the modules of those files; those of a file that cannot be loaded here are
+    # replayed where they were made.
     for file in files:
-        load_file(file)
+        with suppress(InputError):
+            load_file(file)
     scenario = read_scenario(Path(folder))
     policies = [received_policy(text) for text in sent]
     while True:

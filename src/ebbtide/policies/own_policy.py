@@ -31,7 +31,7 @@ _PARTS = {
 # Where an error was raised says little if it is a library's code: whose call of it was wrong does.
 _LIBRARIES = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
-_loaded: list[Path] = []
+_loaded: dict[Path, bytes] = {}
 
 
 def is_own(text: str) -> bool:
@@ -83,6 +83,7 @@ def load_file(path: str | Path) -> ModuleType:
         raise InputError("is no Python file; its name should end in .py", file=file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    read = file.read_bytes()
     try:
         _search(file.parent)
         with _told(str(path), str(file)):
@@ -90,13 +91,20 @@ def load_file(path: str | Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    _loaded.append(file)
+    _loaded[file] = read
     return module
 
 
 def loaded_files() -> tuple[Path, ...]:
-    """The files that `load_file` has imported."""
-    return tuple(_loaded)
+    """The files that `load_file` has imported, and that another process would import the same: unchanged since."""
+    return tuple(file for file, read in _loaded.items() if _content(file) == read)
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
 
 
 def _imported(name: str) -> ModuleType:

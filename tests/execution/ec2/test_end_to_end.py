@@ -190,7 +190,7 @@ def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(
     try:
         wait_for(lambda: len(machines.running) == 2)
         assert command("down", "--runs", runs) == 0
-        assert controller.wait(1) == 130
+        assert controller.wait(30) == 130
     finally:
         controller.kill()
         controller.wait()
