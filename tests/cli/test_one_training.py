@@ -91,12 +91,6 @@ def through_revocations(
     assert 300 < float(rate) * usable_cores() < 3600 / 0.7
 
 
-def test_a_plain_script_ends_with_the_same_weights_through_two_revocations(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    through_revocations(project, capsys, 2, epochs=26)
-
-
 @pytest.mark.long
 def test_a_plain_script_ends_with_the_same_weights_through_five_revocations(
     project: Path, capsys: pytest.CaptureFixture[str]

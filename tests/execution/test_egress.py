@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -79,11 +80,16 @@ def test_migrate_weighs_egress_and_best_price_does_not() -> None:
     assert moves == {MoveWhen.CHEAPER: 1, MoveWhen.PERIOD_END: 1, MoveWhen.WORTHWHILE: 0}
 
 
+@cache
+def six_days(seed: int) -> eb.PriceHistory:
+    azure = eb.Market("azure", "us-east", "us-east", "NC6", "Linux")
+    return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(list(MoveWhen)), st.floats(0.05, 6.0), st.integers(0, 5), st.booleans())
 def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, seed: int, overlap: bool) -> None:
-    azure = eb.Market("azure", "us-east", "us-east", "NC6", "Linux")
-    prices = eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed)
+    prices = six_days(seed)
     dataset = Dataset(size_bytes=10 * GIB, cloud="aws", region="us-east-1")
     policy = eb.WithinBudget(DeepSpotCloud(when, overlap=overlap), budget_usd)
     found = eb.backtest([policy], job(30, dataset=dataset), prices, starts=[prices.start_s + 3600])

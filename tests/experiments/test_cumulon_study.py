@@ -63,6 +63,7 @@ def test_on_a_real_market_the_cookbook_beats_the_best_fixed_cluster(auction_2015
     assert found["runs"] > 40
 
 
+@pytest.mark.long
 def test_the_command_writes_every_row(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "cumulon", "--traces", "400", "--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "c.html")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,10 +29,10 @@ STAGES = [
 SMALL = {
     "ingest.generated.days": 12,
     "execute.starts": 4,
-    "train_revpred.train_days": 5,
+    "train_revpred.train_days": 4,
     "train_revpred.test_days": 2,
     "train_revpred.stride": 60,
-    "measure_curves.workloads": ["svm", "gbt-regression"],
+    "measure_curves.workloads": ["linear-regression", "gbt-regression"],
     "measure_curves.settings": [1, 3],
     "calibrate_earlycurve.windows": [1],
     "fit_price_model.test_days": 2,
@@ -97,6 +98,12 @@ class Project:
         done = self.repro()
         assert done.returncode == 0, done.stdout + done.stderr
         return [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
+
+    def stages_changed(self) -> list[str]:
+        """The stages that a next run begins with; what depends on them is not among them."""
+        done = self.run("dvc", "status", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [name for name in STAGES if name in json.loads(done.stdout)]
 
     def outputs(self) -> dict[str, str]:
         """What each stage made, by the checksum of its content."""

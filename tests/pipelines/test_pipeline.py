@@ -45,10 +45,8 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
 @pytest.mark.parametrize(
     ("changes", "rerun"),
     [
-        ({"interpolate.step_s": 300}, ["interpolate"]),
         ({"execute.starts": 5}, ["execute", "evaluate"]),
         ({"solve.risk_aversion": 1.0}, ["solve"]),
-        ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
 )
@@ -57,6 +55,22 @@ def test_a_changed_number_reruns_only_what_depends_on_it(
 ) -> None:
     project.set(changes)
     assert project.stages_run() == rerun
+
+
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [
+        ({"interpolate.step_s": 300}, ["interpolate"]),
+        ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
+        ({"train_revpred.seed": 7}, ["train_revpred"]),
+        ({"nightly.push": False}, []),
+    ],
+)
+def test_a_number_belongs_to_one_stage(project: Project, changes: dict[str, Any], changed: list[str]) -> None:
+    parameters = (project.folder / "params.yaml").read_text()
+    project.set(changes)
+    assert project.stages_changed() == changed
+    (project.folder / "params.yaml").write_text(parameters)
 
 
 def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> None:
@@ -86,10 +100,12 @@ def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chain.safetensors")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["dask", "ray"])
 def test_spread_over_workers_the_outcomes_are_the_same(project: Project, kind: str) -> None:
     pytest.importorskip(f"prefect_{kind}")
     pytest.importorskip("distributed" if kind == "dask" else "ray")
+    assert project.run("dvc", "repro", "execute").returncode == 0
     before = project.outputs()["data/record"]
     done = project.run("dvc", "repro", "--force", "--single-item", "execute", EBBTIDE_TASK_RUNNER=kind)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -107,16 +123,16 @@ def test_each_training_left_its_curve(project: Project) -> None:
 
     curves = read_curves(project.folder / "data" / "curves.parquet")
     assert [(curve.workload, curve.name) for curve in curves] == [
-        ("svm", "01"), ("svm", "03"), ("gbt-regression", "01"), ("gbt-regression", "03")
+        ("linear-regression", "01"), ("linear-regression", "03"), ("gbt-regression", "01"), ("gbt-regression", "03")
     ]  # fmt: skip
     client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
     home = client.get_experiment_by_name("learning-curves").experiment_id
     runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'learning-curve'")
     assert len(runs) == 4
-    logged = next(run for run in runs if run.info.run_name == "svm-03")
+    logged = next(run for run in runs if run.info.run_name == "linear-regression-03")
     history = client.get_metric_history(logged.info.run_id, "metric")
     assert [point.value for point in history] == curves[1].metric.tolist()
-    assert logged.data.params["kernel"] == "Linear"
+    assert logged.data.params["bs"] == "128"
     assert logged.data.metrics["step_time_cv"] > 0
     methods = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'curve-predictor'")
     assert {run.data.params["method"] for run in methods} >= {"earlycurve", "slaq"}

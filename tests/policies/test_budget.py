@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 from hypothesis import example, given, settings
@@ -60,6 +61,11 @@ def test_enough_is_no_hindrance() -> None:
     assert not capped.gave_up
 
 
+@cache
+def five_days(seed: int) -> eb.PriceHistory:
+    return eb.generate_prices(days=5, seed=seed)
+
+
 @settings(max_examples=60, deadline=None)
 @example("reactive", "ec2-second", 0.625, 1)  # the price leaps while what was given up is being saved
 @given(
@@ -69,7 +75,7 @@ def test_enough_is_no_hindrance() -> None:
     st.integers(0, 5),
 )
 def test_a_budget_is_never_passed(name: str, billing: str, budget_usd: float, seed: int) -> None:
-    prices = eb.generate_prices(days=5, seed=seed)
+    prices = five_days(seed)
     jobs = [eb.Job(name=f"j{n}", steps=6_000, other_steps_per_hour_per_vcpu=200.0) for n in range(3)]
     outcome = run(WithinBudget(eb.policy(name), budget_usd), jobs, prices, billing)
     assert outcome.cost_usd <= budget_usd

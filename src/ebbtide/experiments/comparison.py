@@ -30,7 +30,7 @@ FLOOR = "all prices known"
 _HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
 
 # What is no policy for a job, and where it is found.
-ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline: `ebbtide cookbook solve`"}
+ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline; see ebbtide cookbook solve"}
 
 
 @dataclass(frozen=True)

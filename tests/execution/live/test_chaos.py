@@ -1,6 +1,6 @@
 """Live runs with faults at random moments: training, agents and the controller killed, storage failing.
 
-One run of them; `.ci/run` has five by `make chaos`.
+A short run of them; `.ci/run` has five long ones by `make chaos`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ebbtide.experiments.chaos.chaos import chaos_run
 
-FAULTS = 50
+FAULTS = 16
 
 
 def test_nothing_is_lost_counted_twice_left_running_or_paid_unseen(tmp_path: Path) -> None:

@@ -205,3 +205,33 @@ def test_a_policy_that_rents_nothing_is_told_of(
     stopping.join()
     assert code == 130
     assert caplog.text.count("policy idle has had no machine for 1 s") == 1
+
+
+STUMBLES = """
+import ebbtide as eb
+from ebbtide.policies.baselines import CheapestSpot
+from ebbtide.policies.actions import WakeAt
+
+class Stumbles(CheapestSpot):
+    def decide(self, view):
+        if any(job.steps_run > 3 for job in view.jobs):
+            raise KeyError("no such zone")
+        yield from super().decide(view)
+        yield WakeAt(view.now_s + 60)
+
+def stumbles():
+    return Stumbles(name="stumbles")
+"""
+
+
+def test_a_policy_s_mistake_ends_its_machines_at_once(someone: User) -> None:
+    someone.write(trials=2, steps=300, every_h=5.0)
+    (someone.folder / "mine.py").write_text(STUMBLES)
+    controller = someone.start_run(policy="mine.py:stumbles")
+    _, errors = controller.communicate(timeout=60)
+    assert controller.returncode == 2
+    assert "it raised KeyError: 'no such zone' (mine.py, line " in errors
+    assert "Traceback" not in errors
+    assert not someone.machines()
+    _, out, _ = someone.do("status", someone.run.path.name)
+    assert "rented 2 machines in all, none now" in out
