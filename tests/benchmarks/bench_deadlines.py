@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.benchmarks.floors import tell
 
-from ebbtide.experiments.deadline_study import ZoneRecord, draw_ticks, study_zone
+from ebbtide.experiments.deadline_study import draw_ticks, study_zone
+from ebbtide.experiments.tick_records import ZoneRecord
 from ebbtide.market.spell_models import default_spell_models
 from ebbtide.market.spells import AGE_BINS_S
 from ebbtide.policies.deadlines.zone_hindsight import hindsight_zones

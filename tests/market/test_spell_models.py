@@ -11,10 +11,9 @@ from tests.markets import C3, R3, history
 
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.market.availability import drawn_availability
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.own_probes import probes_of
-from ebbtide.market.spell_models import SpellModels, default_spell_models, fit_market_spells
+from ebbtide.market.spell_models import SpellModels, default_spell_models, drawn_availability, fit_market_spells
 from ebbtide.market.spells import AGE_BINS_S, UP, SpellModel
 from ebbtide.utc import HOUR_S
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.deadline_study import DEADLINES_H, TooShort, ZoneRecord, read_records
+from ebbtide.experiments.deadline_study import DEADLINES_H
+from ebbtide.experiments.tick_records import TooShort, ZoneRecord, read_records
 from ebbtide.experiments.zone_records import LeftOut, ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
 
 

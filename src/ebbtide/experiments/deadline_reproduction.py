@@ -14,13 +14,13 @@ from ebbtide.experiments.deadline_study import (
     DEADLINES_H,
     RESTARTS_H,
     Cell,
-    ZoneRecord,
     draw_ticks,
     left_out_model,
     own_past_model,
     study_zone,
 )
 from ebbtide.experiments.reproduction import Reproduction, Row
+from ebbtide.experiments.tick_records import ZoneRecord
 from ebbtide.experiments.zone_records import LeftOut, ZoneRecords
 from ebbtide.experiments.zone_rows import CLAIMED, multi_claims, multi_rows, multi_table
 from ebbtide.experiments.zones_study import ZonesStudy, study_zones

@@ -18,13 +18,13 @@ from ebbtide.experiments.feasibility import Search, cost_usd, duration_h, is_kep
 from ebbtide.experiments.plan import Estimate, Feasibility, Plan, Quote, Spread
 from ebbtide.experiments.starts import draw_starts
 from ebbtide.learning_curves.curves import Curve
-from ebbtide.market.availability import Availability, drawn_availability
+from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.lifetimes import Lifetimes, lifetimes
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.spell_models import SpellModels, default_spell_models
+from ebbtide.market.spell_models import SpellModels, default_spell_models, drawn_availability
 from ebbtide.market.spells import UP
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
 from ebbtide.policies.bidding import BestBid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.experiments.deadline_study import read_records
+from ebbtide.experiments.tick_records import read_records
 from ebbtide.experiments.zone_records import kind_of
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.spell_models import SpellModels, fit_market_spells

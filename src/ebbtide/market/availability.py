@@ -18,11 +18,9 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import Floats
-from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_json import region_of_zone
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
-from ebbtide.market.spell_models import SpellModels
 from ebbtide.utc import iso
 
 
@@ -113,30 +111,6 @@ class Availability(Mapping[Market, CapacitySeries]):
             f"{', '.join(map(str, frame.columns[:12]))}",
             file=path,
         )
-
-
-def drawn_availability(
-    prices: PriceHistory, models: SpellModels, machines: int, seed: int, tick_s: float = 600.0
-) -> Availability:
-    """Capacity as spell models draw it, over the time of a price history: none, or so many machines at once.
-
-    Args:
-        prices: The markets, and from when to when.
-        models: Of their spells.
-        machines: That a market has while it has any.
-        seed: Of what is drawn.
-        tick_s: From tick to tick.
-    """
-    ticks = math.ceil((prices.end_s - prices.start_s) / tick_s) + 1
-    times_s = prices.start_s + np.arange(ticks, dtype=np.float64) * tick_s
-    drawn = {
-        market: models.of(market).drawn(ticks, tick_s, np.random.default_rng([seed, place]))
-        for place, market in enumerate(sorted(prices))
-    }
-    end_s = float(times_s[-1]) + tick_s
-    return Availability(
-        {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
-    )
 
 
 def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,9 @@ import pandas as pd
 from ebbtide.errors import InputError
 from ebbtide.files import write_text
 from ebbtide.input_files import read_json
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.validation import parsed_times
 from ebbtide.market.spells import AGE_BINS_S, PARTS_OF_DAY, SpellModel, Spells, fit_spells, spells_of_probes
 
@@ -121,3 +124,27 @@ def _model(row: Mapping[str, Any]) -> SpellModel:
     if not (per_hour > 0).all() or not (by_part > 0).all() or not np.isfinite(per_hour).all():
         raise ValueError("hazards are positive numbers")
     return SpellModel(per_hour, by_part)
+
+
+def drawn_availability(
+    prices: PriceHistory, models: SpellModels, machines: int, seed: int, tick_s: float = 600.0
+) -> Availability:
+    """Capacity as spell models draw it, over the time of a price history: none, or so many machines at once.
+
+    Args:
+        prices: The markets, and from when to when.
+        models: Of their spells.
+        machines: That a market has while it has any.
+        seed: Of what is drawn.
+        tick_s: From tick to tick.
+    """
+    ticks = math.ceil((prices.end_s - prices.start_s) / tick_s) + 1
+    times_s = prices.start_s + np.arange(ticks, dtype=np.float64) * tick_s
+    drawn = {
+        market: models.of(market).drawn(ticks, tick_s, np.random.default_rng([seed, place]))
+        for place, market in enumerate(sorted(prices))
+    }
+    end_s = float(times_s[-1]) + tick_s
+    return Availability(
+        {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
+    )
