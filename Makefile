@@ -46,12 +46,12 @@ serve: $(INSTALLED)
 # PROVIDER=ec2: by machines of a stand-in for EC2.
 PROVIDER ?= local
 demo-live: $(INSTALLED)
-	$(BIN)/python -m ebbtide.experiments.live_demo --provider $(PROVIDER)
+	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)
 
 # Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
 SEED ?= 0
 chaos: $(INSTALLED)
-	$(BIN)/python -m ebbtide.experiments.chaos.chaos --seed $(SEED)
+	$(BIN)/python -m ebbtide.testing.chaos.chaos --seed $(SEED)
 
 test: lint
 	# Twice as many workers as cores: many tests wait for processes of their own.

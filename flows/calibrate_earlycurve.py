@@ -9,11 +9,11 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide.experiments.curve_tracking import log_calibration
-from ebbtide.files import write_text
-from ebbtide.learning_curves.calibration import Calibration, calibrate, write_calibration
-from ebbtide.learning_curves.curves import Curve, read_curves
-from ebbtide.learning_curves.methods import METHODS, evaluate_methods
+from ebbtide._files import write_text
+from ebbtide.analysis.curve_tracking import log_calibration
+from ebbtide.forecasts.learning_curves.calibration import Calibration, calibrate, write_calibration
+from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
+from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
 
 
 @task(persist_result=False)

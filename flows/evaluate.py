@@ -9,11 +9,11 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide.experiments.record import Record
-from ebbtide.experiments.report import write_report
-from ebbtide.experiments.reproduction_pages import write_pages
-from ebbtide.experiments.tracking import log_record
-from ebbtide.files import write_text
+from ebbtide._files import write_text
+from ebbtide.analysis.record import Record
+from ebbtide.analysis.report import write_report
+from ebbtide.analysis.tracking import log_record
+from ebbtide_papers.readme_table import write_pages
 
 
 @task

@@ -8,11 +8,11 @@ from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide.experiments.backtest import backtest
-from ebbtide.experiments.result import BacktestResult
+from ebbtide.analysis.backtest import backtest
+from ebbtide.analysis.result import BacktestResult
+from ebbtide.jobs.job import Job
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies, policy
-from ebbtide.workloads.job import Job
 from flows.task_runner import task_runner
 
 

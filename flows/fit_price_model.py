@@ -9,14 +9,14 @@ from typing import Any
 
 from prefect import flow, task
 
+from ebbtide._files import write_text
+from ebbtide._utc import DAY_S, iso
+from ebbtide.analysis.cookbook_tracking import log_chain
 from ebbtide.errors import unknown_name
-from ebbtide.experiments.cookbook_tracking import log_chain
-from ebbtide.files import write_text
-from ebbtide.market.chain_storage import save_chain
-from ebbtide.market.price_chain import PriceChain
+from ebbtide.forecasts.chain_storage import save_chain
+from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import DAY_S, iso
 
 
 @task(persist_result=False)

@@ -9,10 +9,10 @@ from typing import Any
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
-from ebbtide.experiments.curve_tracking import log_curves
-from ebbtide.learning_curves.curves import Curve, write_curves
-from ebbtide.workloads.training.benchmarks import benchmark
-from ebbtide.workloads.training.measuring import measure_curves as train_to_the_end
+from ebbtide.analysis.curve_tracking import log_curves
+from ebbtide.forecasts.learning_curves.curves import Curve, write_curves
+from ebbtide.jobs.reference.benchmarks import benchmark
+from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end
 
 
 @task(task_run_name="train-{workload}", persist_result=False)

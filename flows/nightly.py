@@ -22,12 +22,12 @@ from prefect import flow, get_client, task, unmapped
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
+from ebbtide._files import only_one, write_text
+from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
+from ebbtide.analysis.pipeline_run import pipeline_run
+from ebbtide.analysis.promotion import champion_version
+from ebbtide.analysis.tracking import PARENT
 from ebbtide.errors import InputError
-from ebbtide.experiments.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.experiments.pipeline_run import pipeline_run
-from ebbtide.experiments.promotion import champion_version
-from ebbtide.experiments.tracking import PARENT
-from ebbtide.files import only_one, write_text
 from ebbtide.market.batches import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices

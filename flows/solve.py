@@ -8,15 +8,15 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide.experiments.cookbook_tracking import log_cookbook
-from ebbtide.market.chain_storage import load_chain
-from ebbtide.market.price_chain import PriceChain
+from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.analysis.cookbook_tracking import log_cookbook
+from ebbtide.forecasts.chain_storage import load_chain
+from ebbtide.forecasts.price_chain import PriceChain
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide.policies.cookbook.storage import save_cookbook
-from ebbtide.utc import HOUR_S, to_epoch_s
-from ebbtide.workloads.workflow import Workflow
 
 
 @task(persist_result=False)

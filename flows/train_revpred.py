@@ -10,12 +10,12 @@ from typing import Any
 from prefect import flow, task, unmapped
 from prefect.logging import get_run_logger
 
-from ebbtide.experiments.promotion import register
-from ebbtide.files import write_text
+from ebbtide._files import write_text
+from ebbtide.analysis.promotion import register
+from ebbtide.forecasts.revocation.card import model_card
+from ebbtide.forecasts.revocation.fitting import LatestFit, fit_latest
+from ebbtide.forecasts.revocation.storage import save_model
 from ebbtide.market.prices import PriceHistory
-from ebbtide.revocation.card import model_card
-from ebbtide.revocation.fitting import LatestFit, fit_latest
-from ebbtide.revocation.storage import save_model
 from flows.task_runner import task_runner
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ebbtide._utc import to_epoch_s
+from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import to_epoch_s
-from ebbtide.workloads.job import Checkpointing, Job
 
 START_S = to_epoch_s("2015-04-01T00:00:00Z")
 

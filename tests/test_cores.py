@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from ebbtide.cores import in_processes, one_thread, usable_cores
+from ebbtide._cores import in_processes, one_thread, usable_cores
 
 
 def squared(number: int) -> int:
@@ -74,7 +74,7 @@ def test_one_thread_is_for_the_block_alone() -> None:
 
 def test_a_script_without_a_guard_may_spread_work() -> None:
     """Notebooks and short scripts have no `if __name__ == "__main__"`."""
-    script = "from ebbtide.cores import in_processes\nprint(in_processes(lambda n: n + 1, range(3), workers=2))"
+    script = "from ebbtide._cores import in_processes\nprint(in_processes(lambda n: n + 1, range(3), workers=2))"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert found.stdout.split() == ["[1,", "2,", "3]"], found.stderr
 
@@ -83,7 +83,7 @@ def test_a_script_without_a_guard_may_spread_work() -> None:
 def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) -> None:
     script = (
         "import os, time\n"
-        "from ebbtide.cores import in_processes\n"
+        "from ebbtide._cores import in_processes\n"
         "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(60)\n"
         "in_processes(wait, range(2), workers=2)\n"
     )

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.files import replacing, write_text
+from ebbtide._files import replacing, write_text
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

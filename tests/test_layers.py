@@ -12,14 +12,14 @@ PACKAGE = Path(__file__).parents[1] / "src" / "ebbtide"
 # From the bottom up. What is not a folder here (errors, files, utc) is below them all.
 LAYERS = [
     "market",
-    "revocation",
-    "learning_curves",
-    "workloads",
+    "forecasts",
+    "jobs",
     "policies",
-    "checkpoints",
-    "agent",
-    "execution",
-    "experiments",
+    "engine",
+    "simulation",
+    "live",
+    "testing",
+    "analysis",
     "cli",
 ]
 

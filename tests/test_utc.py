@@ -2,8 +2,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from ebbtide._utc import from_epoch_s, iso, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.utc import from_epoch_s, iso, to_epoch_s
 
 
 def test_one_moment_written_in_many_ways() -> None:

@@ -1,4 +1,20 @@
-"""The errors a user can act on: what was wrong, where, and what would be right."""
+"""The errors a user can act on: what was wrong, where, and what would be right.
+
+```
+EbbtideError
+├── InputError               bad input: a file, a field, an option (also a ValueError)
+├── PolicyError              a policy's mistake (also a RuntimeError)
+├── CloudError               the cloud does not answer, or refused
+│   └── CloudGoneError       it is no more, and its machines with it
+├── StorageError             object storage does not answer (also an OSError)
+│   └── MissingObjectError   nothing is stored under the name (also a KeyError)
+├── CheckpointError
+│   ├── DamagedCheckpointError
+│   └── SupersededWriterError
+├── TrainingError            a program of the user's failed
+└── InternalError            a defect of Ebbtide's
+```
+"""
 
 from __future__ import annotations
 
@@ -11,7 +27,11 @@ _SHOWN = 80
 _LISTED = 40
 
 
-class InputError(ValueError):
+class EbbtideError(Exception):
+    """Any error of Ebbtide's own."""
+
+
+class InputError(EbbtideError, ValueError):
     """Bad input, told in one line: the file, the row and the field, then what was wrong.
 
     Attributes:
@@ -53,7 +73,7 @@ def _rebuild(
     return InputError(problem, file=file, row=row, field=field, problems=problems)
 
 
-class PolicyError(RuntimeError):
+class PolicyError(EbbtideError, RuntimeError):
     """A policy that is not one, raised an exception, or asked for what cannot be.
 
     Told in one line: the policy, the time of the market, the market or lease, then what was wrong. An exception
@@ -79,6 +99,48 @@ class PolicyError(RuntimeError):
 
 def _rebuild_policy_error(problem: str, policy: str, time: str, about: str) -> PolicyError:
     return PolicyError(problem, policy=policy, time=time, about=about)
+
+
+class CloudError(EbbtideError):
+    """The cloud does not answer, or not now: to be tried again.
+
+    Attributes:
+        is_refusal: It answered, and will not: asking again at once does not help.
+    """
+
+    is_refusal = False
+
+
+class CloudGoneError(CloudError):
+    """The cloud is no more, and its machines with it."""
+
+
+class StorageError(EbbtideError, OSError):
+    """Object storage does not answer, or refused."""
+
+
+class MissingObjectError(EbbtideError, KeyError):
+    """Nothing is stored under the name."""
+
+
+class CheckpointError(EbbtideError):
+    """A checkpoint cannot be used, or may not be written."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint's content is not what its manifest says."""
+
+
+class SupersededWriterError(CheckpointError):
+    """Another writer has taken the training over."""
+
+
+class TrainingError(EbbtideError):
+    """A program of the user's failed; it says what it printed last, where that is known."""
+
+
+class InternalError(EbbtideError):
+    """A defect of Ebbtide's: please report it."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:

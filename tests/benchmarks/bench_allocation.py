@@ -10,15 +10,15 @@ import pytest
 from scipy.optimize import linprog
 from tests.benchmarks.floors import tell
 
-from ebbtide.policies.allocation.linear import Layout, Rows
-from ebbtide.policies.allocation.objectives import (
+from ebbtide.policies.dynamic_pricing.linear import Layout, Rows
+from ebbtide.policies.dynamic_pricing.objectives import (
     CostObjective,
     max_total_throughput,
     min_cost,
     min_makespan,
     min_makespan_at_once,
 )
-from ebbtide.policies.allocation.problem import AllocationProblem
+from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
 
 JOBS, TYPES = 1_000, 100
 

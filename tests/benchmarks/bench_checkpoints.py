@@ -16,8 +16,8 @@ import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from ebbtide.checkpoints.store import CheckpointStore
-from ebbtide.object_storage import FolderStore, S3Store
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.storage import FolderStore, S3Store
 
 GIB = 1 << 30
 ROUNDS = 2

@@ -7,10 +7,10 @@ import time
 import numpy as np
 from tests.benchmarks.floors import tell
 
-from ebbtide.learning_curves.calibration import default_calibration
-from ebbtide.learning_curves.evaluation import THETAS, ends_of
-from ebbtide.learning_curves.families import Pieces, sublinear
-from ebbtide.learning_curves.methods import evaluate_methods, table_two_curves
+from ebbtide.forecasts.learning_curves.calibration import default_calibration
+from ebbtide.forecasts.learning_curves.evaluation import THETAS, ends_of
+from ebbtide.forecasts.learning_curves.families import Pieces, sublinear
+from ebbtide.forecasts.learning_curves.methods import evaluate_methods, table_two_curves
 
 
 def test_all_fits_of_table_two(benchmark) -> None:

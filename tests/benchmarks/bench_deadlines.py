@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.benchmarks.floors import tell
 
-from ebbtide.experiments.deadline_study import draw_ticks, study_zone
-from ebbtide.experiments.tick_records import ZoneRecord
-from ebbtide.market.spell_models import default_spell_models
-from ebbtide.market.spells import AGE_BINS_S
-from ebbtide.policies.deadlines.zone_hindsight import hindsight_zones
-from ebbtide.policies.deadlines.zone_table import solve_zones
-from ebbtide.policies.deadlines.zones import ZonesProblem
-from ebbtide.utc import HOUR_S
+from ebbtide._utc import HOUR_S
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S
+from ebbtide.forecasts.spells.models import default_spell_models
+from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
+from ebbtide.policies.deadline.zone_table import solve_zones
+from ebbtide.policies.deadline.zones import ZonesProblem
+from ebbtide_papers.deadlines.study import draw_ticks, study_zone
 
 GAP_S, TICKS = 195.0, 20_158
 MODEL = default_spell_models().otherwise

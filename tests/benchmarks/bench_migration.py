@@ -13,18 +13,18 @@ import pytest
 from tests.benchmarks.floors import tell
 
 import ebbtide as eb
-from ebbtide.execution.start_delay import MeasuredStartDelay
-from ebbtide.experiments.deepspotcloud_study import (
+from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
+from ebbtide.simulation.migration_replays import MigrationReplays
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import MeasuredStartDelay
+from ebbtide.simulation.starts import draw_starts
+from ebbtide_papers.deepspotcloud.study import (
     LENGTHS_H,
     gpu_markets,
     migration_study,
     one_type_job,
     with_generated_regions,
 )
-from ebbtide.experiments.migration_replays import MigrationReplays
-from ebbtide.experiments.scenario import Scenario
-from ebbtide.experiments.starts import draw_starts
-from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
 
 STARTS = 1_000
 PAPERS = [MoveWhen.NEVER, MoveWhen.CHEAPER, MoveWhen.PERIOD_END]

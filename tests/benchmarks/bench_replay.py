@@ -9,12 +9,12 @@ import pytest
 from tests.benchmarks.floors import tell
 
 import ebbtide as eb
-from ebbtide.execution.engine import run_policy
-from ebbtide.execution.replay import ReplayProvider
-from ebbtide.execution.replayed_market import ReplayedMarket
-from ebbtide.policies.events import Wake
+from ebbtide._utc import to_epoch_s
+from ebbtide.engine.engine import run_policy
+from ebbtide.policies.api.events import Wake
 from ebbtide.policies.registry import policies
-from ebbtide.utc import to_epoch_s
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
 
 BILLING = eb.billing_preset("ec2-hourly")
 

@@ -11,13 +11,13 @@ from tests.benchmarks.floors import tell
 from torch import nn
 
 import ebbtide as eb
-from ebbtide.revocation.inputs import fit_scaling, transformed
-from ebbtide.revocation.minutes import FEATURES, WINDOW, minutes_of
-from ebbtide.revocation.models import revpred
-from ebbtide.revocation.network_model import NetworkModel
-from ebbtide.revocation.predictor import Predictor
-from ebbtide.revocation.splits import Samples, split_at
-from ebbtide.revocation.training import Batch, train
+from ebbtide.forecasts.revocation.inputs import fit_scaling, transformed
+from ebbtide.forecasts.revocation.minutes import FEATURES, WINDOW, minutes_of
+from ebbtide.forecasts.revocation.models import revpred
+from ebbtide.forecasts.revocation.network_model import NetworkModel
+from ebbtide.forecasts.revocation.predictor import Predictor
+from ebbtide.forecasts.revocation.splits import Samples, split_at
+from ebbtide.forecasts.revocation.training import Batch, train
 
 
 def bare_lstm_samples_per_s(model: NetworkModel, samples: int) -> float:

@@ -8,13 +8,13 @@ import pytest
 from tests.benchmarks.floors import tell
 
 import ebbtide as eb
-from ebbtide.experiments.spottune_study import forecasts
-from ebbtide.experiments.sweeps import Sweep, sweeps_of
-from ebbtide.learning_curves.methods import table_two_curves
-from ebbtide.policies.offers import StepCost
-from ebbtide.policies.protocol import Policy
-from ebbtide.policies.spottune import SpotTune
-from ebbtide.revocation.minutes import minutes_of
+from ebbtide.forecasts.learning_curves.methods import table_two_curves
+from ebbtide.forecasts.revocation.minutes import minutes_of
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.spottune.offers import StepCost
+from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide_papers.spottune.study import forecasts
+from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
 
 STARTS = 20
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ebbtide as eb
+from ebbtide._utc import iso
 from ebbtide.cli.main import main
-from ebbtide.utc import iso
 
 WORKFLOW = Path(__file__).parents[2] / "examples" / "rsvd.yaml"
 

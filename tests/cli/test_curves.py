@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from ebbtide.cli.main import main
-from ebbtide.learning_curves.curves import write_curves
-from ebbtide.learning_curves.methods import table_two_curves
+from ebbtide.forecasts.learning_curves.curves import write_curves
+from ebbtide.forecasts.learning_curves.methods import table_two_curves
 
 
 def run(*arguments: str) -> int:

@@ -94,7 +94,7 @@ def test_the_demo_overwrites_nobodys_file(
 def test_the_job_of_the_demo_is_the_example() -> None:
     """One file: the example is a link to what the package carries."""
     example = Path(__file__).parents[2] / "examples" / "one-day.yaml"
-    packaged = Path(eb.__file__).parent / "workloads" / "data" / "one-day.yaml"
+    packaged = Path(eb.__file__).parent / "jobs" / "data" / "one-day.yaml"
     assert example.resolve() == packaged.resolve()
 
 

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import yaml
 from tests.cli.test_running import command
-from tests.execution.live.sweeps import START_S, flapping
+from tests.live.sweeps import START_S, flapping
 
 import ebbtide as eb
+from ebbtide._cores import usable_cores
+from ebbtide._utc import DAY_S, iso
 from ebbtide.cli.one_training import generated_market, is_told_where_to_save, wanted_from
-from ebbtide.cores import usable_cores
 from ebbtide.errors import InputError
-from ebbtide.execution.live.journal import Journal
-from ebbtide.execution.live.settings import find_run
-from ebbtide.experiments.deciding import default_policy, policy_for
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import find_run
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.utc import DAY_S, iso
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.policies.choice import default_policy, policy_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import ebbtide as eb
+from ebbtide.analysis import replays
+from ebbtide.analysis.comparison import FLOOR
 from ebbtide.cli.main import main
-from ebbtide.experiments import replays
-from ebbtide.experiments.comparison import FLOOR
 from ebbtide.policies.registry import USUAL
 
 ROOT = Path(__file__).parents[2]

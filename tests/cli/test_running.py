@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from mlflow.tracking import MlflowClient
-from tests.execution.live.sweeps import flapping, sweep
+from tests.live.sweeps import flapping, sweep
 
+from ebbtide.analysis.tracking import tracking
 from ebbtide.cli.main import main
-from ebbtide.execution.live.stopping import controlling
-from ebbtide.experiments.tracking import tracking
+from ebbtide.live.stopping import controlling
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_said_in_one_line(
 
 def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Alembic, which makes MLflow's database, turns loggers off."""
-    logger = logging.getLogger("ebbtide.execution.agents")
+    logger = logging.getLogger("ebbtide.live.agent_provider")
     with tracking(f"sqlite:///{tmp_path}/new.db", "e", tmp_path), caplog.at_level(logging.WARNING):
         logger.warning("heard")
     assert "heard" in caplog.text

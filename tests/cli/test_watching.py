@@ -48,7 +48,7 @@ def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def eb_time(after_s: float) -> str:
-    from ebbtide.utc import iso
+    from ebbtide._utc import iso
 
     return iso(START_S + after_s)
 

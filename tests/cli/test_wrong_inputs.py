@@ -20,11 +20,10 @@ from rich.text import Text
 from tests.cli.wrong_inputs import WRONG_INPUTS, WrongInput, arguments_of, ended, folder_of, table, write_prices
 
 import ebbtide as eb
+from ebbtide._terminal import PlainConsole, visible
 from ebbtide.cli import ending
 from ebbtide.cli import main as command
-from ebbtide.errors import InputError, PolicyError
-from ebbtide.execution.cloud import CloudError
-from ebbtide.terminal import PlainConsole, visible
+from ebbtide.errors import CloudError, InputError, PolicyError
 
 SOURCE = Path(__file__).parents[2] / "src"
 

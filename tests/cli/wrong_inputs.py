@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 
 import ebbtide as eb
+from ebbtide._files import write_text
 from ebbtide.cli.main import main
-from ebbtide.files import write_text
 
 Content = str | bytes | Callable[[Path], None]
 
@@ -171,7 +171,7 @@ _OWN = "backtest job.yaml --prices prices.parquet --starts 1 --policies mine.py:
 def _with_policy(body: str, *fields: str) -> dict[str, Content]:
     """A policy of one's own in `mine.py`."""
     lines = fields or ("name = 'mine'", "wakes_on = frozenset()")
-    head = "from ebbtide.policies.actions import Release, Request, WakeAt\n\n\nclass Mine:\n"
+    head = "from ebbtide.policies.api.actions import Release, Request, WakeAt\n\n\nclass Mine:\n"
     return {"mine.py": head + "".join(f"    {line}\n" for line in lines) + f"    def decide(self, view):\n        {body}\n"}
 
 

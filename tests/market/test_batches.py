@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
+from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.batches import BatchRules, judged
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.utc import DAY_S, HOUR_S, to_epoch_s
 
 BEGAN_S = to_epoch_s("2015-06-01T00:00:00Z")
 A = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")

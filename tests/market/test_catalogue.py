@@ -4,10 +4,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from ebbtide._utc import to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue, read_instance_types
 from ebbtide.market.markets import Market
-from ebbtide.utc import to_epoch_s
 
 # SpotTune's Table III and the list prices of DeepSpotCloud's and the public traces' instances.
 LISTED = {

@@ -11,11 +11,11 @@ import pytest
 from tests.markets import START_S, history
 
 import ebbtide as eb
+from ebbtide._utc import from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_monitor import PriceMonitor
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.sources.ec2_api import fetch_prices
-from ebbtide.utc import from_epoch_s
 
 HERE = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 PRICES = history({HERE: [(0, 0.1), (100, 0.1), (130, 0.2), (250, 0.3), (260, 0.2)]})

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebbtide as eb
+from ebbtide._utc import from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_store import PriceStore, is_price_store
-from ebbtide.utc import from_epoch_s
 
 HERE = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 THERE = eb.Market("aws", "eu-west-1", "eu-west-1a", "c3.xlarge")

@@ -15,9 +15,9 @@ from mlflow.tracking import MlflowClient
 from tests.pipelines.project import SMALL, Project
 
 import ebbtide as eb
-from ebbtide.files import only_one
+from ebbtide._files import only_one
+from ebbtide._utc import DAY_S
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.utc import DAY_S
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
 

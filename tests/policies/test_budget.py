@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
+from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.execution.outcome import Outcome
 from ebbtide.policies import budget
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.offers import StepCost
+from ebbtide.policies.spottune.offers import StepCost
 
 NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
 

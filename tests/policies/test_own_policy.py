@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InputError
+from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.own_policy import load_policy
-from ebbtide.policies.protocol import Policy
 from ebbtide.policies.registry import policies, policy
 
 GOOD = """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.execution.scripted import replay
+from tests.engine.scripted import replay
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb

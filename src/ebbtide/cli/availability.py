@@ -9,11 +9,11 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._utc import HOUR_S
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
-from ebbtide.market.spell_models import SpellModels
-from ebbtide.market.spells import DOWN, UP, SpellModel
-from ebbtide.utc import HOUR_S
+from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
+from ebbtide.forecasts.spells.models import SpellModels
 
 availability_app = typer.Typer(no_args_is_help=True, help="How long spot machines are available, and are not.")
 
@@ -37,7 +37,7 @@ def fit_command(
 
     ebbtide availability fit probes.parquet --out spells.json
     """
-    from ebbtide.experiments.spell_fitting import fit_file
+    from ebbtide.forecasts.spells.file_fitting import fit_file
 
     with progress(f"fitting {records.name}"):
         found = fit_file(records)

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ebbtide._cores import usable_cores
+from ebbtide.analysis.backtest import backtest
+from ebbtide.analysis.report import write_report
 from ebbtide.cli.options import (
     BillingOption,
     FromOption,
@@ -21,13 +24,10 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
-from ebbtide.cores import usable_cores
-from ebbtide.experiments.backtest import backtest
-from ebbtide.experiments.report import write_report
+from ebbtide.jobs.reading import read_work
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import USUAL, policies
-from ebbtide.workloads.reading import read_work
 
 
 def backtest_command(

@@ -31,7 +31,7 @@ class Verb:
 
     Attributes:
         name: As it is typed.
-        module: Of `ebbtide.cli`.
+        module: Of `ebbtide.cli`; with dots: that of another package.
         attribute: Of the module: a function, or a `typer.Typer` for a group.
     """
 
@@ -39,9 +39,13 @@ class Verb:
     module: str
     attribute: str
 
+    @property
+    def _module(self) -> str:
+        return self.module if "." in self.module else f"ebbtide.cli.{self.module}"
+
     def about(self) -> str:
         """The first paragraph of its own help, read from the source so that nothing is imported for a list."""
-        spec = find_spec(f"ebbtide.cli.{self.module}")
+        spec = find_spec(self._module)
         source = spec.loader.get_source(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
         for part in ast.parse(source or "").body:
             if isinstance(part, ast.FunctionDef) and part.name == self.attribute:
@@ -55,7 +59,7 @@ class Verb:
 
     def load(self) -> Any:
         """Import it and make its command."""
-        module = import_module(f"ebbtide.cli.{self.module}")
+        module = import_module(self._module)
         found: Callable[..., Any] | typer.Typer = getattr(module, self.attribute)
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False)
@@ -106,7 +110,7 @@ VERBS = (
     Verb("revocation", "revocation", "revocation_app"),
     Verb("curves", "curves", "curves_app"),
     Verb("cookbook", "cookbook", "cookbook_app"),
-    Verb("reproduce", "reproducing", "reproduce_app"),
+    Verb("reproduce", "ebbtide_papers.commands", "reproduce_app"),
 )
 
 

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ebbtide._cores import usable_cores
+from ebbtide._utc import HOUR_S
+from ebbtide.analysis.comparison import compare
 from ebbtide.cli.options import (
     BillingOption,
     FromOption,
@@ -23,15 +26,12 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
-from ebbtide.cores import usable_cores
-from ebbtide.experiments.comparison import compare
+from ebbtide.jobs.reading import read_work
 from ebbtide.market.billing import billing_preset
-from ebbtide.policies.deadlines.policy import Deadline
-from ebbtide.policies.protocol import Policy
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import USUAL, policies
-from ebbtide.policies.spottune import SpotTune
-from ebbtide.utc import HOUR_S
-from ebbtide.workloads.reading import read_work
+from ebbtide.policies.spottune.policy import SpotTune
 
 _HEADINGS = "saved: against on-demand; x floor: cost / the least possible with all prices known"
 

@@ -11,13 +11,13 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._files import write_text
+from ebbtide._utc import HOUR_S, iso, to_epoch_s
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.files import write_text
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import HOUR_S, iso, to_epoch_s
 
 cookbook_app = typer.Typer(
     no_args_is_help=True, help="Cümülön-D: which machines to hold when, so that a workflow ends by its deadline."
@@ -61,11 +61,11 @@ def solve_command(
 
     ebbtide cookbook solve rsvd.yaml --prices prices.parquet --market 'us-east-1a c3.xlarge' --deadline 15
     """
-    from ebbtide.market.price_chain import PriceChain
+    from ebbtide.forecasts.price_chain import PriceChain
+    from ebbtide.jobs.workflow import Workflow
     from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
     from ebbtide.policies.cookbook.solving import solve
     from ebbtide.policies.cookbook.storage import save_cookbook
-    from ebbtide.workloads.workflow import Workflow
 
     work = Workflow.read(workflow)
     history = PriceHistory.read(prices, catalogue_with(instance_types))
@@ -95,7 +95,7 @@ def show_command(
     price: Annotated[float | None, typer.Option(help="Of the slice over time and work; else the middle.")] = None,
 ) -> None:
     """Tell what a cookbook does and expects, by price, at the start."""
-    from ebbtide.experiments.cookbook_figures import cookbook_figure
+    from ebbtide.analysis.cookbook_figures import cookbook_figure
     from ebbtide.policies.cookbook.storage import load_cookbook
 
     book = load_cookbook(path)
@@ -150,14 +150,14 @@ def apply_command(
 
     ebbtide cookbook apply cookbook.safetensors --prices prices.parquet --market 'us-east-1a c3.xlarge' --start ...
     """
-    from ebbtide.execution.run import run
-    from ebbtide.execution.start_delay import StartDelay
+    from ebbtide.live.run import run
     from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
+    from ebbtide.policies.api.protocol import Policy
     from ebbtide.policies.cookbook.bids import Bids
     from ebbtide.policies.cookbook.cluster import RunCluster
     from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
     from ebbtide.policies.cookbook.storage import load_cookbook
-    from ebbtide.policies.protocol import Policy
+    from ebbtide.simulation.start_delay import StartDelay
 
     book = load_cookbook(path)
     catalogue = catalogue_with(instance_types)
@@ -216,15 +216,15 @@ def run_command(
 
     ebbtide cookbook run rsvd-small.yaml --prices prices.parquet --market NAME --deadline 6 --store tiles
     """
-    from ebbtide.execution.start_delay import StartDelay
-    from ebbtide.execution.tiled import run_program
+    from ebbtide.forecasts.price_chain import PriceChain
+    from ebbtide.live.tiled.program import workflow_of
+    from ebbtide.live.tiled.provider import run_program
+    from ebbtide.live.tiled.reading import read_program
     from ebbtide.market.billing import billing_preset
-    from ebbtide.market.price_chain import PriceChain
     from ebbtide.policies.cookbook.policy import FollowCookbook
     from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
     from ebbtide.policies.cookbook.solving import solve
-    from ebbtide.workloads.tiled.program import workflow_of
-    from ebbtide.workloads.tiled.reading import read_program
+    from ebbtide.simulation.start_delay import StartDelay
 
     what = read_program(program)
     catalogue = catalogue_with(instance_types)

@@ -12,11 +12,11 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._files import write_text
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.files import write_text
-from ebbtide.learning_curves.curves import Curve, read_curves, write_curves
+from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
 from ebbtide.market.sources.csv_text import read_csv_text
 
 curves_app = typer.Typer(
@@ -48,8 +48,8 @@ def predict_command(
 
     ebbtide curves predict losses.csv --max-steps 10000
     """
-    from ebbtide.learning_curves.calibration import default_calibration
-    from ebbtide.learning_curves.predictions import observed
+    from ebbtide.forecasts.learning_curves.calibration import default_calibration
+    from ebbtide.forecasts.learning_curves.predictions import observed
 
     if not 0 < theta <= 1:
         raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")
@@ -99,8 +99,8 @@ def evaluate_command(
 
         ebbtide curves evaluate --json out.json
     """
-    from ebbtide.learning_curves.calibration import default_calibration, read_calibration
-    from ebbtide.learning_curves.methods import evaluate_methods, table_two_curves
+    from ebbtide.forecasts.learning_curves.calibration import default_calibration, read_calibration
+    from ebbtide.forecasts.learning_curves.methods import evaluate_methods, table_two_curves
 
     whole = read_curves(curves) if curves else table_two_curves()
     chosen = [name.strip() for name in names.split(",") if name.strip()]
@@ -138,8 +138,8 @@ def measure_command(
 
     ebbtide curves measure --workloads svm,linear-regression --into curves.parquet
     """
-    from ebbtide.workloads.training.benchmarks import BENCHMARKS, benchmark
-    from ebbtide.workloads.training.measuring import measure_curves
+    from ebbtide.jobs.reference.benchmarks import BENCHMARKS, benchmark
+    from ebbtide.jobs.reference.measuring import measure_curves
 
     names = [name.strip() for name in workloads.split(",") if name.strip()] or list(BENCHMARKS)
     trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
@@ -168,8 +168,8 @@ def profile_command(
 
     ebbtide curves profile resnet --setting 3
     """
+    from ebbtide.jobs.reference.profiling import profile
     from ebbtide.market.catalogue import default_catalogue
-    from ebbtide.workloads.training.profiling import profile
 
     names = [name.strip() for name in instance_types.split(",") if name.strip()]
     machines = [default_catalogue().instance_type("aws", name) for name in names]
@@ -209,8 +209,8 @@ def calibrate_command(
 
     ebbtide curves calibrate --curves curves.parquet --into calibration.json
     """
-    from ebbtide.learning_curves.calibration import calibrate, write_calibration
-    from ebbtide.learning_curves.methods import table_two_curves
+    from ebbtide.forecasts.learning_curves.calibration import calibrate, write_calibration
+    from ebbtide.forecasts.learning_curves.methods import table_two_curves
 
     whole = read_curves(curves) if curves else table_two_curves()
     with progress("calibrating") as state:

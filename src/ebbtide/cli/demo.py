@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
+from ebbtide._files import write_text
+from ebbtide.analysis.backtest import backtest
+from ebbtide.analysis.report import write_report
 from ebbtide.cli.generating import refuse_other, write_new
 from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.experiments.backtest import backtest
-from ebbtide.experiments.report import write_report
-from ebbtide.files import write_text
+from ebbtide.jobs.job import Job
 from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
-from ebbtide.workloads.job import Job
 
 # Those that answer at once; `ebbtide compare` has more.
 _POLICIES = "on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
@@ -38,7 +38,7 @@ def demo_command(
         ebbtide demo
     """
     prices_file, job_file, report_file = (into / name for name in ("prices.parquet", "job.yaml", "report.html"))
-    example = files("ebbtide.workloads").joinpath("data/one-day.yaml").read_text(encoding="utf-8")
+    example = files("ebbtide.jobs").joinpath("data/one-day.yaml").read_text(encoding="utf-8")
     for path in (prices_file, job_file, report_file):
         refuse_other(path)
     ours = _is(job_file, example) and prices_file.exists()

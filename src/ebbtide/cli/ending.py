@@ -2,6 +2,7 @@
 
 | code | meaning |
 |---|---|
+| 1 | the user's training failed, or machines could not be ended |
 | 2 | bad input: a wrong option, file, field or policy; a path that is not there or not allowed |
 | 3 | `plan`: the budget or the deadline cannot be kept |
 | 69 | a cloud or service does not answer, or refused |
@@ -24,8 +25,9 @@ from typing import NoReturn
 
 import typer
 
-from ebbtide.errors import InputError, PolicyError
+from ebbtide.errors import CloudError, InputError, PolicyError, StorageError, TrainingError
 
+FAILED = 1
 BAD_INPUT = 2
 UNAVAILABLE = 69
 DEFECT = 70
@@ -35,8 +37,8 @@ INTERRUPTED = 130
 
 DEBUG = "EBBTIDE_DEBUG"
 
-# Errors of services by module; loading them to know them would make every command slow.
-_SERVICES = {"ebbtide.execution.cloud": ("CloudError",), "botocore.exceptions": ("BotoCoreError", "ClientError")}
+# Loading its errors to know them would make every command slow.
+_AWS, _AWS_ERRORS = "botocore.exceptions", ("BotoCoreError", "ClientError")
 
 # Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -68,7 +70,7 @@ def ending_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     # Only here: a command that goes well needs nothing of it.
-    from ebbtide.terminal import visible
+    from ebbtide._terminal import visible
 
     code, problem = _told(error)
     # Where several things are wrong with one input, a line for each; whatever else fails is one line.
@@ -80,6 +82,8 @@ def ending_of(error: BaseException) -> tuple[int, str]:
 def _told(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (InputError, PolicyError)):
         return BAD_INPUT, str(error)
+    if isinstance(error, TrainingError):
+        return FAILED, str(error)
     if isinstance(error, _UsageError):
         if not str(error):
             # Nothing was asked for, and the help is printed.
@@ -89,7 +93,7 @@ def _told(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, f"{error.format_message()} (see `{command} --help`)"  # type: ignore[attr-defined]
     if isinstance(error, _ClickException):
         return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
-    if isinstance(error, (ConnectionError, TimeoutError, *_service_errors())):
+    if isinstance(error, (ConnectionError, TimeoutError, CloudError, StorageError, *_service_errors())):
         return UNAVAILABLE, str(error) or type(error).__name__
     if isinstance(error, sqlite3.Error):
         return INPUT_OUTPUT, f"a database cannot be used: {error}"
@@ -104,12 +108,9 @@ def _told(error: BaseException) -> tuple[int, str]:
 
 
 def _service_errors() -> tuple[type[Exception], ...]:
-    """Errors of clouds and of AWS's client, if this process has loaded them: else none can have been raised."""
-    found: list[type[Exception]] = []
-    for module, names in _SERVICES.items():
-        if module in sys.modules:
-            found += [getattr(sys.modules[module], name) for name in names]
-    return tuple(found)
+    """Errors of AWS's client, if this process has loaded them: else none can have been raised."""
+    module = sys.modules.get(_AWS)
+    return tuple(getattr(module, name) for name in _AWS_ERRORS) if module else ()
 
 
 def _short(text: str, most: int = 300) -> str:

@@ -12,9 +12,9 @@ from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
 from ebbtide.errors import InputError
-from ebbtide.execution.live.fetching import fetch_trial
-from ebbtide.execution.live.settings import RUNS, find_run
-from ebbtide.execution.live.standing import RunStanding, standing_of
+from ebbtide.live.fetching import fetch_trial
+from ebbtide.live.settings import RUNS, find_run
+from ebbtide.live.standing import RunStanding, standing_of
 from ebbtide.market.catalogue import default_catalogue
 
 _MOST_NAMED = 3

@@ -16,25 +16,24 @@ from typing import TYPE_CHECKING
 import typer
 from rich.live import Live
 
+from ebbtide._terminal import PlainConsole
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import table_console
-from ebbtide.errors import InputError
-from ebbtide.execution.cloud import CloudGoneError
-from ebbtide.execution.engine_snapshot import snapshot
-from ebbtide.execution.live.journal import Journal
-from ebbtide.execution.live.phase import State, phase_of
-from ebbtide.execution.live.providers import run_live
-from ebbtide.execution.live.settings import RunFolder
-from ebbtide.execution.live.standing import RunStanding, standing, standing_of
-from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
+from ebbtide.engine.snapshot import snapshot
+from ebbtide.errors import CloudGoneError, InputError
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.journal import Journal
+from ebbtide.live.phase import State, phase_of
+from ebbtide.live.runs import run_live
+from ebbtide.live.settings import RunFolder
+from ebbtide.live.standing import RunStanding, standing, standing_of
+from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.protocol import Policy
-from ebbtide.terminal import PlainConsole
-from ebbtide.workloads.sweep import Sweep
+from ebbtide.policies.api.protocol import Policy
 
 if TYPE_CHECKING:
-    from ebbtide.execution.agents import AgentProvider
-    from ebbtide.execution.engine import Engine
+    from ebbtide.engine.engine import Engine
+    from ebbtide.live.agent_provider import AgentProvider
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -141,14 +140,14 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
     if pid is not None:
         raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
     if track:
-        from ebbtide.experiments.live_tracking import begin_tracking
+        from ebbtide.analysis.live_tracking import begin_tracking
 
         # Programs run elsewhere: what is a path is to be one from everywhere.
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
     elif _is_tracked(folder):
-        from ebbtide.experiments.live_tracking import resume_tracking
+        from ebbtide.analysis.live_tracking import resume_tracking
 
         resume_tracking(folder)
     count = len(sweep.trials())
@@ -175,7 +174,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
             _abandon_tracking(folder, error)
             raise
     if _is_tracked(folder):
-        from ebbtide.experiments.live_tracking import end_tracking
+        from ebbtide.analysis.live_tracking import end_tracking
 
         end_tracking(folder, outcome)
     found = standing_of(folder, catalogue)
@@ -194,7 +193,7 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
     """MLflow must not show as running what is over; where it cannot be told, the run's own error still is."""
     try:
         if _is_tracked(folder):
-            from ebbtide.experiments.live_tracking import abandon_tracking
+            from ebbtide.analysis.live_tracking import abandon_tracking
 
             abandon_tracking(folder, " ".join(str(error).split()) or type(error).__name__)
     except Exception as trouble:

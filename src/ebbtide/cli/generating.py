@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
+from ebbtide._utc import iso
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.smooth_generator import generate_smooth_prices
-from ebbtide.utc import iso
 
 # Offered as the next thing where it is there.
 _EXAMPLE = Path("examples/one-day.yaml")

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide.execution.live.money import seconds
-from ebbtide.execution.live.phase import OVER, State
-from ebbtide.execution.live.standing import RunStanding, TrialStanding
+from ebbtide.live.money import seconds
+from ebbtide.live.phase import OVER, State
+from ebbtide.live.standing import RunStanding, TrialStanding
 
 _TAIL_LINES = 6
 

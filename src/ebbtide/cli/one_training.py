@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.reading import read_sweep
+from ebbtide.jobs.single import SingleTraining, folder_below, literal
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-from ebbtide.workloads.parsing import validated
-from ebbtide.workloads.reading import read_sweep
-from ebbtide.workloads.single import SingleTraining, folder_below, literal
-from ebbtide.workloads.sweep import Sweep
 
 # Of the market that is generated where no prices are named.
 GENERATED_DAYS = 20.0

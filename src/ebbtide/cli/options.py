@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ebbtide._terminal import PlainConsole
 from ebbtide.errors import InputError
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
-from ebbtide.terminal import PlainConsole
 
 TABLE_WIDTH = 120
 

@@ -11,18 +11,18 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._files import write_text
+from ebbtide._terminal import PlainConsole
+from ebbtide._utc import HOUR_S, iso
+from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
+from ebbtide.analysis.planning import plan
 from ebbtide.cli.options import InstanceTypesOption, SpellsOption, catalogue_with, prices_from, terminal
 from ebbtide.cli.progress import progress
-from ebbtide.experiments.plan import KEPT_SHARE, Estimate, Plan
-from ebbtide.experiments.planning import plan
-from ebbtide.files import write_text
+from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.jobs.reading import read_sweep
+from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
-from ebbtide.market.spell_models import SpellModels
-from ebbtide.policies.bidding import BestBid
-from ebbtide.terminal import PlainConsole
-from ebbtide.utc import HOUR_S, iso
-from ebbtide.workloads.reading import read_sweep
-from ebbtide.workloads.sweep import Decides, Sweep
+from ebbtide.policies.spottune.bidding import BestBid
 
 # Exit code: what was asked for cannot be done.
 INFEASIBLE = 3

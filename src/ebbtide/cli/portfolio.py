@@ -11,12 +11,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._files import write_text
+from ebbtide._utc import HOUR_S
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import HOUR_S
 
 # Aversions of the frontier.
 _ALPHAS = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)

@@ -10,12 +10,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._utc import iso
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import iso
 
 
 def ingest_command(

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ebbtide.analysis.record import Record
+from ebbtide.analysis.report import write_report
+from ebbtide.analysis.summary import summary_table
 from ebbtide.cli.options import table_console
-from ebbtide.experiments.record import Record
-from ebbtide.experiments.report import write_report
-from ebbtide.experiments.summary import summary_table
 
 
 def report_command(

@@ -16,12 +16,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._files import write_text
+from ebbtide._utc import iso
 from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.files import write_text
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import iso
 
 revocation_app = typer.Typer(
     no_args_is_help=True,
@@ -63,8 +63,8 @@ def evaluate_command(
 
         ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
     """
-    from ebbtide.experiments.reliability import reliability_figure
-    from ebbtide.revocation.evaluation import DELTAS, Protocol, evaluate
+    from ebbtide.analysis.reliability import reliability_figure
+    from ebbtide.forecasts.revocation.evaluation import DELTAS, Protocol, evaluate
 
     history = windowed(PriceHistory.read(prices, catalogue_with(instance_types)), start, end)
     protocol = Protocol(
@@ -108,9 +108,9 @@ def train_command(
 
     ebbtide revocation train --prices prices.parquet --into models/revpred
     """
-    from ebbtide.revocation.card import model_card
-    from ebbtide.revocation.fitting import fit_latest
-    from ebbtide.revocation.storage import save_model
+    from ebbtide.forecasts.revocation.card import model_card
+    from ebbtide.forecasts.revocation.fitting import fit_latest
+    from ebbtide.forecasts.revocation.storage import save_model
 
     history = PriceHistory.read(prices, catalogue_with(instance_types))
     with _quiet() as noted, progress(f"training on {train_days:g} days of {len(history)} markets"):
@@ -141,9 +141,9 @@ def predict_command(
 
     ebbtide revocation predict --prices prices.parquet --delta 5
     """
-    from ebbtide.revocation.predictor import Predictor, recent
-    from ebbtide.revocation.storage import load_model
-    from ebbtide.utc import to_epoch_s
+    from ebbtide._utc import to_epoch_s
+    from ebbtide.forecasts.revocation.predictor import Predictor, recent
+    from ebbtide.forecasts.revocation.storage import load_model
 
     if delta < 0 and max_price is None:
         raise InputError(f"delta is {delta:g} %; a max price below the price is refused at once")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ebbtide._cores import usable_cores
+from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.cli.foreground import run_in_foreground
 from ebbtide.cli.one_training import GENERATED_DAYS, Wanted, generated_market, is_told_where_to_save, wanted_from
 from ebbtide.cli.options import (
@@ -19,19 +21,17 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.cores import usable_cores
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.execution.ec2.settings import Ec2Settings
-from ebbtide.execution.live.journal import Journal
-from ebbtide.execution.live.local import SPEED, begin_local
-from ebbtide.execution.live.settings import RUNS, RunFolder, find_run
-from ebbtide.execution.measured_speed import speed_text, steps_per_hour
-from ebbtide.execution.run import run as run_once
-from ebbtide.experiments.deciding import DEFAULT, default_policy, policy_for, told_of
-from ebbtide.market.spell_models import SpellModels
-from ebbtide.policies.protocol import Policy
-from ebbtide.utc import HOUR_S, to_epoch_s
-from ebbtide.workloads.sweep import Direction, Sweep
+from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.journal import Journal
+from ebbtide.live.local_run import SPEED, begin_local
+from ebbtide.live.measured_speed import speed_text, steps_per_hour
+from ebbtide.live.run import run as run_once
+from ebbtide.live.settings import RUNS, RunFolder, find_run
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, told_of
 
 _PROVIDERS = ("local", "ec2", "replay")
 
@@ -115,7 +115,7 @@ def run_command(
     if provider == "ec2":
         if machines is None:
             raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
-        from ebbtide.execution.live.ec2 import begin_ec2
+        from ebbtide.live.ec2_run import begin_ec2
 
         settings = Ec2Settings.read(machines)
         folder = begin_ec2(sweep, wanted.folder, runs, settings, policy=chosen, seed=seed)

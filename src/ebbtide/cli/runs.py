@@ -12,18 +12,18 @@ import typer
 
 from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
+from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
-from ebbtide.execution.engine_snapshot import lease_of
-from ebbtide.execution.live.journal import Journal
-from ebbtide.execution.live.money import seconds
-from ebbtide.execution.live.phase import OVER, State, phase_of, state_now
-from ebbtide.execution.live.providers import end_machines
-from ebbtide.execution.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.execution.live.settling import settled_figures
-from ebbtide.execution.live.standing import standing_of
-from ebbtide.execution.live.stopping import StopRequest, controller_pid, request_stop
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.journal import Journal
+from ebbtide.live.money import seconds
+from ebbtide.live.phase import OVER, State, phase_of, state_now
+from ebbtide.live.runs import end_machines
+from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
+from ebbtide.live.settling import settled_figures
+from ebbtide.live.standing import standing_of
+from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.workloads.sweep import Sweep
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.

@@ -12,17 +12,17 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide._utc import HOUR_S, iso, to_epoch_s
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
+from ebbtide.jobs.reading import read_jobs
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_monitor import PriceMonitor
 from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.quotes import KnownQuotes
-from ebbtide.policies.recommender import ranked, usd_per_step
-from ebbtide.utc import HOUR_S, iso, to_epoch_s
-from ebbtide.workloads.reading import read_jobs
+from ebbtide.policies.api.quotes import KnownQuotes
+from ebbtide.policies.deepspotcloud.recommender import ranked, usd_per_step
 
 
 def watch_command(

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ebbtide._utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import LINUX, Market
@@ -21,7 +22,6 @@ from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.ec2_json import region_of_zone
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
-from ebbtide.utc import iso
 
 
 class CapacitySeries:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ebbtide._utc import HOUR_S, iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.ingestion import read_source
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.validation import cleaned, require_known_types
-from ebbtide.utc import HOUR_S, iso
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from enum import StrEnum
 
 import numpy as np
 
+from ebbtide._utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.utc import DAY_S, HOUR_S, iso
 
 _US = 1_000_000
 

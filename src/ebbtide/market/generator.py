@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
 
 
 @dataclass(frozen=True)

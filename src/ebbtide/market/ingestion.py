@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ebbtide._input_files import existing_file, reason_of
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.input_files import existing_file, reason_of
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX
 from ebbtide.market.price_store import PriceStore, is_price_store

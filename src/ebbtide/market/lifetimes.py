@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._utc import HOUR_S
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.utc import HOUR_S
 
 
 @dataclass(frozen=True)

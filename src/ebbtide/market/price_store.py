@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ebbtide._input_files import existing_file
+from ebbtide._utc import Time, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.input_files import existing_file
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.validation import cleaned
-from ebbtide.utc import Time, to_epoch_s
 
 # How SQLite's files begin.
 _MAGIC = b"SQLite format 3\x00"

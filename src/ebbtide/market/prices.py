@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ebbtide._files import replacing
+from ebbtide._utc import Time, iso, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.files import replacing
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import read_parquet
 from ebbtide.market.statistics import describe
-from ebbtide.utc import Time, iso, to_epoch_s
 
 
 class PriceHistory(Mapping[Market, PriceSeries]):

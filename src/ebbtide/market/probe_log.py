@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.lifetimes import Lifetimes
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.utc import HOUR_S
 
 _COLUMNS = ("timestamp", "cloud", "collection", "event", "instance", "gpus", "gpu_type", "zone")
 _EVENTS = ("created", "running", "not_running", "creation_failed")

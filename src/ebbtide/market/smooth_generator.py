@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ebbtide._utc import DAY_S, HOUR_S, Time, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.utc import DAY_S, HOUR_S, Time, to_epoch_s
 
 GPU_TYPES = ("p2.xlarge", "p2.8xlarge", "p3.2xlarge", "p3.8xlarge")
 GPU_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b")

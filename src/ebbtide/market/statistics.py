@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, from_epoch_s
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.utc import DAY_S, HOUR_S, MINUTE_S, from_epoch_s
 
 
 def describe(

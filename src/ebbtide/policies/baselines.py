@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ebbtide._utc import MINUTE_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Request, WakeAt
-from ebbtide.policies.events import Wake
-from ebbtide.policies.view import View
-from ebbtide.utc import MINUTE_S
-from ebbtide.workloads.progress import JobProgress
+from ebbtide.policies.api.actions import Action, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
 
 _RETRY_S = 5 * MINUTE_S
 

@@ -10,10 +10,10 @@ from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND, Billing
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, GiveUp, Release, Request, WakeAt
-from ebbtide.policies.events import Wake
-from ebbtide.policies.protocol import Policy
-from ebbtide.policies.view import View
+from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.view import View
 
 # A machine that could not be paid for so long is not rented at all.
 _LEAST_USE_S = 10 * 60.0

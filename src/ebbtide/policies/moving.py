@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Assign, Release
-from ebbtide.policies.quotes import Quotes
-from ebbtide.policies.view import View
+from ebbtide.policies.api.actions import Action, Assign, Release
+from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.view import View
 
 
 def take_over(view: View, new: Lease) -> Iterator[Action]:

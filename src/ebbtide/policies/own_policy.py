@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from ebbtide.errors import InputError
-from ebbtide.policies.events import Wake
-from ebbtide.policies.protocol import Policy
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.protocol import Policy
 
 # What a policy has to have, and what each of them is.
 _PARTS = {

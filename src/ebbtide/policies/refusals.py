@@ -8,10 +8,10 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, Market
-from ebbtide.policies.actions import Action, Request, WakeAt
-from ebbtide.policies.events import Event, Wake
-from ebbtide.policies.protocol import Policy
-from ebbtide.policies.view import View
+from ebbtide.policies.api.actions import Action, Request, WakeAt
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.view import View
 
 
 @dataclass(frozen=True)

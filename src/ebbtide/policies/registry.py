@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
-from ebbtide.policies.bidding import BestBid
-from ebbtide.policies.deadlines.policy import Deadline, DeadlineRule
-from ebbtide.policies.deepspotcloud import DeepSpotCloud, MoveWhen
-from ebbtide.policies.dynamic_pricing import DynamicPricing, Goal
+from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
+from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
+from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.selection import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
-from ebbtide.policies.protocol import Policy
-from ebbtide.policies.spottune import SpotTune
+from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.policy import SpotTune
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "on-demand": OnDemand,

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
+from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.execution.start_delay import StartDelay
-from ebbtide.experiments.cluster_replays import Rules, play_cluster
-from ebbtide.experiments.cumulon_market import TICK_S, described_chain, rsvd_workflow
-from ebbtide.experiments.cumulon_study import by_the_hour
-from ebbtide.experiments.scenario import Scenario
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
 from ebbtide.policies.cookbook.policy import elastic_job
-from ebbtide.utc import HOUR_S, to_epoch_s
+from ebbtide.simulation.cluster_replays import Rules, play_cluster
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import StartDelay
+from ebbtide_papers.cumulon.market import TICK_S, described_chain, rsvd_workflow
+from ebbtide_papers.cumulon.study import by_the_hour
 
 MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")
 MARKET = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")

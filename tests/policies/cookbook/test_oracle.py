@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Amdahl, SpeedupTable
+from ebbtide.jobs.workflow import Workflow, WorkflowJob
 from ebbtide.policies.cookbook.oracle import known_prices, least_costs
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.workloads.job import Amdahl, SpeedupTable
-from ebbtide.workloads.workflow import Workflow, WorkflowJob
 
 PRICES = np.array([0.1, 0.4, 1.0])
 CONCAVE = SpeedupTable(table={1: 1.0, 2: 1.75, 3: 2.25})

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Amdahl, SpeedupTable
+from ebbtide.jobs.workflow import Workflow, WorkflowJob
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem, Holdings
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.workloads.job import Amdahl, SpeedupTable
-from ebbtide.workloads.workflow import Workflow, WorkflowJob
 
 # With these a step always ends at a multiple of half a machine-hour: a level of work.
 FIRST = SpeedupTable(table={1: 1.0, 2: 2.0, 3: 2.0})

@@ -9,11 +9,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Amdahl, SpeedupTable
+from ebbtide.jobs.workflow import Workflow, WorkflowJob
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide.policies.cookbook.storage import load_cookbook, save_cookbook
-from ebbtide.workloads.job import Amdahl, SpeedupTable
-from ebbtide.workloads.workflow import Workflow, WorkflowJob
 
 
 def test_a_cookbook_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
+from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.execution.start_delay import StartDelay
-from ebbtide.experiments.scenario import Scenario
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.events import Event, Wake
+from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
 from ebbtide.policies.exosphere.interface import (
@@ -32,7 +31,8 @@ from ebbtide.policies.exosphere.interface import (
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import StartDelay
 
 BEGAN_S = to_epoch_s("2015-05-22T00:00:00Z")
 START_S = to_epoch_s("2015-06-01T00:00:00Z")

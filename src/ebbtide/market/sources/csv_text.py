@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ebbtide._input_files import read_text
 from ebbtide.errors import InputError
-from ebbtide.input_files import read_text
 
 # Three months of a region are about 100 MiB.
 _MAX_BYTES = 2 << 30

@@ -13,10 +13,10 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from ebbtide._utc import Time, from_epoch_s, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX
 from ebbtide.market.sources.ec2_json import ec2_frame
-from ebbtide.utc import Time, from_epoch_s, to_epoch_s
 
 # The API keeps no more than this.
 HISTORY_LIMIT = timedelta(days=90)

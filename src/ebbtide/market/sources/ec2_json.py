@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from ebbtide._input_files import MAX_JSON_BYTES, json_error, read_text
 from ebbtide.errors import InputError
-from ebbtide.input_files import MAX_JSON_BYTES, json_error, read_text
 from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 _FIELDS = ("Timestamp", "AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")

@@ -13,8 +13,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from ebbtide._input_files import existing_file
 from ebbtide.errors import InputError
-from ebbtide.input_files import existing_file
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.sources.validation import checked

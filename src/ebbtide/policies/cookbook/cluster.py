@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide.policies.events import Wake
-from ebbtide.policies.view import View
-from ebbtide.utc import HOUR_S
 
 # Times closer than this are one.
 _CLOCK_S = 1e-6

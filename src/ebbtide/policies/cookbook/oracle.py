@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.compiling import compiled
+from ebbtide._compiling import compiled
 from ebbtide.errors import InputError
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
-from ebbtide.workloads.workflow import Workflow
 
 
 def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: float, most: int) -> Floats:

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Coupling, Job
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide.policies.events import Wake
-from ebbtide.policies.view import View
-from ebbtide.utc import HOUR_S
-from ebbtide.workloads.job import Coupling, Job
-from ebbtide.workloads.workflow import Workflow
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.price_series import Floats
-from ebbtide.workloads.workflow import Workflow
 
 Integers = NDArray[np.int64]
 

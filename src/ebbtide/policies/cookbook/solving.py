@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.compiling import compiled
+from ebbtide._compiling import compiled
 from ebbtide.errors import InputError
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings

@@ -8,12 +8,12 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from ebbtide._files import replacing
 from ebbtide.errors import InputError
-from ebbtide.files import replacing
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
-from ebbtide.workloads.parsing import validated
-from ebbtide.workloads.workflow import Workflow
 
 _FORMAT = 1
 _NUMBERS = ("step_h", "most", "work_unit_h", "risk_aversion", "charge_steps")

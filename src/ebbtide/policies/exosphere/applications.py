@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ebbtide.jobs.checkpoint_interval import best_interval_s
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.interface import (
     Application,
@@ -18,7 +19,6 @@ from ebbtide.policies.exosphere.interface import (
     Resize,
     VirtualCluster,
 )
-from ebbtide.workloads.checkpoint_interval import best_interval_s
 
 # Only markets that live so many times as long as an MPI job (6.2).
 _LIVES = 2.0

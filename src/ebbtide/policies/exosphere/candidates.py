@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
-from ebbtide.utc import DAY_S, HOUR_S
 
 # Markets that begin this soon count as there from the start.
 _SETTLING_S = 3 * DAY_S

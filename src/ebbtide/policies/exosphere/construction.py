@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._utc import HOUR_S
+from ebbtide.jobs.job import Job
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.candidates import Candidates, assess
 from ebbtide.policies.exosphere.interface import PortfolioMttr, PortfolioRequest
 from ebbtide.policies.exosphere.portfolio import shares_of
 from ebbtide.policies.exosphere.risk import COVARIANCES, Windows, with_unseen
 from ebbtide.policies.exosphere.selection import Selection, rival_weights
 from ebbtide.policies.exosphere.solving import solve_portfolio
-from ebbtide.policies.view import View
-from ebbtide.utc import HOUR_S
-from ebbtide.workloads.job import Job
 
 # Markets whose record begins within this part of the past count as known for all of it.
 _SETTLING_SHARE = 0.1

@@ -10,11 +10,15 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ebbtide._utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
-from ebbtide.policies.actions import Action, Assign, Release, Request, Save, WakeAt
-from ebbtide.policies.events import Wake
+from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.account import Account, FreeList
 from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
 from ebbtide.policies.exosphere.applications import Mpi, Spark
@@ -32,10 +36,6 @@ from ebbtide.policies.exosphere.interface import (
 )
 from ebbtide.policies.exosphere.risk import COVARIANCES
 from ebbtide.policies.exosphere.selection import Selection
-from ebbtide.policies.view import View
-from ebbtide.utc import DAY_S
-from ebbtide.workloads.job import Coupling
-from ebbtide.workloads.progress import JobProgress
 
 # How often applications are told how long their portfolio lives (4). So soon is asked again if nothing is there.
 TOLD_EVERY_S = 300.0

@@ -1,0 +1,122 @@
+"""Backtests: every policy from every start, on one history and one billing rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ebbtide._utc import Time
+from ebbtide.analysis.replays import replay_all
+from ebbtide.analysis.result import BacktestResult
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability
+from ebbtide.market.billing import Billing, billing_preset
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.egress import EgressPrices
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy, checked_policy
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
+from ebbtide.simulation.starts import check_can_finish, draw_starts, given_starts
+
+
+def backtest(
+    policies: Sequence[Policy],
+    job: Job | Sequence[Job],
+    prices: PriceHistory,
+    *,
+    billing: str | Billing = "ec2-second",
+    starts: int | Sequence[Time] = 100,
+    seed: int = 0,
+    availability: Availability | None = None,
+    delay: StartDelay | MeasuredStartDelay | None = None,
+    catalogue: Catalogue | None = None,
+    curves: Sequence[Curve | None] = (),
+    egress: EgressPrices | None = None,
+    workers: int = 1,
+    on_progress: Callable[[int], None] | None = None,
+) -> BacktestResult:
+    """Replay every policy from the same starts.
+
+    Args:
+        policies: What to compare; names must differ.
+        job: One job, or several that run together.
+        prices: The markets.
+        billing: A preset's name or a rule.
+        starts: How many starts to draw, or the times themselves.
+        seed: Of the starts and of the policies' random numbers.
+        availability: Capacity, where it is recorded.
+        delay: How long machines take to start.
+        catalogue: Instance types and list prices.
+        curves: Of each job, what its metric will be as it trains, for policies that look at it.
+        egress: What data cost that leave a region.
+        workers: Processes that share the replays, this one among them; the outcomes are the same however many.
+        on_progress: Called with the number of replays done so far.
+
+    Returns:
+        The outcomes; print it for the table, `plot()` it for the picture.
+
+    Raises:
+        InputError: No policy or two of one name, an unknown preset, a start outside the history, a job that can
+            never finish, or less than one worker.
+        PolicyError: A policy lacks what every policy has, raised an exception, or asked for what cannot be.
+    """
+    check_policies(policies)
+    scenario, start_times = prepared(
+        job, prices, billing=billing, starts=starts, seed=seed, availability=availability, delay=delay,
+        catalogue=catalogue, curves=curves, egress=egress,
+    )  # fmt: skip
+    found = replay_all(scenario, policies, start_times, workers=workers, on_progress=on_progress)
+    return BacktestResult(tuple(policies), scenario, start_times, found.outcomes)
+
+
+def prepared(
+    job: Job | Sequence[Job],
+    prices: PriceHistory,
+    *,
+    billing: str | Billing = "ec2-second",
+    starts: int | Sequence[Time] = 100,
+    seed: int = 0,
+    availability: Availability | None = None,
+    delay: StartDelay | MeasuredStartDelay | None = None,
+    catalogue: Catalogue | None = None,
+    curves: Sequence[Curve | None] = (),
+    egress: EgressPrices | None = None,
+) -> tuple[Scenario, tuple[float, ...]]:
+    """What is replayed, and from when, of arguments as `backtest` has them.
+
+    Raises:
+        InputError: An unknown preset, a start outside the history, or a job that can never finish.
+    """
+    jobs = (job,) if isinstance(job, Job) else tuple(job)
+    if not jobs:
+        raise InputError("no job to run; give one or more")
+    scenario = Scenario(
+        jobs,
+        prices,
+        billing_preset(billing) if isinstance(billing, str) else billing,
+        availability,
+        delay or StartDelay(),
+        catalogue or default_catalogue(),
+        seed,
+        tuple(curves),
+        egress or EgressPrices(),
+    )
+    for each in jobs:
+        check_can_finish(each, prices, scenario.billing.max_lifetime_s, scenario.catalogue)
+    longest = max(jobs, key=lambda each: each.steps)
+    if isinstance(starts, int):
+        start_times = draw_starts(longest, prices, starts, seed, scenario.catalogue)
+    else:
+        start_times = given_starts(prices, starts)
+    return scenario, start_times
+
+
+def check_policies(policies: Sequence[Policy]) -> None:
+    """Raise `InputError` for no policy at all, or two of one name."""
+    names = [checked_policy(policy).name for policy in policies]
+    if not policies:
+        raise InputError("no policy to backtest; give one or more")
+    if len(set(names)) < len(names):
+        raise InputError(f"two policies are named {next(name for name in names if names.count(name) > 1)!r}")

@@ -1,0 +1,278 @@
+"""Every policy on one job, market, billing rule and the same starts, beside what no schedule can undercut."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ebbtide._files import write_text
+from ebbtide._utc import HOUR_S
+from ebbtide.analysis.backtest import check_policies, prepared
+from ebbtide.analysis.policy_table import PolicyTable, Spread
+from ebbtide.analysis.replays import replay_all
+from ebbtide.analysis.report import write_report
+from ebbtide.analysis.result import BacktestResult
+from ebbtide.analysis.summary import SPREAD_NOTE, sample_std
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.market.billing import Billing, Refund
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+
+FLOOR = "all prices known"
+
+_HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
+
+# What is no policy for a job, and where it is found.
+ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline; see ebbtide cookbook solve"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy.
+
+    Attributes:
+        policy: Its name.
+        cost_usd: Mean over the starts that it finished from; NaN: none.
+        cost_std_usd: And the standard deviation of the sample: the risk.
+        cost_p95_usd: What one start in twenty costs more than.
+        over_floor: Times the floor of the same starts.
+        saved: Against on-demand, on the starts that both finished from.
+        makespan_h: Mean.
+        revocations: Mean.
+        refund_usd: Mean.
+        misses: Starts not finished by the deadline, or not inside the record.
+        why_not: It cannot serve the job, and why; empty: it can.
+    """
+
+    policy: str
+    cost_usd: float = math.nan
+    cost_std_usd: float = math.nan
+    cost_p95_usd: float = math.nan
+    over_floor: float = math.nan
+    saved: float = math.nan
+    makespan_h: float = math.nan
+    revocations: float = math.nan
+    refund_usd: float = math.nan
+    misses: int = 0
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of them.
+
+    Attributes:
+        rows: The cheapest first, those that cannot serve last; the floor among them.
+        result: The backtest of those that can.
+        notes: What a reader should know.
+    """
+
+    rows: Sequence[Row]
+    result: BacktestResult
+    notes: Sequence[str]
+
+    def table(self) -> PolicyTable:
+        """The rows as a table for the terminal; below it who could not serve, and why."""
+        able = [row for row in self.rows if not row.why_not]
+        job = ", ".join(job.name for job in self.result.scenario.jobs)
+        return PolicyTable(
+            f"{job}: {len(self.result.starts_s)} starts, billing {self.result.scenario.billing.name}",
+            [heading for heading in shown(able)[0] if heading not in ("policy", "why not")],
+            [(row.policy, _cells(row)) for row in able],
+            [SPREAD_NOTE, *(f"{row.policy}: {row.why_not}" for row in self.rows if row.why_not)],
+        )
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(row.policy for row in self.rows)}>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one HTML page that needs no network, this table first. Atomic.
+
+        Args:
+            path: The file; folders above it are made.
+
+        Returns:
+            The file.
+        """
+        return write_report(self.result.record(), path, comparison=shown(self.rows), notes=self.notes)
+
+    def write_json(self, path: str | Path) -> None:
+        """Write the rows, atomically: the same bytes for the same inputs."""
+        rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
+        write_text(path, json.dumps({"rows": rows, "notes": list(self.notes)}, indent=2, allow_nan=False) + "\n")
+
+
+def compare(
+    policies: Sequence[Policy],
+    job: Job,
+    prices: PriceHistory,
+    *,
+    billing: str | Billing = "ec2-second",
+    starts: int = 100,
+    seed: int = 0,
+    deadline_h: float | None = None,
+    catalogue: Catalogue | None = None,
+    workers: int = 1,
+    on_progress: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Replay every policy that can serve the job.
+
+    Args:
+        policies: Their names must differ.
+        job: To be done.
+        prices: The markets.
+        billing: Of spot leases: a preset's name or a rule.
+        starts: How many.
+        seed: Of the starts and of all chance.
+        deadline_h: From each start on; None: the end of the record.
+        catalogue: Instance types and list prices.
+        workers: Processes that share the replays, this one among them; the rows are the same however many.
+        on_progress: Called with the number of replays done so far.
+
+    Raises:
+        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
+            less than one worker.
+        PolicyError: A policy has a mistake in it: that is no reason not to serve the job.
+    """
+    check_policies(policies)
+    known = catalogue or default_catalogue()
+    scenario, start_times = prepared(job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
+    replays = replay_all(
+        scenario,
+        policies,
+        start_times,
+        workers=workers,
+        on_progress=on_progress,
+        tolerates=(InputError,),
+    )
+    refused = ELSEWHERE | {name: str(error) for name, error in replays.errors.items()}
+    if not replays.outcomes:
+        raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
+    able = tuple(policy for policy in policies if policy.name in replays.outcomes)
+    result = BacktestResult(able, scenario, start_times, replays.outcomes)
+    floors = _floors(job, prices, result, deadline_h, known)
+    on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
+    rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
+    rows.append(Row(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0))
+    rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
+    rows += [Row(name, why_not=why) for name, why in refused.items()]
+    notes = [
+        f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
+        "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
+    ]
+    if scenario.billing.refund is not Refund.NOTHING:
+        notes.append("It knows of no refunds: a policy that is given much back may come below it.")
+    return Comparison(tuple(rows), result, tuple(notes))
+
+
+def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, catalogue: Catalogue) -> float:
+    """What no schedule of one machine at a time can undercut, refunds aside.
+
+    A relaxation: at each moment as many steps as on the fastest machine, each at the price of the cheapest.
+
+    Raises:
+        InputError: All time until then is not enough.
+    """
+    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    able = {market: rate * job.speedup_of(job.machines) for market, rate in rates.items() if rate > 0}
+    changes = [prices[market].between(start_s, until_s)[0] for market in able]
+    times_s = np.unique(np.clip(np.concatenate([np.array([start_s]), *changes]), start_s, until_s))
+    lasting_s = np.diff(times_s, append=until_s)
+    usd_per_step = np.full(len(times_s), np.inf)
+    for market, rate in able.items():
+        usd = np.nan_to_num(prices[market].at_each(times_s), nan=np.inf)
+        listed = catalogue.on_demand_usd_per_hour(market, start_s)
+        usd = usd if listed is None else np.minimum(usd, listed)
+        usd_per_step = np.minimum(usd_per_step, usd * job.machines / HOUR_S / rate)
+    order = np.argsort(usd_per_step, kind="stable")
+    steps = np.minimum(np.cumsum(lasting_s[order]) * max(able.values()), job.steps)
+    if steps[-1] < job.steps - 1e-6:
+        raise InputError(f"job {job.name} does not fit between its start and its deadline on any machine")
+    taken = np.diff(steps, prepend=0.0)
+    return float(np.dot(taken[taken > 0], usd_per_step[order][taken > 0]))
+
+
+def _floors(
+    job: Job, prices: PriceHistory, result: BacktestResult, deadline_h: float | None, catalogue: Catalogue
+) -> np.ndarray:
+    floors = []
+    for place, start_s in enumerate(result.starts_s):
+        ends = [runs[place].end_s for runs in result.outcomes.values()]
+        until_s = max(ends) if deadline_h is None else start_s + deadline_h * HOUR_S
+        floors.append(floor_usd(job, prices, start_s, min(until_s, prices.end_s), catalogue))
+    return np.array(floors)
+
+
+def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.ndarray:
+    """By start; NaN: not finished in time."""
+    most_s = math.inf if deadline_h is None else deadline_h * HOUR_S
+    return np.array(
+        [run.cost_usd if run.finished and run.makespan_s <= most_s else math.nan for run in result.outcomes[name]]
+    )
+
+
+def _row(
+    name: str, result: BacktestResult, floors: np.ndarray, on_demand: np.ndarray | None, deadline_h: float | None
+) -> Row:
+    costs = _costs(result, name, deadline_h)
+    done = ~np.isnan(costs)
+    if not done.any():
+        return Row(name, misses=len(costs), why_not="it never finished in time")
+    runs = [run for run, finished in zip(result.outcomes[name], done, strict=True) if finished]
+    both = done & ~np.isnan(on_demand) if on_demand is not None else np.zeros(len(done), dtype=bool)
+    return Row(
+        name,
+        float(costs[done].mean()),
+        sample_std(costs[done]),
+        float(np.quantile(costs[done], 0.95)),
+        float(costs[done].mean() / floors[done].mean()),
+        float(1.0 - costs[both].mean() / on_demand[both].mean())
+        if on_demand is not None and both.any()
+        else math.nan,
+        float(np.mean([run.makespan_s for run in runs]) / HOUR_S),
+        float(np.mean([run.revocations for run in runs])),
+        float(np.mean([run.refund_usd for run in runs])),
+        int((~done).sum()),
+    )
+
+
+def _plain(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
+    """Rows as they are told, for tables: the terminal's and the report's."""
+    return [
+        {"policy": row.policy} | dict(zip(_HEADINGS, _cells(row), strict=True)) | {"why not": row.why_not}
+        for row in rows
+    ]
+
+
+def _cells(row: Row) -> list[str | Spread]:
+    return [
+        Spread(row.cost_usd, row.cost_std_usd, 3),
+        _told(row.cost_p95_usd, ".3f"),
+        _told(row.over_floor, ".2f"),
+        _told(row.saved, ".0%"),
+        _told(row.makespan_h, ".1f"),
+        _told(row.revocations, ".2f"),
+        _told(row.refund_usd, ".3f"),
+        "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses),
+    ]
+
+
+def _told(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)

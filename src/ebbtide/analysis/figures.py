@@ -1,0 +1,180 @@
+"""Figures of a record: prices with leases on them, cost by policy, progress over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ebbtide._utc import HOUR_S
+from ebbtide.analysis.policy_marks import Mark, policy_marks
+from ebbtide.analysis.record import Record
+from ebbtide.analysis.summary import by_cost
+from ebbtide.market.prices import PriceHistory
+
+# Okabe and Ito's colours, told apart by colour-blind readers: for figures of few lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+
+# More points than this a line are thinned: no screen shows them.
+_MAX_POINTS = 3000
+
+# Heights on the screen.
+_PANEL_PX, _LINE_PX, _BETWEEN_PX, _LEGEND_LINE_PX = 340, 26, 80, 20
+
+
+def record_marks(record: Record) -> dict[str, Mark]:
+    """A mark for each policy, the same in every figure and table of the record."""
+    return policy_marks(record.outcomes["policy"].astype(str).tolist())
+
+
+def record_figure(record: Record) -> go.Figure:
+    """Three panels: prices with the leases of one start, costs of all starts, progress of that start."""
+    # Every policy has a line of its own in the panel of costs.
+    heights = (_PANEL_PX, max(_LINE_PX * len(record_marks(record)), 3 * _LINE_PX) + _LINE_PX, _PANEL_PX)
+    total = sum(heights) + 2 * _BETWEEN_PX
+    figure = make_subplots(
+        rows=3,
+        cols=1,
+        row_heights=list(heights),
+        vertical_spacing=_BETWEEN_PX / total,
+        subplot_titles=(
+            f"Prices, and the leases on them, from {record.about['start_shown']}",
+            f"Cost of all {record.about['starts']} starts",
+            "Progress",
+        ),
+    )
+    for trace in [*_price_lines(record), *_lease_lines(record)]:
+        figure.add_trace(trace, row=1, col=1)
+    for trace in _cost_boxes(record):
+        figure.add_trace(trace, row=2, col=1)
+    for trace in _progress_lines(record):
+        figure.add_trace(trace, row=3, col=1)
+    figure.update_yaxes(title="USD per hour", type="log", row=1, col=1)
+    figure.update_xaxes(title="USD", rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(type="category", autorange="reversed", dtick=1, automargin=True, row=2, col=1)
+    figure.update_yaxes(title="steps done", rangemode="tozero", row=3, col=1)
+    figure.update_xaxes(title="hours since the start", row=3, col=1)
+    # The legend below: beside the panels it would take their width.
+    figure.update_layout(
+        height=total + _LEGEND_LINE_PX * (2 + len(record_marks(record)) // 3) + 80,
+        template="plotly_white",
+        margin={"t": 70, "b": 40, "r": 20},
+        legend={"orientation": "h", "y": -60 / total, "yanchor": "top", "groupclick": "togglegroup"},
+    )
+    return figure
+
+
+def _price_lines(record: Record) -> Iterator[go.Scatter]:
+    if record.prices.empty:
+        return
+    end = record.leases["ended"].max()
+    for number, (market, series) in enumerate(PriceHistory.from_frame(record.prices).items()):
+        times, values = _thinned(series.times_s, series.prices)
+        moments = [*pd.to_datetime(times, unit="s", utc=True), end]
+        yield go.Scatter(
+            x=moments,
+            y=[*values, values[-1]],
+            name="prices",
+            hovertext=str(market),
+            mode="lines",
+            line={"shape": "hv", "width": 1, "color": "#999999"},
+            legendgroup="prices",
+            showlegend=number == 0,
+        )
+
+
+def _lease_lines(record: Record) -> Iterator[go.Scatter]:
+    """A policy's leases as a thick line at what it paid, broken between them; a cross where one was revoked."""
+    charges = record.ledger[record.ledger["entry"] == "charge"]
+    for name, mark in record_marks(record).items():
+        leases = record.leases[record.leases["policy"] == name].to_dict("records")
+        by_lease = dict(list(charges[charges["policy"] == name].groupby("lease_id")))
+        moments: list[Any] = []
+        prices: list[float | None] = []
+        texts: list[str] = []
+        taken: list[tuple[Any, float, str]] = []
+        for lease in leases:
+            own = by_lease.get(lease["lease_id"])
+            if own is None:
+                continue
+            paid = own["price_usd_per_hour"].tolist()
+            way = "on demand" if lease["on_demand"] else f"max price {lease['max_price_usd_per_hour']:.4g}"
+            text = f"{name}: {lease['market']}, {way}, {lease['ending']}, {lease['usd']:.4f} USD"
+            moments += [*own["start"].clip(upper=lease["ended"]), lease["ended"], lease["ended"]]
+            prices += [*paid, *paid[-1:], None]
+            texts += [text] * (len(paid) + 2)
+            if lease["ending"] == "revoked":
+                taken.append((lease["ended"], paid[-1], f"{name}: revoked in {lease['market']}"))
+        yield go.Scatter(
+            x=moments,
+            y=prices,
+            name=name,
+            legendgroup=name,
+            mode="lines",
+            line={"shape": "hv", "width": 4, "color": mark.colour, "dash": mark.dash},
+            hovertext=texts,
+            opacity=0.7,
+        )
+        if taken:
+            times, last, revoked = zip(*taken, strict=True)
+            yield go.Scatter(
+                x=times,
+                y=last,
+                mode="markers",
+                legendgroup=name,
+                showlegend=False,
+                marker={"symbol": "x", "size": 9, "color": mark.colour},
+                hovertext=revoked,
+            )
+
+
+def _cost_boxes(record: Record) -> Iterator[go.Box]:
+    finished = record.outcomes[record.outcomes["finished"]]
+    marks = record_marks(record)
+    # As in the tables: the cheapest first.
+    for name, _ in by_cost(record.summary()):
+        mark = marks[name]
+        costs = finished.loc[finished["policy"] == name, "cost_usd"]
+        # Of a policy that never finished the label is drawn all the same.
+        at = [name] * max(len(costs), 1)
+        yield go.Box(
+            x=costs if len(costs) else [None],
+            y=at,
+            name=name,
+            legendgroup=name,
+            marker_color=mark.colour,
+            showlegend=False,
+            orientation="h",
+        )
+
+
+def _progress_lines(record: Record) -> Iterator[go.Scatter]:
+    start = pd.Timestamp(record.about["start_shown"])
+    marks = record_marks(record)
+    for number, (name, mark) in enumerate(marks.items()):
+        # What is drawn first is widest: a line that runs along it does not hide it.
+        width = 2 + 3 * min(len(marks) - 1 - number, 2)
+        moments = record.timeline[record.timeline["policy"] == name]
+        hours = (moments["time"] - start).dt.total_seconds() / HOUR_S
+        yield go.Scatter(
+            x=hours,
+            y=moments["steps_done"],
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            line={"color": mark.colour, "width": width, "dash": mark.dash},
+        )
+
+
+def _thinned(times_s: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most `_MAX_POINTS` points, each stretch's highest: a spike thinned away would be a lie."""
+    if len(times_s) <= _MAX_POINTS:
+        return times_s, prices
+    stretches = np.array_split(np.arange(len(times_s)), _MAX_POINTS)
+    keep = np.array([stretch[np.argmax(prices[stretch])] for stretch in stretches])
+    return times_s[keep], prices[keep]

@@ -1,0 +1,375 @@
+"""Planning a sweep: what it would rent now, and what backtests on recent prices say of its cost and duration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.analysis.backtest import backtest
+from ebbtide.analysis.feasibility import Search, cost_usd, duration_h, is_kept
+from ebbtide.analysis.plan import Estimate, Feasibility, Plan, Quote, Spread
+from ebbtide.engine.engine import Engine
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.spells.fitting import UP
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, drawn_availability
+from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.sweep import Decides, Sweep
+from ebbtide.market.availability import Availability
+from ebbtide.market.billing import Billing, Refund, billing_preset
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.lifetimes import Lifetimes, lifetimes
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.baselines import CheapestSpot, OnDemand
+from ebbtide.policies.choice import spottune_of
+from ebbtide.policies.spottune.offers import Offer
+from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.starts import draw_starts
+
+# From asking for a machine until it trains.
+_START_S = 120.0
+
+# A chance of revocation within the hour that wants explaining where such a market is first.
+_OFTEN = 0.2
+
+# A trial that cannot be checkpointed must be likely to end on the machine on which it began.
+_LEAST_CHANCE = 0.5
+
+
+def plan(
+    sweep: Sweep,
+    prices: PriceHistory,
+    *,
+    runs: int = 30,
+    days: float = 14.0,
+    seed: int = 0,
+    catalogue: Catalogue | None = None,
+    availability: Availability | None = None,
+    spells: SpellModels | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_infeasible: Callable[[], None] | None = None,
+) -> Plan:
+    """Plan a sweep on the newest prices.
+
+    Args:
+        sweep: What is to be done.
+        prices: Up to now.
+        runs: Backtests on the last days.
+        days: How many.
+        seed: Of the starts.
+        catalogue: Instance types and list prices.
+        availability: Recorded capacity, where that decides; None: drawn from the models.
+        spells: Models of it; None: as anywhere.
+        on_progress: Called with how many backtests of the sweep are done, and of how many.
+        on_infeasible: Called once if the budget and the deadline will not do, before what would is searched for.
+
+    Raises:
+        InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
+            and are longer than their machines are likely to live.
+    """
+    known = catalogue or default_catalogue()
+    allowed = sweep.allowed(prices)
+    billing = billing_preset(sweep.billing)
+    quotes = _quotes(allowed, known)
+    trials = len(sweep.trials())
+    if not sweep.is_measured:
+        note = (
+            "the speed of a trial is not measured: these are prices an hour, and how long it takes is not known; "
+            "train some steps on a machine and put the rate into steps_per_hour"
+        )
+        return Plan(sweep.name, trials, allowed.end_s, quotes, (), None, (note,))
+    jobs = sweep.jobs()
+    recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
+    notes: list[str] = []
+    by_capacity = sweep.decides is Decides.CAPACITY
+    models = spells or default_spell_models()
+    if sweep.checkpoint is not None:
+        jobs, notes = _saved_in_time(jobs, recent, billing, known, models if by_capacity else None)
+    elif not by_capacity:
+        check_lives(jobs[0], recent, billing, known)
+    policy = spottune_of(sweep, models)
+    # Where capacity decides there is no max price to choose: quotes are all that is told.
+    offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
+    if by_capacity and availability is None:
+        availability = drawn_availability(recent, models, len(jobs), seed)
+        notes.append(
+            "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
+        )
+    replays = _Replays(
+        tuple(jobs), recent, billing, known, draw_starts(jobs[0], recent, runs, seed, known), seed, availability,
+        tuple(_stand_in_curves(jobs, maximise=policy.maximise)),
+    )  # fmt: skip
+
+    def under(deadline_h: float | None) -> SpotTune:
+        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), models)
+
+    fastest = _fastest(jobs[0], recent, known)
+    search = Search(fastest, under, replays.some, runs)
+    told = on_infeasible or (lambda: None)
+    try:
+        estimate, outcomes = _estimate(sweep, policy, replays, on_progress)
+        search.knows(sweep.deadline_h, outcomes)
+    except InputError:
+        # Where capacity decides, the policy refuses a deadline that nothing can keep.
+        if not by_capacity:
+            raise
+        told()
+        kept_h = search.least_deadline()
+        if kept_h is None:
+            raise
+        estimate, outcomes = _estimate(sweep, under(kept_h), replays, None)
+        search.knows(kept_h, outcomes)
+        notes.append(f"cost and time are those under the least deadline that will do, {kept_h:g} h")
+    late = not is_kept([duration_h(outcome) for outcome in outcomes], sweep.deadline_h)
+    if late or not is_kept([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd):
+        told()
+        feasibility = search.least(sweep.deadline_h, late=late, needs_deadline=by_capacity)
+    else:
+        feasibility = Feasibility(True, *fastest)
+    notes += _offer_notes(offers, billing)
+    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
+
+
+@dataclass(frozen=True)
+class _Replays:
+    """Backtests of one sweep after another policy, all from the same starts."""
+
+    jobs: tuple[Job, ...]
+    prices: PriceHistory
+    billing: Billing
+    catalogue: Catalogue
+    starts_s: Sequence[float]
+    seed: int
+    availability: Availability | None
+    curves: tuple[Curve, ...]
+
+    def some(self, policy: Policy, numbers: Sequence[int]) -> Iterator[Outcome]:
+        """Replay a policy from some of the starts, each when it is asked for."""
+        for number in numbers:
+            yield self.of(policy, starts_s=[self.starts_s[number]])[0]
+
+    def of(
+        self,
+        policy: Policy,
+        jobs: Sequence[Job] | None = None,
+        starts_s: Sequence[float] | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Sequence[Outcome]:
+        """Replay a policy.
+
+        Args:
+            policy: Which.
+            jobs: Others than the sweep's, of which no metric is known.
+            starts_s: Others than all.
+            on_progress: Called with how many are done.
+        """
+        result = backtest(
+            [policy], jobs or self.jobs, self.prices, billing=self.billing,
+            starts=self.starts_s if starts_s is None else starts_s, seed=self.seed, catalogue=self.catalogue,
+            availability=self.availability, curves=() if jobs else self.curves, on_progress=on_progress,
+        )  # fmt: skip
+        return result.outcomes[policy.name]
+
+
+def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> None:
+    """Raise `InputError`, with the arithmetic, for a job that is longer than its markets let it live.
+
+    The job cannot be checkpointed: it has to end on the machine on which it began. A machine is rented at the
+    list price, where it is known.
+    """
+    chances = []
+    for market in prices:
+        rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+        if rate > 0:
+            need_s = _START_S + job.steps / rate
+            living = _lifetimes(market, prices, billing, catalogue)
+            chance = _chance(living, need_s, prices.end_s - prices.start_s)
+            chance = chance if need_s <= billing.max_lifetime_s else 0.0
+            chances.append((chance, -need_s, market, living))
+    if not chances:
+        raise InputError(f"no allowed market has a rate for job {job.name}")
+    chance, need_s, market, living = max(chances, key=lambda row: row[:2])
+    if chance >= _LEAST_CHANCE:
+        return
+    arithmetic = (
+        f"{job.steps} steps / {job.steps_per_s(market.cloud, market.instance_type, catalogue) * HOUR_S:g} an hour "
+        f"+ {_START_S / 60:g} min to start = {-need_s / HOUR_S:.1f} h"
+    )
+    if -need_s > billing.max_lifetime_s:
+        lives = f"no machine lives longer than {billing.max_lifetime_s / HOUR_S:g} h under {billing.name}"
+    else:
+        lives = (
+            f"by the last {(prices.end_s - prices.start_s) / HOUR_S:.0f} h of prices a machine there, at the list "
+            f"price, lives that long with a chance of {chance:.0%} (half lived {living.median_s / HOUR_S:.1f} h)"
+        )
+    raise InputError(
+        f"job {job.name} cannot be checkpointed and is longer than its markets let it live: on {market}, where "
+        f"its chances are best, it needs {arithmetic}, and {lives}; give it a checkpoint, or rent on demand"
+    )
+
+
+def _chance(living: Lifetimes, need_s: float, record_s: float) -> float:
+    """That a machine lives so long; of longer than the record shows, by the exponential law."""
+    share = living.share_living(need_s)
+    return math.exp(-need_s / min(living.mean_s, record_s)) if math.isnan(share) else share
+
+
+def _quotes(prices: PriceHistory, catalogue: Catalogue) -> tuple[Quote, ...]:
+    end_s = prices.end_s
+    found = [
+        Quote(market, series.at(end_s), series.mean(end_s - HOUR_S, end_s),
+              catalogue.on_demand_usd_per_hour(market, end_s))
+        for market, series in prices.items()
+        if not math.isnan(series.at(end_s))
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda quote: (quote.usd_per_hour, quote.market)))
+
+
+def _lifetimes(market: Market, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> Lifetimes:
+    """Of machines at the list price; where prices do not revoke, or it is not known, none is taken."""
+    listed = catalogue.on_demand_usd_per_hour(market, prices.end_s)
+    most = listed if listed is not None and billing.price_revokes else math.inf
+    return lifetimes(prices[market], prices.start_s, prices.end_s, most)
+
+
+def _saved_in_time(
+    jobs: Sequence[Job],
+    prices: PriceHistory,
+    billing: Billing,
+    catalogue: Catalogue,
+    spells: SpellModels | None,
+) -> tuple[tuple[Job, ...], list[str]]:
+    """The jobs, saved periodically if on some machine the notice is too short to save in; and a note of it.
+
+    How long machines live is told by prices; where capacity decides, by the models of its spells.
+    """
+    job = jobs[0]
+    short = []
+    for market in prices:
+        vcpus = catalogue.instance_type(market.cloud, market.instance_type).vcpus
+        able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
+        if able and not fits_notice(job, billing.notice_s, vcpus):
+            lives_s = _lifetimes(market, prices, billing, catalogue).mean_s
+            short.append((spells.of(market).mean_left_s(UP, 0.0) if spells else lives_s, vcpus, market))
+    if not short:
+        return tuple(jobs), []
+    lives_s, vcpus, market = min(short, key=lambda row: (row[0], row[2]))
+    saved = tuple(saved_periodically(each, vcpus, lives_s) for each in jobs)
+    checkpoint = saved[0].checkpoint
+    assert checkpoint is not None
+    note = (
+        f"saving takes {job.save_s(vcpus):.0f} s on {market.instance_type}, longer than the notice of "
+        f"{billing.notice_s:g} s leaves: trials are saved every {(checkpoint.interval_s or 0.0) / 60:.0f} min, "
+        "and what was trained since is lost with a machine"
+    )
+    return saved, [note]
+
+
+def _offers_now(
+    policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
+) -> tuple[Offer, ...]:
+    # At the last moment of the record, that of the quotes: a price set there is the price now.
+    a_moment_more = PriceHistory(
+        dict(prices), start_s=prices.start_s, end_s=math.nextafter(prices.end_s, math.inf)
+    )
+    market = ReplayedMarket(a_moment_more, prices.end_s, billing)
+    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue)
+    view.memory["started_s"] = view.now_s
+    return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
+
+
+def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
+    """Why markets that are often revoked come first, where some do."""
+    if billing.refund is not Refund.WITHIN_FIRST_HOUR or not any(offer.revoked >= _OFTEN for offer in offers):
+        return []
+    return [
+        f"a market that is often revoked can be the best: under {billing.name} a machine that is taken within its "
+        "first hour costs nothing, and what it trained until then is saved"
+    ]
+
+
+def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[float, Market]:
+    """Hours of a trial on the fastest machine, its start included; all trials run side by side."""
+    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    best = max(rates, key=lambda market: rates[market])
+    return (_START_S + job.steps / rates[best]) / HOUR_S, best
+
+
+def _estimate(
+    sweep: Sweep, policy: SpotTune, replays: _Replays, on_progress: Callable[[int, int], None] | None
+) -> tuple[Estimate, Sequence[Outcome]]:
+    rivals: list[Policy] = [CheapestSpot()]
+    listed = (
+        replays.catalogue.on_demand_usd_per_hour(market, replays.starts_s[0]) is not None
+        for market in replays.prices
+    )
+    if all(listed):
+        rivals.append(OnDemand())
+    ended_early = _ended_early(policy, replays.jobs)
+    # Rivals take a moment: they are not counted, so that the time left is told by what takes it.
+    runs = len(replays.starts_s)
+    outcomes = replays.of(policy, on_progress=(lambda done: on_progress(done, runs)) if on_progress else None)
+    done = [outcome for outcome in outcomes if outcome.finished]
+    if not done:
+        span_h = (replays.prices.end_s - replays.prices.start_s) / HOUR_S
+        raise InputError(f"none of {runs} backtests ended within {span_h:.0f} h of prices; give more days")
+    estimate = Estimate(
+        runs,
+        runs - len(done),
+        Spread.of([outcome.cost_usd for outcome in done]),
+        Spread.of([outcome.makespan_s / HOUR_S for outcome in done]),
+        _share_over([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd),
+        _share_over([duration_h(outcome) for outcome in outcomes], sweep.deadline_h),
+        {rival.name: _mean_usd(replays.of(rival)) for rival in rivals},
+        {rival.name: _mean_usd(replays.of(rival, ended_early)) for rival in rivals} if ended_early else {},
+    )
+    return estimate, outcomes
+
+
+def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The work that is left when all but the chosen trials end at theta; empty: all are trained to their end.
+
+    It is the same work for rivals, which hold their machines to the end. They need not wait for the choice, so
+    this is rather too little than too much for them.
+    """
+    can_wait = all(job.checkpoint is not None for job in jobs)
+    if policy.theta >= 1.0 or len(jobs) <= policy.mcnt or not can_wait:
+        return ()
+    return tuple(
+        job if number < policy.mcnt
+        else job.model_copy(update={"steps": max(math.ceil(policy.theta * job.steps), 1)})
+        for number, job in enumerate(jobs)
+    )  # fmt: skip
+
+
+def _share_over(values: Sequence[float], limit: float | None) -> float | None:
+    """Share of runs above a limit; NaN, one that found no end, is above any."""
+    return None if limit is None else float(np.mean([not value <= limit for value in values]))
+
+
+def _mean_usd(outcomes: Sequence[Outcome]) -> float | None:
+    done = [outcome.cost_usd for outcome in outcomes if outcome.finished]
+    return float(np.mean(done)) if done else None
+
+
+def _stand_in_curves(jobs: Sequence[Job], *, maximise: bool) -> list[Curve]:
+    """Metrics that fall alike to ends of their own, so that trials are compared at theta as they will be.
+
+    Which of them go on does not matter for the cost: they are all as long.
+    """
+    curves = []
+    for number, job in enumerate(jobs):
+        at = np.linspace(0.01, 1.0, 100)
+        metric = 1.0 / (10.0 * at + 1.0) + 0.01 * number
+        curves.append(Curve("plan", job.name, at * job.steps, -metric if maximise else metric, float(job.steps)))
+    return curves

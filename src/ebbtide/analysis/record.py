@@ -1,0 +1,146 @@
+"""The record of a backtest: all that a report needs, as tables that can be written to a folder and read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ebbtide._files import replacing, write_text
+from ebbtide._input_files import read_json
+from ebbtide._utc import from_epoch_s
+from ebbtide.analysis.summary import METRICS, Summary, summarise
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.market.leases import Lease
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.parquet import load_parquet
+
+_TABLES = ("outcomes", "leases", "timeline", "ledger", "prices")
+_ABOUT = "about.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A backtest as tables. Times in them are UTC datetimes.
+
+    Attributes:
+        about: Plain values: job names, billing, number of starts, seed, the start shown.
+        outcomes: A row for each policy and start, with every metric.
+        leases: Of the start shown, a row a lease.
+        timeline: Of the start shown, a row a moment, by policy.
+        ledger: Of the start shown, a row a charge or refund, by policy.
+        prices: Change points of the markets rented in the start shown, over its time.
+    """
+
+    about: Mapping[str, Any]
+    outcomes: pd.DataFrame
+    leases: pd.DataFrame
+    timeline: pd.DataFrame
+    ledger: pd.DataFrame
+    prices: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """What was compared, in a line."""
+        jobs = ", ".join(self.about["jobs"])
+        return f"{jobs}: {self.about['starts']} starts, billing {self.about['billing']}"
+
+    def summary(self) -> Summary:
+        """Statistics by policy."""
+        return summarise(self.outcomes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary with what it is of, in plain values."""
+        keys = ("starts", "seed", "billing", "jobs")
+        return {"policies": self.summary()} | {key: self.about[key] for key in keys}
+
+    def write(self, folder: str | Path) -> None:
+        """Write the tables to a folder, `about.json` last: a folder without it is not a record."""
+        folder = Path(folder)
+        (folder / _ABOUT).unlink(missing_ok=True)
+        for name in _TABLES:
+            with replacing(folder / f"{name}.parquet") as temporary:
+                getattr(self, name).to_parquet(temporary, index=False)
+        write_text(folder / _ABOUT, json.dumps(dict(self.about), indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Record:
+        """Read what `write` wrote.
+
+        Raises:
+            InputError: The folder is not a whole record.
+        """
+        folder = Path(folder)
+        try:
+            about = read_json(folder / _ABOUT)
+            if not isinstance(about, dict):
+                raise InputError("holds no record", file=folder / _ABOUT)
+        except InputError:
+            raise InputError(
+                f"is not the record of a backtest: no readable {_ABOUT}; `ebbtide backtest --record` makes one",
+                file=folder,
+            ) from None
+        missing = [name for name in ("jobs", "starts", "seed", "billing") if name not in about]
+        if missing:
+            raise InputError(f"has no {missing[0]}: it is not the record of a backtest", file=folder / _ABOUT)
+        record = cls(about, *(load_parquet(folder / f"{name}.parquet") for name in _TABLES))
+        for column in ("policy", "start", "finished", *METRICS):
+            if column not in record.outcomes:
+                raise InputError(f"has no column {column!r}", file=folder / "outcomes.parquet", field=column)
+        return record
+
+
+def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
+    """A row for each policy and start, with every metric."""
+    return pd.DataFrame(
+        [
+            {"policy": name, "start": from_epoch_s(outcome.start_s), "finished": outcome.finished}
+            | {metric: of(outcome) for metric, of in METRICS.items()}
+            for name, runs in outcomes.items()
+            for outcome in runs
+        ]
+    )
+
+
+def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+    """A row for each lease that was charged for."""
+    rows = [_lease_row(name, outcome, lease) for name, outcome in outcomes.items() for lease in outcome.leases
+            if lease.is_charged]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def by_policy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Frames one below the other, with the policy as first column."""
+    named = [frame.assign(policy=name) for name, frame in frames.items()]
+    stacked = pd.concat(named, ignore_index=True)
+    return stacked[["policy", *(column for column in stacked.columns if column != "policy")]]
+
+
+def rented_prices(outcomes: Mapping[str, Outcome], prices: PriceHistory) -> pd.DataFrame:
+    """Change points of the spot markets that were rented, over the time of the runs."""
+    rented = {lease.market for outcome in outcomes.values() for lease in outcome.leases if not lease.on_demand}
+    start_s = min(outcome.start_s for outcome in outcomes.values())
+    end_s = min(max(outcome.end_s for outcome in outcomes.values()), prices.end_s)
+    if not rented:
+        return prices.to_frame().iloc[:0]
+    return prices.select(sorted(rented)).window(start_s, end_s).to_frame()
+
+
+def _lease_row(policy: str, outcome: Outcome, lease: Lease) -> dict[str, object]:
+    return {
+        "policy": policy,
+        "lease_id": lease.lease_id,
+        "market": str(lease.market),
+        "on_demand": lease.on_demand,
+        "max_price_usd_per_hour": lease.max_price_usd_per_hour,
+        "started": from_epoch_s(lease.started_s),
+        "ended": from_epoch_s(lease.ended_s),
+        "ending": str(lease.state),
+        "usd": outcome.ledger.usd_of(lease.lease_id),
+        "refund_usd": outcome.ledger.refund_of(lease.lease_id),
+    }

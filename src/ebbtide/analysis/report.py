@@ -1,0 +1,102 @@
+"""The HTML report: one file, no network, everything about one record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+import ebbtide
+from ebbtide._files import write_text
+from ebbtide.analysis.figures import record_figure
+from ebbtide.analysis.policy_marks import policy_marks
+from ebbtide.analysis.policy_table import Spread
+from ebbtide.analysis.record import Record
+from ebbtide.analysis.summary import SPREAD_NOTE, by_cost, spread_of
+
+
+def write_report(
+    record: Record,
+    path: str | Path,
+    *,
+    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write the report of a record, atomically; returns where.
+
+    Args:
+        record: Of a backtest.
+        path: The file.
+        comparison: Rows for the first page, by heading.
+        notes: Below them.
+    """
+    path = Path(path)
+    write_text(path, render(record, comparison=comparison, notes=notes))
+    return path
+
+
+def render(
+    record: Record, *, comparison: Sequence[Mapping[str, str | Spread]] = (), notes: Sequence[str] = ()
+) -> str:
+    """The page as text."""
+    environment = Environment(
+        loader=PackageLoader("ebbtide.analysis", "."),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=True, div_id="figure")
+    return environment.get_template("report.html.jinja").render(
+        title=record.title,
+        about=record.about,
+        comparison=comparison,
+        notes=notes,
+        rows=_rows(record),
+        spread_note=SPREAD_NOTE,
+        leases=_leases(record),
+        figure=Markup(figure),
+        version=ebbtide.__version__,
+        inf=math.inf,
+    )
+
+
+def _leases(record: Record) -> list[dict[str, Any]]:
+    """A row a lease: the policies as in the table above, the cheapest first, and each's leases in their order."""
+    place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
+    rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
+    return sorted(rows, key=lambda row: place[str(row["policy"])])
+
+
+def _rows(record: Record) -> list[dict[str, Any]]:
+    """A row a policy, the cheapest first, its cost also against the highest mean, for the bar behind it."""
+    summary = record.summary()
+    highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0
+    on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
+    marks = policy_marks(list(summary))
+    rows = []
+    for name, row in by_cost(summary):
+        mean = row["cost_usd"]["mean"]
+        rows.append(
+            {
+                "policy": name,
+                "mark": marks[name],
+                "share": 0.0 if mean is None else 100 * mean / highest,
+                "cells": [
+                    spread_of(row, "cost_usd", 3),
+                    "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
+                    "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
+                    spread_of(row, "makespan_h", 1),
+                    spread_of(row, "revocations", 2),
+                    spread_of(row, "refund_usd", 3),
+                    spread_of(row, "checkpoints", 1),
+                    spread_of(row, "steps_lost", 1),
+                    str(row["unfinished"]),
+                ],
+            }
+        )
+    return rows

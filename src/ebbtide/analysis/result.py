@@ -1,0 +1,170 @@
+"""What a backtest gives: outcomes by policy and start, their statistics, table, JSON and picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ebbtide._files import write_text
+from ebbtide._utc import iso
+from ebbtide.analysis.figures import record_figure
+from ebbtide.analysis.policy_table import PolicyTable
+from ebbtide.analysis.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.analysis.report import write_report
+from ebbtide.analysis.summary import Summary, summarise, summary_table
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import unknown_name
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class BacktestResult:
+    """The outcomes of a backtest.
+
+    Attributes:
+        policies: What was compared.
+        scenario: On what.
+        starts_s: From when, seconds since 1970.
+        outcomes: By policy name, one for each start.
+    """
+
+    policies: tuple[Policy, ...]
+    scenario: Scenario
+    starts_s: tuple[float, ...]
+    outcomes: Mapping[str, tuple[Outcome, ...]]
+
+    @classmethod
+    def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
+        """Several policies' results on one scenario and the same starts, as one."""
+        first = results[0]
+        if any(result.starts_s != first.starts_s for result in results):
+            raise ValueError("results of different starts cannot be compared")
+        return cls(
+            tuple(policy for result in results for policy in result.policies),
+            first.scenario,
+            first.starts_s,
+            {name: runs for result in results for name, runs in result.outcomes.items()},
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each policy and start, with every metric."""
+        return outcomes_frame(self.outcomes)
+
+    def summary(self) -> Summary:
+        """Statistics by policy (see `ebbtide.analysis.summary.summarise`)."""
+        return summarise(self.to_frame())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary with what it is of, in plain values."""
+        return {"policies": self.summary()} | self._about()
+
+    def to_json(self) -> str:
+        """`to_dict` as text: the same bytes for the same inputs."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    def write_json(self, path: str | Path) -> None:
+        """Write `to_json` to a file, atomically."""
+        write_text(path, self.to_json())
+
+    def table(self) -> PolicyTable:
+        """The summary as a table for the terminal, the cheapest policy first."""
+        jobs = ", ".join(job.name for job in self.scenario.jobs)
+        title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
+        return summary_table(self.summary(), title)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        return f"<BacktestResult of {', '.join(self.outcomes)}: {len(self.starts_s)} starts>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def replay(self, policy: str, index: int | None = None) -> Outcome:
+        """Run one of the runs again, with its timeline recorded.
+
+        Args:
+            policy: Its name.
+            index: The start's place in `starts_s`; by default `typical`.
+
+        Raises:
+            InputError: There is no such policy.
+        """
+        chosen = next((each for each in self.policies if each.name == policy), None)
+        if chosen is None:
+            raise unknown_name("policy", policy, self.outcomes)
+        at = self.typical() if index is None else index
+        return self.scenario.run(chosen, self.starts_s[at], record=True)
+
+    def typical(self) -> int:
+        """The place of the start at which the policies together came nearest to their median costs."""
+        distance = np.zeros(len(self.starts_s))
+        for outcomes in self.outcomes.values():
+            cost = np.array([outcome.cost_usd for outcome in outcomes])
+            distance += np.abs(cost - np.median(cost)) / max(float(np.median(cost)), 1e-9)
+        return int(np.argmin(distance))
+
+    def record(self, index: int | None = None) -> Record:
+        """The backtest as tables: what every report is made of, in memory.
+
+        Outcomes of all starts, and of one start its leases, timeline, ledger and prices, as pandas frames.
+        `record().write(FOLDER)` keeps them, and `ebbtide report FOLDER` makes a page of them; `report` makes the
+        page at once.
+
+        Args:
+            index: Its place in `starts_s`; by default `typical`.
+        """
+        at = self.typical() if index is None else index
+        shown = {policy.name: self.replay(policy.name, at) for policy in self.policies}
+        return Record(
+            self._about() | {"start_shown": iso(self.starts_s[at])},
+            self.to_frame(),
+            leases_frame(shown),
+            by_policy({name: outcome.timeline.to_frame() for name, outcome in shown.items()}),
+            by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
+            rented_prices(shown, self.scenario.prices),
+        )
+
+    def report(self, path: str | Path, index: int | None = None) -> Path:
+        """Write the report: one HTML page with tables and plots that needs no network. Atomic.
+
+        Args:
+            path: The file; folders above it are made.
+            index: The place in `starts_s` of the start shown in detail; by default `typical`.
+
+        Returns:
+            The file.
+        """
+        return write_report(self.record(index), path)
+
+    def plot(self, path: str | Path | None = None, index: int | None = None) -> go.Figure:
+        """Prices with leases drawn on them, cost by policy, and progress over time, of one start.
+
+        Args:
+            path: Write the figure there, as a page of its own that needs no network.
+            index: The start's place in `starts_s`; by default `typical`.
+
+        Returns:
+            The figure; in a notebook it shows itself, elsewhere call `.show()`.
+        """
+        figure = record_figure(self.record(index))
+        if path is not None:
+            write_text(path, figure.to_html(include_plotlyjs=True, div_id="ebbtide"))
+        return figure
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "starts": len(self.starts_s),
+            "seed": self.scenario.seed,
+            "billing": self.scenario.billing.name,
+            "jobs": [job.name for job in self.scenario.jobs],
+        }

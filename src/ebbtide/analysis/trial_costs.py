@@ -1,0 +1,45 @@
+"""What each trial of a live run cost: its share, by time, of every machine that it trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ebbtide.engine.outcome import Outcome
+
+
+def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[float]:
+    """USD of each trial; together they are the cost of the run.
+
+    A machine's cost is shared by those that trained on it, by the time that each did. What nobody trained on, and
+    moving data, is shared by all, by the time of their training.
+
+    Args:
+        outcome: Of the run.
+        kept: What the controller remembers of each trial: `stretches`, each with `lease_id` and `duration_s`;
+            without any, steps stand for time.
+    """
+    times: list[dict[int, float]] = [{} for _ in kept]
+    for time_s, trial in zip(times, kept, strict=True):
+        for stretch in trial.get("stretches", ()):
+            lease_id = int(stretch["lease_id"])
+            time_s[lease_id] = time_s.get(lease_id, 0.0) + float(stretch["duration_s"])
+    costs = [0.0] * len(times)
+    for lease in outcome.leases:
+        shares = _shares([time_s.get(lease.lease_id, 0.0) for time_s in times])
+        if shares is not None:
+            usd = outcome.ledger.usd_of(lease.lease_id)
+            costs = [cost + share * usd for cost, share in zip(costs, shares, strict=True)]
+    left = outcome.cost_usd - math.fsum(costs)
+    of_all = (
+        _shares([math.fsum(time_s.values()) for time_s in times])
+        or _shares([job.steps_run for job in outcome.jobs])
+        or [1.0 / len(times) for _ in times]
+    )
+    return [cost + share * left for cost, share in zip(costs, of_all, strict=True)]
+
+
+def _shares(weights: Sequence[float]) -> list[float] | None:
+    whole = math.fsum(weights)
+    return [weight / whole for weight in weights] if whole > 0 else None

@@ -1,0 +1,1 @@
+"""What drives a policy, and keeps the books: engine, ledger, timeline."""

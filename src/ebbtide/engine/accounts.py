@@ -1,0 +1,80 @@
+"""Accounts: what leases and moved data cost, by whom the run is billed, into one ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from ebbtide.engine.ledger import Ledger
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.egress import EgressPrices
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+
+
+class Accounts:
+    """One run's.
+
+    Args:
+        prices: Of a market.
+        billing: Charges spot leases, and says how on-demand leases are charged.
+        catalogue: List prices.
+        egress: What data cost that leave a region.
+    """
+
+    def __init__(
+        self,
+        prices: Callable[[Market], PriceSeries],
+        billing: Billing,
+        catalogue: Catalogue,
+        egress: EgressPrices,
+    ) -> None:
+        self.ledger = Ledger()
+        self.egress = egress
+        self._prices = prices
+        self._billing = billing
+        self._catalogue = catalogue
+        self._list_prices: dict[Market, float | None] = {}
+        self._transfers_entered: dict[int, int] = {}
+
+    def on_demand_price(self, market: Market, now_s: float) -> float | None:
+        """The list price, USD per hour, as it stood when it was first asked for; None: not known."""
+        if market not in self._list_prices:
+            self._list_prices[market] = self._catalogue.on_demand_usd_per_hour(market, now_s)
+        return self._list_prices[market]
+
+    def settle(self, lease: Lease, ending: Ending) -> None:
+        """Enter an ended lease, if charging had begun."""
+        if lease.is_charged:
+            self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
+
+    def settle_anew(self, lease: Lease, ending: Ending) -> None:
+        """A lease was settled, and ended later than that."""
+        if lease.is_charged:
+            self.ledger.correct(lease, self._bill(lease, lease.ended_s, ending))
+
+    def enter_transfers(self, jobs: Iterable[JobProgress], leases: Sequence[Lease]) -> None:
+        """Enter what has moved since the last time."""
+        for job in jobs:
+            entered = self._transfers_entered.get(job.job_id, 0)
+            for transfer in job.transfers[entered:]:
+                usd = self.egress.usd(transfer.size_bytes, transfer.source, transfer.destination)
+                self.ledger.add_transfer(transfer, leases[transfer.lease_id], usd)
+            self._transfers_entered[job.job_id] = len(job.transfers)
+
+    def spent_usd(self, rented: Iterable[Lease], now_s: float) -> float:
+        """What is entered, and what is rented as if it were released now."""
+        open_usd = (self._bill(lease, now_s, Ending.RELEASED).usd for lease in rented if lease.is_charged)
+        return math.fsum([self.ledger.total_usd, *open_usd])
+
+    def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
+        if not lease.on_demand:
+            return self._billing.bill(self._prices(lease.market), lease.started_s, end_s, ending)
+        price = self.on_demand_price(lease.market, lease.started_s)
+        prices = PriceSeries(np.array([lease.started_s]), np.array([math.nan if price is None else price]))
+        return (self._billing.on_demand or ON_DEMAND).bill(prices, lease.started_s, end_s, ending)

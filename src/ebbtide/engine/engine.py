@@ -1,0 +1,494 @@
+"""The engine: drives one policy over one provider, from its first decision to the last job's end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ebbtide.engine.accounts import Accounts
+from ebbtide.engine.outcome import Outcome
+from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with
+from ebbtide.engine.provider import MeasuresSpeed, Provider
+from ebbtide.engine.timeline import Moment, Timeline
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.billing import Billing, Ending
+from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
+from ebbtide.market.egress import EgressPrices
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market, Place
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.protocol import Policy, checked_policy
+
+# A policy that answers its own events without time passing would never end.
+_MAX_DECISIONS_AT_ONE_TIME = 10_000
+
+_ALWAYS = frozenset(
+    {Wake.START, Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED,
+     Wake.TIMER}
+)  # fmt: skip
+
+
+class Engine:
+    """One run of one policy. It is also the `View` that the policy sees.
+
+    Args:
+        policy: Decides.
+        jobs: What is to be done.
+        provider: Rents and trains.
+        billing: Charges spot leases, and says how on-demand leases are charged.
+        catalogue: List prices.
+        egress: What data cost that leave a region.
+        seed: Of the policy's random numbers.
+        record: Keep a timeline.
+        keep: Called before anything is waited for: what is lost with this process from then on can be had again.
+
+    Raises:
+        PolicyError: The policy lacks what every policy has; later, when it raises an exception or asks for what
+            cannot be.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        jobs: Sequence[Job],
+        provider: Provider,
+        billing: Billing,
+        *,
+        catalogue: Catalogue | None = None,
+        egress: EgressPrices | None = None,
+        seed: int = 0,
+        record: bool = False,
+        keep: Callable[[Engine], None] | None = None,
+    ) -> None:
+        self.policy = checked_policy(policy)
+        self.billing = billing
+        self.jobs = [JobProgress(job_id, job) for job_id, job in enumerate(jobs)]
+        self.events: Sequence[Event] = ()
+        self.memory: dict[str, Any] = {}
+        self.timeline = Timeline()
+        self._provider = provider
+        self._catalogue = catalogue or default_catalogue()
+        self._accounts = Accounts(provider.prices, billing, self._catalogue, egress or EgressPrices())
+        self._seed = seed
+        self._record = record
+        self._leases: list[Lease] = []
+        self._open: dict[int, Lease] = {}
+        self._for_job: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self._grown: set[int] = set()
+        self._draining: list[Lease] = []
+        self._timers: list[tuple[float, int, Wake, int]] = []
+        self._decisions = 0
+        self._timers_set = 0
+        self._unfinished = len(self.jobs)
+        self._rates: dict[tuple[int, str, str], float] = {}
+        self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
+        self._numbers = {id(progress.job): progress.job_id for progress in self.jobs}
+        self._gave_up = ""
+        self._wakes = _ALWAYS | policy.wakes_on
+        self._known_markets: set[Market] = set()
+        self._keep = keep
+        self._started_s: float | None = None
+
+    def run(self) -> Outcome:
+        """Run to the end of the last job, or of the provider's time; go on, where a snapshot was taken on."""
+        goes_on = self._started_s is not None
+        start_s = self._provider.now_s if self._started_s is None else self._started_s
+        self._started_s = start_s
+        self._provider.start(self.jobs, watch_prices=Wake.PRICE in self._wakes)
+        try:
+            self._ask([Event(Wake.TIMER if goes_on else Wake.START, self.now_s)])
+            decided_at, decided = start_s, 0
+            while self._unfinished and not (self._gave_up and not self._open):
+                if self._keep is not None:
+                    self._keep(self)
+                events = self._next_events()
+                if events is None:
+                    break
+                wanted = [event for event in events if event.wake in self._wakes]
+                # Once a run is given up, nobody is to rent for it any more.
+                if wanted and not self._gave_up:
+                    now_s = self.now_s
+                    decided = decided + 1 if now_s == decided_at else 0
+                    decided_at = now_s
+                    if decided > _MAX_DECISIONS_AT_ONE_TIME:
+                        raise mistake(self.policy, self, "it answers itself without end at one time")
+                    self._ask(wanted)
+            return self._outcome(start_s)
+        finally:
+            self.end_all()
+            self._provider.close()
+
+    # What the policy sees.
+
+    @property
+    def now_s(self) -> float:
+        return self._provider.now_s
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._provider.markets
+
+    def price(self, market: Market) -> float:
+        return self._provider.prices(market).at(self.now_s)
+
+    def on_demand_price(self, market: Market) -> float | None:
+        return self._accounts.on_demand_price(market, self.now_s)
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        # A price set at this very moment is known now.
+        end_s = math.nextafter(self.now_s, math.inf)
+        return self._provider.prices(market).between(self.now_s - duration_s, end_s)
+
+    def mean_price(self, market: Market, duration_s: float) -> float:
+        mean = self._provider.prices(market).mean(self.now_s - duration_s, self.now_s)
+        return self.price(market) if math.isnan(mean) else mean
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return list(self._open.values())
+
+    def lease(self, lease_id: int) -> Lease:
+        if not 0 <= lease_id < len(self._leases):
+            raise LookupError(f"{lease_id} is no lease; there have been {len(self._leases)}, with ids from 0")
+        return self._leases[lease_id]
+
+    def leases_of(self, job_id: int) -> Sequence[Lease]:
+        if not 0 <= job_id < len(self.jobs):
+            raise LookupError(f"{job_id} is no job; there are {len(self.jobs)}, with ids from 0")
+        assigned = self.jobs[job_id].leases
+        coming = [
+            self._open[lease] for lease, job in self._for_job.items() if job == job_id and lease in self._open
+        ]
+        return [*assigned, *(lease for lease in coming if lease not in assigned)]
+
+    def steps_per_s(self, job: Job, market: Market) -> float:
+        key = (id(job), market.cloud, market.instance_type)
+        if key not in self._rates:
+            self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        if self._speeds is not None and id(job) in self._numbers:
+            return self._speeds.steps_per_s(self._numbers[id(job)], market, self._rates[key])
+        return self._rates[key]
+
+    def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
+        if self._speeds is not None and id(job) in self._numbers:
+            return self._speeds.measured_steps_per_s(self._numbers[id(job)], market)
+        return self.steps_per_s(job, market)
+
+    def machine(self, market: Market) -> InstanceType:
+        return self._catalogue.machine_of(market)
+
+    def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
+        return self._accounts.egress.usd(size_bytes, source, destination)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        return self._provider.measured(job_id)
+
+    @property
+    def spent_usd(self) -> float:
+        return self._accounts.spent_usd(self._open.values(), self.now_s)
+
+    @property
+    def random(self) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self._decisions])
+
+    # Events in, actions out.
+
+    def _next_events(self) -> list[Event] | None:
+        """What happens next; None when nothing more can."""
+        provider = self._provider
+        while True:
+            until_s = self._timers[0][0] if self._timers else math.inf
+            if until_s <= provider.now_s:
+                return self._due_timers()
+            event = provider.next_event(until_s)
+            if event is not None:
+                self._note(event)
+                return [event]
+            if provider.is_over or not self._timers:
+                return None
+
+    def _due_timers(self) -> list[Event]:
+        events = []
+        while self._timers and self._timers[0][0] <= self.now_s:
+            _, _, wake, lease_id = heappop(self._timers)
+            if wake is Wake.TIMER:
+                events.append(Event(Wake.TIMER, self.now_s))
+            elif self._leases[lease_id].is_open:
+                events.append(Event(Wake.PERIOD_END, self.now_s, lease_id=lease_id))
+                self._set_period_timer(self._leases[lease_id])
+        return events
+
+    def _note(self, event: Event) -> None:
+        """Keep the engine's own books before the policy is asked."""
+        wake = event.wake
+        if event.lease_id >= 0:
+            lease = self._leases[event.lease_id]
+            if wake is Wake.RUNNING:
+                self._booted(lease)
+            elif wake is Wake.LAUNCH_FAILED:
+                self._open.pop(lease.lease_id, None)
+                self._forget(lease)
+            elif wake is Wake.ENDED:
+                self._settle(lease)
+        elif wake is Wake.FINISHED:
+            self._job_done(event.job_id)
+        if self._record:
+            self._remember(wake, event.lease_id, event.job_id, event.detail)
+        self._end_drained()
+
+    def _booted(self, lease: Lease) -> None:
+        job_id = self._for_job.get(lease.lease_id)
+        if job_id is not None and not self.jobs[job_id].is_finished:
+            self.jobs[job_id].leases = [*self.jobs[job_id].leases, lease]
+            self._grown.add(job_id)
+        if Wake.PERIOD_END in self._wakes:
+            self._set_period_timer(lease)
+
+    def _ask(self, events: Sequence[Event]) -> None:
+        self._decisions += 1
+        self.events = events
+        self._provider.refresh()
+        self._accounts.enter_transfers(self.jobs, self._leases)
+        for action in answers_of(self.policy, self):
+            self._check(action)
+            self._do(action)
+        # Only now: the policy may have put the job on the new machine alone.
+        for job_id in sorted(self._grown):
+            self._assign(job_id, self.jobs[job_id].leases)
+        self._end_drained()
+
+    def _check(self, action: Action) -> None:
+        """Raise `PolicyError` for an action that cannot be done."""
+        began_s = self.now_s if self._started_s is None else self._started_s
+        problem = problem_with(
+            action, jobs=len(self.jobs), leases=len(self._leases), open_machines=len(self._open), began_s=began_s
+        )
+        if not problem and isinstance(action, Request) and not self._knows(action.market):
+            names = ", ".join(map(str, self.markets[:5]))
+            problem = f"the market is none of the {len(self.markets)} that have a price now: {names}, ..."
+        if problem:
+            raise mistake(self.policy, self, f"{described(action)}: {problem}", about_of(action))
+
+    def _knows(self, market: Market) -> bool:
+        """Whether a market has a price."""
+        if market not in self._known_markets:
+            self._known_markets = set(self.markets)
+        return market in self._known_markets
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Request():
+                self._request(action)
+            case Release(lease_id, save):
+                self._release(self._leases[lease_id], save)
+            case Assign(job, lease_ids):
+                # What the policy says now stands over what its requests said.
+                for lease_id, of in list(self._for_job.items()):
+                    if of == job or lease_id in lease_ids:
+                        del self._for_job[lease_id]
+                self._assign(job, [self._leases[lease_id] for lease_id in lease_ids])
+            case Save(job):
+                self._provider.save(job)
+            case Stop(job):
+                self._provider.stop(job)
+            case GiveUp(reason):
+                self._give_up(reason)
+            case WakeAt(time_s):
+                self._set_timer(time_s, Wake.TIMER)
+            case WakeAtStep(job, step):
+                self._provider.wake_at_step(job, step)
+
+    @property
+    def gave_up(self) -> str:
+        """Why the run is being ended before all is done; empty: it is not."""
+        return self._gave_up
+
+    @property
+    def all_leases(self) -> Sequence[Lease]:
+        """All of this run, by id."""
+        return self._leases
+
+    def go_on(self) -> None:
+        """After a run that was given up: go on with what is unfinished."""
+        self._gave_up = ""
+
+    def give_up(self, reason: str) -> None:
+        """End the run from outside: save every job, give every machine back."""
+        self._give_up(reason)
+
+    def end_all(self) -> None:
+        """Give every machine back now, saved or not."""
+        for lease in list(self._open.values()):
+            self._end(lease)
+
+    def _give_up(self, reason: str) -> None:
+        self._gave_up = reason
+        if self._record:
+            self._remember("gave up", -1, -1, reason)
+        for lease in list(self._open.values()):
+            self._release(lease, save=True)
+
+    def _request(self, request: Request) -> None:
+        if request.on_demand and self.on_demand_price(request.market) is None:
+            raise InputError(f"on-demand price of {request.market} is not known; it cannot be rented on demand")
+        for _ in range(request.count):
+            lease = Lease(
+                len(self._leases),
+                request.market,
+                math.inf if request.on_demand else request.max_price_usd_per_hour,
+                request.on_demand,
+                self.now_s,
+            )
+            self._leases.append(lease)
+            self._open[lease.lease_id] = lease
+            if request.job is not None:
+                self._for_job[lease.lease_id] = request.job
+            if request.keep:
+                self._kept.add(lease.lease_id)
+            if self._record:
+                way = "on demand" if request.on_demand else f"max price {request.max_price_usd_per_hour:.4f}"
+                self._remember("requested", lease.lease_id, -1, f"{request.market}, {way}")
+            self._provider.launch(lease)
+
+    def _assign(self, job_id: int, leases: list[Lease]) -> None:
+        leases = [lease for lease in leases if lease.is_open]
+        job = self.jobs[job_id]
+        for lease in leases:
+            beside = sum(other.job.share for other in self.jobs if other is not job and lease in other.leases)
+            if beside + job.job.share > 1 + 1e-9:
+                problem = f"the machine is full: job {job.job.name} does not fit beside others"
+                raise mistake(self.policy, self, problem, f"lease {lease.lease_id}, {lease.market}")
+        job.leases = leases
+        self._grown.discard(job_id)
+        self._provider.assign(job_id, leases)
+
+    def _release(self, lease: Lease, save: bool) -> None:
+        if not lease.is_open:
+            return
+        if not save or not self._provider.in_use(lease):
+            self._end(lease)
+            return
+        if lease in self._draining:
+            return
+        self._draining.append(lease)
+        for job in self.jobs:
+            if lease in job.leases:
+                self._assign(job.job_id, [other for other in job.leases if other is not lease])
+
+    def _end_drained(self) -> None:
+        for lease in [lease for lease in self._draining if not self._provider.in_use(lease)]:
+            self._end(lease)
+
+    def _job_done(self, job_id: int) -> None:
+        """Release the machines that were rented for the job alone."""
+        self._unfinished -= 1
+        job = self.jobs[job_id]
+        mine = {lease.lease_id for lease in job.leases}
+        mine |= {lease_id for lease_id, of in self._for_job.items() if of == job_id}
+        job.leases = []
+        for lease_id in sorted(mine - self._kept):
+            lease = self._leases[lease_id]
+            if lease.is_open and not any(lease in other.leases for other in self.jobs):
+                self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        """Give a machine back now."""
+        if not lease.is_open:
+            return
+        self._provider.terminate(lease)
+        self._settle(lease)
+        if self._record:
+            self._remember("released", lease.lease_id, -1, "")
+
+    def _settle(self, lease: Lease) -> None:
+        """Charge an ended lease and forget it.
+
+        Who ended it is as it was in the end: a machine may have ended itself, or have been taken just before it
+        was given back.
+        """
+        was_open = self._open.pop(lease.lease_id, None) is not None
+        ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+        if was_open:
+            self._accounts.settle(lease, ending)
+        else:
+            # Its end was refused at first, and came later.
+            self._accounts.settle_anew(lease, ending)
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        self._for_job.pop(lease.lease_id, None)
+        self._draining = [other for other in self._draining if other is not lease]
+        for job in self.jobs:
+            if lease in job.leases:
+                job.leases = [other for other in job.leases if other is not lease]
+
+    def _set_timer(self, time_s: float, wake: Wake, lease_id: int = -1) -> None:
+        self._timers_set += 1
+        heappush(self._timers, (max(time_s, self.now_s), self._timers_set, wake, lease_id))
+
+    def _set_period_timer(self, lease: Lease) -> None:
+        """Wake the policy shortly before the lease's next charge."""
+        lead_s = getattr(self.policy, "period_lead_s", 0.0)
+        period_s = self.billing.period_s
+        paid = math.floor((self.now_s + lead_s - lease.started_s) / period_s) + 1
+        self._set_timer(lease.started_s + paid * period_s - lead_s, Wake.PERIOD_END, lease.lease_id)
+
+    def _remember(self, what: str, lease_id: int, job_id: int, detail: str) -> None:
+        self._provider.refresh()
+        done = sum(job.steps_done for job in self.jobs)
+        self.timeline.add(Moment(self.now_s, str(what), lease_id, job_id, detail, done))
+
+    def _outcome(self, start_s: float) -> Outcome:
+        finished = not self._unfinished
+        self._provider.refresh()
+        # As they stand now: ending what is still rented would count unsaved steps as lost.
+        jobs = tuple(replace(job) for job in self.jobs)
+        end_s = max(job.finished_s for job in self.jobs) if finished else self.now_s
+        for lease in list(self._open.values()):
+            self._end(lease)
+        self._accounts.enter_transfers(self.jobs, self._leases)
+        return Outcome(
+            self.policy.name,
+            start_s,
+            end_s,
+            finished,
+            self._accounts.ledger.total_usd,
+            self._accounts.ledger.refund_usd,
+            sum(lease.state is LeaseState.REVOKED for lease in self._leases),
+            sum(job.checkpoints for job in jobs),
+            math.fsum(job.steps_lost for job in jobs),
+            tuple(self._leases),
+            jobs,
+            self._accounts.ledger,
+            self.timeline,
+            self._decisions,
+            self._gave_up,
+        )
+
+
+def run_policy(
+    policy: Policy,
+    jobs: Iterable[Job],
+    provider: Provider,
+    billing: Billing,
+    *,
+    catalogue: Catalogue | None = None,
+    egress: EgressPrices | None = None,
+    seed: int = 0,
+    record: bool = False,
+) -> Outcome:
+    """Run one policy once: see `Engine`."""
+    engine = Engine(
+        policy, list(jobs), provider, billing, catalogue=catalogue, egress=egress, seed=seed, record=record
+    )
+    return engine.run()

@@ -1,0 +1,68 @@
+"""What came of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.ledger import Ledger
+from ebbtide.engine.timeline import Timeline
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one run.
+
+    Attributes:
+        policy: Its name.
+        start_s: When it began, seconds since 1970.
+        end_s: When its last job was done, or when the provider's time ran out.
+        finished: Whether all jobs were done.
+        cost_usd: Net of refunds, egress included.
+        refund_usd: Charged and given back.
+        revocations: Leases that the provider took, once charging had begun.
+        checkpoints: Complete ones.
+        steps_lost: Run, and run again because they were not saved.
+        leases: All that were asked for.
+        jobs: Their progress at the end.
+        ledger: Every charge and refund.
+        timeline: Every event, if it was recorded.
+        decisions: How often the policy was asked.
+        gave_up: Why the policy ended the run before all was done; empty: it did not.
+    """
+
+    policy: str
+    start_s: float
+    end_s: float
+    finished: bool
+    cost_usd: float
+    refund_usd: float
+    revocations: int
+    checkpoints: int
+    steps_lost: float
+    leases: tuple[Lease, ...]
+    jobs: tuple[JobProgress, ...]
+    ledger: Ledger
+    timeline: Timeline
+    decisions: int
+    gave_up: str = ""
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start until the last job was done."""
+        return self.end_s - self.start_s
+
+    @property
+    def egress_usd(self) -> float:
+        """Of the cost, what moving data between regions and clouds was."""
+        return self.ledger.egress_usd
+
+    def __str__(self) -> str:
+        end = "finished" if self.finished else f"gave up ({self.gave_up})" if self.gave_up else "not finished"
+        return (
+            f"{self.policy}: {end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
+            f"(refunded {self.refund_usd:.4f}); {len(self.leases)} leases, {self.revocations} revoked, "
+            f"{self.checkpoints} checkpoints, {self.steps_lost:.0f} steps lost"
+        )

@@ -1,0 +1,54 @@
+"""The timeline: everything that happened in a run, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ebbtide._utc import from_epoch_s
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened.
+
+    Attributes:
+        time_s: When, seconds since 1970.
+        what: A `Wake`, or `requested`, `released`.
+        lease_id: Which lease, or -1.
+        job_id: Which job, or -1.
+        detail: In words.
+        steps_done: Of all jobs together, at that moment.
+    """
+
+    time_s: float
+    what: str
+    lease_id: int
+    job_id: int
+    detail: str
+    steps_done: float
+
+
+class Timeline(Sequence[Moment]):
+    """Moments in order of time."""
+
+    def __init__(self) -> None:
+        self._moments: list[Moment] = []
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._moments[index]
+
+    def add(self, moment: Moment) -> None:
+        self._moments.append(moment)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a moment, times as UTC datetimes."""
+        frame = pd.DataFrame([[getattr(moment, name) for name in Moment.__slots__] for moment in self],
+                             columns=list(Moment.__slots__))  # fmt: skip
+        frame.insert(0, "time", [from_epoch_s(time_s) for time_s in frame.pop("time_s")])
+        return frame

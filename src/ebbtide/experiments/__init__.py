@@ -1,1 +1,0 @@
-"""Experiments: policies x starts -> tables, figures and tracked runs."""

@@ -1,0 +1,164 @@
+"""Choosing EarlyCurve's thresholds and the width of its band on some workloads, to be used on others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebbtide._files import write_text
+from ebbtide._input_files import read_json
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Curve, Floats
+from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
+from ebbtide.forecasts.learning_curves.evaluation import ends_of
+from ebbtide.forecasts.learning_curves.stages import StageThresholds, stage_starts
+
+CHANGES = (0.03, 0.05, 0.08, 0.12, 0.2, 0.5)
+STEADIES = (0.01, 0.02, 0.04, 0.08)
+WINDOWS = (1, 3, 5)
+
+# Before the middle of a run too little is known of it for thresholds to matter.
+_THETAS = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+# Of the ends, this share is to lie inside the band.
+_COVERAGE = 0.9
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Thresholds chosen on all workloads, and on all but each.
+
+    Attributes:
+        everywhere: For workloads not calibrated on.
+        without: By workload, chosen on all others: what that workload itself may be scored with.
+        errors: Mean relative error by thresholds and workload: what they were chosen by.
+    """
+
+    everywhere: EarlyCurve
+    without: dict[str, EarlyCurve]
+    errors: list[dict[str, Any]]
+
+    def for_workload(self, name: str) -> EarlyCurve:
+        """What may be used on a workload without having seen it."""
+        return self.without.get(name, self.everywhere)
+
+
+def calibrate(
+    curves: Sequence[Curve],
+    start: EarlyCurve | None = None,
+    *,
+    changes: Sequence[float] = CHANGES,
+    steadies: Sequence[float] = STEADIES,
+    windows: Sequence[int] = WINDOWS,
+    on_progress: Callable[[str], None] | None = None,
+) -> Calibration:
+    """Try all thresholds on all curves, and keep those of the least relative error, each workload weighing alike.
+
+    Args:
+        curves: Whole ones, of two workloads or more.
+        start: Everything that is not chosen here.
+        changes: Values of xi.
+        steadies: Values of epsilon.
+        windows: Numbers of measurements that a change is told from.
+        on_progress: Told what is being tried.
+
+    Raises:
+        InputError: All curves are of one workload.
+    """
+    names = list(dict.fromkeys(curve.workload for curve in curves))
+    if len(names) < 2:
+        raise InputError(f"calibrating needs curves of two workloads or more; these are all of {names[0]}")
+    own = start or EarlyCurve()
+    tried = [replace(own, thresholds=each, band=1.0) for each in _different(curves, changes, steadies, windows)]
+    workload = np.array([curve.workload for curve in curves])
+    errors = np.empty((len(tried), len(names)))
+    for row, predictor in enumerate(tried):
+        if on_progress:
+            on_progress(f"thresholds {row + 1} of {len(tried)}")
+        found = ends_of(curves, predictor, _THETAS).errors()
+        errors[row] = [np.nanmean(found[workload == name]) for name in names]
+
+    def chosen(kept: Sequence[str]) -> EarlyCurve:
+        columns = [names.index(name) for name in kept]
+        # Relative to the best on each workload, else the one with the largest errors decides alone.
+        best = np.maximum(errors[:, columns].min(axis=0), 1e-9)
+        predictor = tried[int(np.argmin((errors[:, columns] / best).mean(axis=1)))]
+        return replace(predictor, band=_band([curve for curve in curves if curve.workload in kept], predictor))
+
+    without = {name: chosen([other for other in names if other != name]) for name in names}
+    told = [
+        {**asdict(predictor.thresholds), **dict(zip(names, row.tolist(), strict=True))}
+        for predictor, row in zip(tried, errors, strict=True)
+    ]
+    return Calibration(chosen(names), without, told)
+
+
+def _different(
+    curves: Sequence[Curve], changes: Sequence[float], steadies: Sequence[float], windows: Sequence[int]
+) -> list[StageThresholds]:
+    """Thresholds that find different stages in these curves; of alike ones the most sensitive."""
+    found: dict[tuple[tuple[int, ...], ...], StageThresholds] = {}
+    for window, change, steady in product(windows, changes, steadies):
+        each = StageThresholds(change, steady, window=window)
+        stages = tuple(tuple(stage_starts(_finite(curve.metric), each)) for curve in curves)
+        found.setdefault(stages, each)
+    return list(found.values())
+
+
+def _finite(metric: Floats) -> Floats:
+    return metric[np.isfinite(metric)]
+
+
+def _band(curves: Sequence[Curve], predictor: EarlyCurve) -> float:
+    """Half the width, in units of the expected error, that holds the wanted share of the ends."""
+    ends = ends_of(curves, predictor, _THETAS)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio: Floats = np.abs(ends.values - ends.truth[:, None]) / (ends.upper - ends.values)
+    return float(np.nanquantile(ratio[np.isfinite(ratio)], _COVERAGE))
+
+
+def write_calibration(calibration: Calibration, path: str | Path) -> None:
+    """Write a calibration as JSON, atomically."""
+    content = {
+        "everywhere": asdict(calibration.everywhere),
+        "without": {name: asdict(predictor) for name, predictor in calibration.without.items()},
+        "errors": calibration.errors,
+    }
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read what `write_calibration` wrote.
+
+    Raises:
+        InputError: The file is missing or is no calibration.
+    """
+    if not Path(path).exists():
+        raise InputError("there is no such file; `ebbtide curves calibrate` makes one", file=path)
+    content = read_json(path)
+    try:
+        return Calibration(
+            _predictor(content["everywhere"]),
+            {name: _predictor(values) for name, values in content["without"].items()},
+            content["errors"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"is no calibration of learning curves: {error}", file=path) from None
+
+
+@lru_cache(maxsize=1)
+def default_calibration() -> Calibration:
+    """The calibration on the curves of Table II that comes with the package."""
+    return read_calibration(Path(str(files("ebbtide.forecasts.learning_curves") / "data" / "calibration.json")))
+
+
+def _predictor(values: dict[str, Any]) -> EarlyCurve:
+    return EarlyCurve(**{**values, "thresholds": StageThresholds(**values["thresholds"])})

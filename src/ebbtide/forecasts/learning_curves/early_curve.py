@@ -1,0 +1,200 @@
+"""EarlyCurve: stages, families fitted to the last one, and a say for each by how well it foretold what was seen.
+
+SpotTune fits Eq. 4 to each stage. Which part of a stage to fit, and whether it converges sublinearly at all (V-B),
+a curve tells best itself: every candidate is asked, from earlier moments of it, about later ones that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ebbtide.forecasts.learning_curves.candidates import CANDIDATES, EARLY, MIN_POINTS, Prefix, predict
+from ebbtide.forecasts.learning_curves.curves import Bools, Floats
+from ebbtide.forecasts.learning_curves.predictions import CurvePrediction, Observed, Status, without_fit
+from ebbtide.forecasts.learning_curves.stages import StageThresholds, stage_starts
+from ebbtide.forecasts.learning_curves.sweeps import expected_errors, shrunk
+
+# Earlier moments asked from, by the way that was still to go from them as a share of the way still to go now.
+_HORIZONS = (0.25, 0.5, 1.0)
+
+# With more than this share of what was seen still to go, earlier moments are too few and too near each other to
+# tell families apart: a curve in its first stage is then left to the one that goes by all of it, recent points
+# most.
+_TOO_FAR = 1.4
+
+# Later moments that each is asked about.
+_TARGETS = 3
+
+
+@dataclass(frozen=True)
+class EarlyCurve:
+    """The predictor.
+
+    Attributes:
+        thresholds: xi and epsilon of Eq. 7.
+        sharpness: A candidate's say falls with this power of its error.
+        least_error: Added to errors, as a share of the metric: nobody was right by more than luck.
+        plateau_points: The metric has converged if so many measurements...
+        plateau: ...differ by less than this share of it.
+        pooling: For how many moments of a curve's own the rest of its sweep counts.
+        band: Half the width of the band, in units of the error to expect.
+        name: For tables.
+    """
+
+    thresholds: StageThresholds = field(default_factory=StageThresholds)
+    sharpness: float = 2.0
+    least_error: float = 0.003
+    plateau_points: int = 10
+    plateau: float = 1e-4
+    pooling: float = 3.0
+    band: float = 2.0
+    name: str = "earlycurve"
+
+    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+        """One prediction for each; see `Status` for what is answered where nothing can be fitted."""
+        answers = [self._without_fit(seen) for seen in observed]
+        rows = [row for row, answer in enumerate(answers) if answer is None]
+        fitted = self._fitted([observed[row] for row in rows])
+        for row, prediction in zip(rows, fitted, strict=True):
+            answers[row] = prediction
+        return [answer for answer in answers if answer is not None]
+
+    def has_converged(self, metric: Floats) -> bool:
+        """Whether the metric has come to a plateau, on which training is of no use (III-C)."""
+        tail = metric[-self.plateau_points :]
+        return len(tail) == self.plateau_points and bool(np.ptp(tail) <= self.plateau * abs(tail[-1]))
+
+    def _without_fit(self, seen: Observed) -> CurvePrediction | None:
+        answer = without_fit(seen)
+        if answer:
+            return answer
+        last, spread = float(seen.metric[-1]), float(np.ptp(seen.metric))
+        first = (float(seen.steps[0]),)
+        if len(seen.metric) < MIN_POINTS:
+            # It may lose as much again as it has lost; nothing seen says how it will go on.
+            room = max(spread, 0.1 * abs(last))
+            return CurvePrediction(last, last - room, last + room, first, Status.SHORT)
+        if self.has_converged(seen.metric):
+            room = float(np.ptp(seen.metric[-self.plateau_points :]))
+            stages = tuple(float(seen.steps[place]) for place in stage_starts(seen.metric, self.thresholds))
+            return CurvePrediction(last, last - room, last + room, stages, Status.CONVERGED)
+        return None
+
+    def _fitted(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+        if not observed:
+            return []
+        starts = [stage_starts(seen.metric, self.thresholds) for seen in observed]
+        now = [
+            Prefix(seen.steps, seen.metric, begun[-1], np.array([seen.max_steps]))
+            for seen, begun in zip(observed, starts, strict=True)
+        ]
+        ends = np.empty((len(observed), len(CANDIDATES)))
+        moments = [_earlier_moments(seen, begun) for seen, begun in zip(observed, starts, strict=True)]
+        owner = np.repeat(np.arange(len(observed)), [len(own) for own in moments])
+        earlier = [prefix for own in moments for prefix, _ in own]
+        truth = np.array([truth for own in moments for _, truth in own]).reshape(len(earlier), _TARGETS)
+        # What each candidate says too much, of each earlier moment, shape (moments, candidates, targets).
+        excess = np.zeros((len(earlier), len(CANDIDATES), truth.shape[1]))
+        for place, candidate in enumerate(CANDIDATES):
+            ends[:, place : place + 1] = predict(now, candidate).reshape(len(now), -1)
+            if earlier:
+                excess[:, place] = predict(earlier, candidate) - truth
+        sizes = np.array([max(float(np.abs(seen.metric).mean()), 1e-12) for seen in observed])
+        lowest = np.array([0.0 if seen.metric.min() >= 0 else -np.inf for seen in observed])
+        ends = np.maximum(ends, lowest[:, None])
+        # Who cannot be asked has no say; who could not earlier is judged by when it could.
+        silent = np.isnan(ends)
+        ends = np.where(silent, 0.0, ends)
+        sweeps = _sweeps(observed)
+        errors = np.abs(excess).mean(axis=2) / sizes[owner][:, None]
+        excess = np.nan_to_num(excess)
+        wrong = expected_errors(errors, owner, len(observed), sweeps, self.pooling)
+        staged = np.array([len(begun) > 1 for begun in starts])
+        shares = self._shares(wrong, silent, staged)
+        far = np.array([seen.max_steps > (1.0 + _TOO_FAR) * seen.steps[-1] for seen in observed]) & ~staged
+        shares[far] = [float(candidate is EARLY) for candidate in CANDIDATES]
+        wrong = np.where(np.isnan(wrong) & (shares == 0.0), 0.0, wrong)
+        values = (shares * ends).sum(axis=1)
+        # Of each curve, how far it was off from the earliest moment, whence the way was as far as it is now.
+        off = np.full(len(observed), np.nan)
+        for row in range(len(observed)):
+            own = np.flatnonzero(owner == row)
+            if len(own) and not far[row]:
+                off[row] = (shares[row] @ excess[own[-1]]).mean() / sizes[row]
+        last = np.array([seen.metric[-1] for seen in observed])
+        values = np.maximum(shrunk(values, last, off * sizes, sweeps), lowest)
+        return [
+            self._answer(seen, begun, float(values[row]), ends[row], shares[row], wrong[row] * sizes[row])
+            for row, (seen, begun) in enumerate(zip(observed, starts, strict=True))
+        ]
+
+    def _shares(self, wrong: Floats, silent: Bools, staged: Bools) -> Floats:
+        """How much each candidate has to say about each curve; each row sums to 1.
+
+        Args:
+            wrong: Its error to expect, NaN where not known, shape (curves, candidates).
+            silent: Whether it cannot be asked, of the same shape.
+            staged: Whether the curve has entered a new stage, shape (curves,).
+        """
+        shares = np.where(
+            np.isnan(wrong) | silent, 0.0, 1.0 / (np.nan_to_num(wrong) + self.least_error) ** self.sharpness
+        )
+        prior = np.where(
+            staged[:, None],
+            [candidate.new_stage_prior for candidate in CANDIDATES],
+            [candidate.prior for candidate in CANDIDATES],
+        )
+        shares = np.where(np.isnan(wrong).all(axis=1, keepdims=True), prior, shares)
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def _answer(
+        self, seen: Observed, begun: list[int], value: float, ends: Floats, shares: Floats, wrong: Floats
+    ) -> CurvePrediction:
+        stage = seen.metric[begun[-1] :]
+        if np.isnan(wrong).any():
+            wrong = np.full(len(CANDIDATES), np.ptp(stage))
+        noise = float(np.median(np.abs(np.diff(stage)))) / 2.0 if len(stage) > 1 else 0.0
+        expected = float(np.sqrt(shares @ (ends - value) ** 2 + (shares @ wrong) ** 2 + noise**2))
+        room = self.band * expected
+        return CurvePrediction(
+            value,
+            max(value - room, 0.0) if seen.metric.min() >= 0 else value - room,
+            value + room,
+            tuple(float(seen.steps[place]) for place in begun),
+            Status.FITTED,
+            {candidate.name: float(share) for candidate, share in zip(CANDIDATES, shares, strict=True)},
+        )
+
+
+def _earlier_moments(seen: Observed, begun: list[int]) -> list[tuple[Prefix, Floats]]:
+    """Earlier moments of the last stage, as far from later known ones as the end is now; and what was to come."""
+    steps, metric = seen.steps, seen.metric
+    last = len(steps) - 1
+    ahead = (seen.max_steps - steps[last]) / max(steps[last], 1e-12)
+    lengths: list[int] = []
+    for horizon in _HORIZONS:
+        length = int(np.searchsorted(steps, steps[last] / (1.0 + horizon * ahead) * (1 + 1e-9), side="right"))
+        # From before the last stage, nobody could have known of it.
+        length = max(length, begun[-1] + MIN_POINTS + (1 if begun[-1] else 0))
+        if length <= last and length not in lengths:
+            lengths.append(length)
+    moments = []
+    for length in lengths:
+        # Of what was to come, the later part: the next measurement is easy to tell.
+        first = length + (last - length) // 3
+        targets = np.linspace(first, last, _TARGETS).round().astype(int)
+        stage = max(place for place in begun if place < length)
+        moments.append((Prefix(steps[:length], metric[:length], stage, steps[targets]), metric[targets]))
+    return moments
+
+
+def _sweeps(observed: Sequence[Observed]) -> list[list[int]]:
+    """Rows of the curves of each sweep."""
+    sweeps: dict[str, list[int]] = {}
+    for row, seen in enumerate(observed):
+        if seen.sweep is not None:
+            sweeps.setdefault(seen.sweep, []).append(row)
+    return list(sweeps.values())

@@ -1,0 +1,233 @@
+"""Forecasts that policies ask while they run: will a market revoke within the hour, at this max price?
+
+Each is asked at moments of a price history and looks at nothing after them; `Foresight` alone does, as the bound
+that no forecast can pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
+from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
+from ebbtide.forecasts.revocation.passage import CELL_S, PricesSoFar, Recent, highest_rises
+from ebbtide.forecasts.revocation.splits import Samples
+from ebbtide.market.markets import Market
+
+if TYPE_CHECKING:
+    # It brings PyTorch, which takes seconds to load and which most policies never need.
+    from ebbtide.forecasts.revocation.network_model import NetworkModel
+
+# Rises that a learnt forecast is asked about ahead, as shares of the price; between them it is interpolated.
+_RISES = np.geomspace(1e-4, 30.0, 24)
+
+_HOUR_MIN = 60
+_QUARTER_S = 15 * MINUTE_S
+
+
+class Forecast(Protocol):
+    """Foretells revocations."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        ...
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        """Of each market, that its price exceeds the max price within the hour from now; shape (n,).
+
+        Args:
+            view: Now, and the past.
+            markets: Shape (n,).
+            max_prices: USD per hour, shape (n,).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Never:
+    """Nothing is ever revoked."""
+
+    name: str = "never"
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:  # noqa: ARG002
+        return np.zeros(len(markets))
+
+
+@dataclass(frozen=True, eq=False)
+class RecentFrequency:
+    """How often, in the last days, the price rose within an hour by as much as the max price is above it.
+
+    From nothing but what the view shows, so that it serves live and on any history; `PastFrequency` is the same
+    for many runs on one history.
+
+    Attributes:
+        days: How far back.
+        name: For tables.
+    """
+
+    days: float = 7.0
+    name: str = "recent-frequency"
+    _kept: Recent[Floats] = field(default_factory=Recent, repr=False)
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        found = np.empty(len(markets))
+        for place, market in enumerate(markets):
+            rises = self._sorted_rises(view, market)
+            now = view.price(market)
+            above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now - 1.0, side="right"))
+            # Laplace's rule: what was not seen is not impossible.
+            found[place] = 1.0 if now > max_prices[place] else (above + 1.0) / (len(rises) + 2.0)
+        return found
+
+    def _sorted_rises(self, view: PricesSoFar, market: Market) -> Floats:
+        """Rises of the past hours, least first, as of the quarter of an hour: within it they hardly change."""
+        now_s = view.now_s // _QUARTER_S * _QUARTER_S
+        times_s, prices = view.past_prices(market, self.days * DAY_S)
+        if not len(times_s) or times_s[0] >= now_s - HOUR_S:
+            return np.empty(0)
+
+        def work_out() -> Floats:
+            begins = np.arange(max(times_s[0], now_s - self.days * DAY_S), now_s - HOUR_S, CELL_S)
+            return np.sort(highest_rises(times_s, prices, begins)[:, -1])
+
+        return self._kept.get((market, now_s, times_s[0], prices[0]), work_out)
+
+
+@dataclass(frozen=True, eq=False)
+class PastFrequency:
+    """How often, in the last days, the price rose within an hour by as much as the max price is above it.
+
+    Attributes:
+        minutes: Of the history; of it, hours that were over at the time asked about.
+        days: How far back.
+        stride: Minutes between the hours counted.
+        name: For tables.
+    """
+
+    minutes: Minutes
+    days: float = 7.0
+    stride: int = 5
+    name: str = "past-frequency"
+    _rises: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False)
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        minute = _minute(self.minutes, view.now_s)
+        found = np.zeros(len(markets))
+        now = _now(view, markets)
+        for place, row in enumerate(self.minutes.rows(markets)):
+            rises = self._sorted_rises(int(row), minute)
+            above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now[place] - 1.0, side="right"))
+            # Laplace's rule: what was not seen is not impossible.
+            found[place] = (above + 1.0) / (len(rises) + 2.0)
+        return np.where(now > max_prices, 1.0, found)
+
+    def _sorted_rises(self, row: int, minute: int) -> Floats:
+        """Rises of the past hours, least first; of the quarter of an hour, since they hardly change within it."""
+        quarter = minute // 15
+        key = row, quarter
+        if key not in self._rises:
+            # Of minute 15 q, only hours that had ended by then.
+            last = quarter * 15 - _HOUR_MIN
+            first = max(last - round(self.days * 24 * 60), 0)
+            part = slice(first, max(last, 0), self.stride)
+            price, highest = self.minutes.prices[row, part], self.minutes.highest_next_hour[row, part]
+            rise = highest / price - 1.0
+            self._rises[key] = np.sort(rise[np.isfinite(rise)])
+        return self._rises[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """A trained model, asked about all of its markets at once each few minutes.
+
+    Attributes:
+        model: Fitted on data before anything that it is asked about, or the answers are worth nothing.
+        minutes: Of the history.
+        every_min: The minutes between its looks at the prices.
+        name: For tables.
+    """
+
+    model: NetworkModel
+    minutes: Minutes
+    every_min: int = 10
+    name: str = "revpred"
+    _looks: dict[int, tuple[Integers, Floats32]] = field(default_factory=dict, repr=False)
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        minute = _minute(self.minutes, view.now_s)
+        place, table = self._look(minute // self.every_min * self.every_min)
+        rows = self.minutes.rows(markets)
+        now = _now(view, markets)
+        log_rise = np.log(np.maximum(max_prices / now - 1.0, _RISES[0]))
+        at = np.clip(np.interp(log_rise, np.log(_RISES), np.arange(len(_RISES))), 0, len(_RISES) - 1)
+        low = np.minimum(at.astype(int), len(_RISES) - 2)
+        share = at - low
+        known = place[rows] >= 0
+        answers = table[place[rows]]
+        each = np.arange(len(rows))
+        found = (1 - share) * answers[each, low] + share * answers[each, low + 1]
+        # Of a market that the model does not know, or that has no hour of past, nothing is hoped for: it is paid.
+        return np.where(now > max_prices, 1.0, np.where(known, found, 0.0))
+
+    def look_ahead(self, minutes: Integers) -> None:
+        """Ask the model about many moments at once: in one batch it is faster than one by one.
+
+        Args:
+            minutes: Columns of `minutes`, shape (n,).
+        """
+        looks = np.unique(minutes // self.every_min * self.every_min)
+        looks = looks[[int(look) not in self._looks for look in looks]]
+        if not len(looks):
+            return
+        rows = np.array([row for row, market in enumerate(self.minutes.markets) if market in self.model.markets])
+        able = self.minutes.has_past[np.ix_(rows, looks)]
+        row, column = np.nonzero(able)
+        samples = Samples(rows[row], looks[column])
+        asked = self.minutes.prices[samples.market, samples.minute][:, None] * (1.0 + _RISES)
+        answers = self.model.probabilities(self.minutes, samples, asked).astype(np.float32)
+        for number, look in enumerate(looks):
+            own = np.flatnonzero(column == number)
+            place = np.full(len(self.minutes.markets), -1, dtype=np.int64)
+            place[samples.market[own]] = np.arange(len(own))
+            self._looks[int(look)] = (
+                place,
+                np.concatenate([answers[own], np.zeros((1, len(_RISES)), np.float32)]),
+            )
+
+    def _look(self, minute: int) -> tuple[Integers, Floats32]:
+        if minute not in self._looks:
+            self.look_ahead(np.array([minute]))
+        return self._looks[minute]
+
+
+@dataclass(frozen=True, eq=False)
+class Foresight:
+    """What will be: the bound for every forecast, and of no use to anyone who has to decide now.
+
+    Attributes:
+        minutes: Of the history.
+        name: For tables.
+    """
+
+    minutes: Minutes
+    name: str = "foresight"
+
+    def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
+        rows, minute = self.minutes.rows(markets), _minute(self.minutes, view.now_s)
+        return np.asarray(self.minutes.highest_next_hour[rows, minute] > max_prices, dtype=float)
+
+
+def _now(view: PricesSoFar, markets: Sequence[Market]) -> Floats:
+    """Prices at this very moment: a price may have fallen since the last whole minute."""
+    return np.array([view.price(market) for market in markets])
+
+
+def _minute(minutes: Minutes, time_s: float) -> int:
+    """The last whole minute at or before a time."""
+    place = int((time_s - minutes.times_s[0]) // MINUTE_S)
+    return min(max(place, 0), len(minutes.times_s) - 1)

@@ -1,0 +1,101 @@
+"""From features to what networks take: scaled by the training part alone.
+
+Prices enter as logarithms relative to the present price, so that what was learnt at one level holds at another;
+the level itself enters the present record, relative to the market's usual one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.forecasts.revocation.minutes import FEATURES, WINDOW, Floats, Floats32, Minutes
+from ebbtide.forecasts.revocation.splits import Samples
+
+# Of a max price: how far it is above the price, on a scale for small rises and on one for large.
+MAX_PRICE_INPUTS = 2
+PRESENT_INPUTS = len(FEATURES) + MAX_PRICE_INPUTS
+
+_LEAST_RISE = 1e-5
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Scales of the inputs, fitted on training samples.
+
+    Attributes:
+        usual_log_price: Of each market, the median logarithm of its price, shape (markets,).
+        mean: Of each feature's transform, shape (6,).
+        deviation: Of each, shape (6,).
+    """
+
+    usual_log_price: Floats
+    mean: Floats
+    deviation: Floats
+
+
+def transformed(features: Floats32) -> Floats32:
+    """Features on even scales: logarithms of prices, of counts and of durations; shape as given."""
+    result = np.empty_like(features)
+    with np.errstate(divide="ignore"):
+        result[..., :2] = np.log(np.maximum(features[..., :2], 1e-6))
+    result[..., 2] = np.log1p(features[..., 2])
+    result[..., 3] = np.log1p(features[..., 3] / 60.0)
+    result[..., 4:] = features[..., 4:]
+    return result
+
+
+def excerpt(minutes: Minutes, samples: Samples) -> tuple[Floats32, Samples]:
+    """The `transformed` features that the samples and their past need, and the samples' places among them."""
+    first = max(int(samples.minute.min(initial=len(minutes.times_s))) - WINDOW + 1, 0)
+    last = int(samples.minute.max(initial=first)) + 1
+    return transformed(minutes.features[:, first:last]), Samples(samples.market, samples.minute - first)
+
+
+def fit_scaling(table: Floats32, samples: Samples, markets: int) -> Scaling:
+    """Fit on the samples alone; a market without any has the usual price of all.
+
+    Args:
+        table: `transformed` features, shape (markets, minutes, 6).
+        samples: Of the training part.
+        markets: How many there are.
+    """
+    rows = table[samples.market, samples.minute].astype(np.float64)
+    usual = np.full(markets, float(np.median(rows[:, 0])))
+    for market in np.unique(samples.market):
+        usual[market] = np.median(rows[samples.market == market, 0])
+    relative = rows.copy()
+    relative[:, 1] -= rows[:, 0]
+    relative[:, 0] -= usual[samples.market]
+    return Scaling(usual, relative.mean(axis=0), np.maximum(relative.std(axis=0), 1e-3))
+
+
+def windows(table: Floats32, samples: Samples, scaling: Scaling) -> Floats32:
+    """The 60 records up to each sample, prices relative to the present one, scaled; shape (n, 60, 6)."""
+    columns = samples.minute[:, None] + np.arange(1 - WINDOW, 1)
+    records = table[samples.market[:, None], columns]
+    records[:, :, :2] -= records[:, -1:, :1]
+    # Relative prices are small already, and their zero means something.
+    records[:, :, 2:] = (records[:, :, 2:] - scaling.mean[2:]) / scaling.deviation[2:]
+    filled: Floats32 = np.nan_to_num(records, copy=False)
+    return filled
+
+
+def present(table: Floats32, samples: Samples, scaling: Scaling) -> Floats32:
+    """The present record of each sample, its price relative to the usual one, scaled; shape (n, 6)."""
+    record = table[samples.market, samples.minute].astype(np.float64)
+    record[:, 1] -= record[:, 0]
+    record[:, 0] -= scaling.usual_log_price[samples.market]
+    return ((record - scaling.mean) / scaling.deviation).astype(np.float32)
+
+
+def max_price_inputs(prices: Floats, max_prices: Floats) -> Floats32:
+    """How far max prices are above prices, shape (..., 2); one below counts as just above."""
+    rise = np.maximum(max_prices / prices - 1.0, _LEAST_RISE)
+    return np.stack([np.log10(rise) / 2.0, np.minimum(np.log1p(rise), 4.0)], axis=-1).astype(np.float32)
+
+
+def prices_of(minutes: Minutes, samples: Samples) -> Floats:
+    """The price at each sample, shape (n,)."""
+    return minutes.prices[samples.market, samples.minute]

@@ -1,0 +1,84 @@
+"""Logistic regression: the rival that weighs every record apart."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from ebbtide.forecasts.revocation.inputs import (
+    Scaling,
+    excerpt,
+    fit_scaling,
+    max_price_inputs,
+    present,
+    prices_of,
+    transformed,
+    windows,
+)
+from ebbtide.forecasts.revocation.max_prices import MaxPrices, draw
+from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Minutes
+from ebbtide.forecasts.revocation.predictions import BATCH, MIN_RISES, certain, places
+from ebbtide.forecasts.revocation.splits import Samples
+from ebbtide.market.markets import Market
+
+
+@dataclass
+class Logistic:
+    """Logistic regression on the same records laid flat, a model a market, trained on max prices of every size."""
+
+    seed: int = 0
+    name: str = "logistic"
+    per_sample: int = 3
+    markets: tuple[Market, ...] = ()
+    scaling: Scaling | None = None
+    fitted: dict[int, LogisticRegression | float] = field(default_factory=dict)
+
+    def fit(self, minutes: Minutes, training: Samples, validation: Samples) -> None:  # noqa: ARG002
+        table = transformed(minutes.features)
+        self.markets = minutes.markets
+        self.scaling = fit_scaling(table, training, len(minutes.markets))
+        random = np.random.default_rng(self.seed)
+        for row in range(len(minutes.markets)):
+            own = training.of(row)
+            if not len(own):
+                continue
+            prices = prices_of(minutes, own)
+            border = minutes.border[row, own.minute]
+            max_prices = draw(MaxPrices.MIXED, prices, border, self.per_sample, random)
+            labels = (minutes.highest_next_hour[row, own.minute][:, None] > max_prices).ravel()
+            if labels.sum() < MIN_RISES or (~labels).sum() < MIN_RISES:
+                self.fitted[row] = float(labels.mean())
+                continue
+            inputs = self._inputs(table, own, prices, max_prices)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it says that it could go on improving; 100 rounds are enough
+                self.fitted[row] = LogisticRegression(C=0.1, max_iter=100).fit(inputs, labels)
+
+    def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
+        place = places(self.markets, minutes.markets, np.unique(samples.market))
+        table, placed = excerpt(minutes, samples)
+        prices = prices_of(minutes, samples)
+        result = np.empty_like(max_prices)
+        for row in np.unique(samples.market):
+            model = self.fitted.get(int(place[row]), 0.0)
+            own = np.flatnonzero(samples.market == row)
+            for part in np.array_split(own, -(-len(own) // BATCH)):
+                if isinstance(model, float):
+                    result[part] = model
+                    continue
+                some = Samples(placed.market[part], placed.minute[part])
+                inputs = self._inputs(table, some, prices[part], max_prices[part])
+                result[part] = model.predict_proba(inputs)[:, 1].reshape(len(part), -1)
+        return certain(result, max_prices / prices[:, None])
+
+    def _inputs(self, table: Floats32, samples: Samples, prices: Floats, max_prices: Floats) -> Floats32:
+        """A row for each sample and max price."""
+        assert self.scaling is not None
+        flat = windows(table, samples, self.scaling).reshape(len(samples), -1)
+        fixed = np.concatenate([flat, present(table, samples, self.scaling)], axis=1)
+        repeated = np.repeat(fixed, max_prices.shape[1], axis=0)
+        asked = max_price_inputs(prices[:, None], max_prices)
+        return np.concatenate([repeated, asked.reshape(-1, asked.shape[-1])], axis=1)

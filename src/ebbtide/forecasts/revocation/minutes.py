@@ -1,0 +1,167 @@
+"""Markets minute by minute: the features that predict, and the truth to be predicted.
+
+The six features are those of SpotTune III-B, computed for all markets and minutes at once. Nothing in
+`features` at a minute uses anything later; `highest_next_hour` does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter1d
+
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
+from ebbtide.errors import InputError
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+
+FEATURES = (
+    "price_usd_per_hour",
+    "mean_price_usd_per_hour",  # of the past hour
+    "changes",  # of the price in the past hour
+    "seconds_since_change",
+    "workday",  # 1 from Monday to Friday, UTC
+    "hour",  # of the day, UTC
+)
+
+# A record has a prediction's past: the 59 minutes before it and itself.
+WINDOW = 60
+HORIZON_S = HOUR_S
+
+# Where a market has had no row for longer than this, the record has a hole: EC2 republishes about daily.
+HOLE_S = 36 * HOUR_S
+
+_LONGEST_STAND_S = 7 * DAY_S
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Minutes:
+    """Features of every market at every whole minute of a history.
+
+    Attributes:
+        markets: The rows of the arrays below.
+        times_s: Seconds since 1970, shape (minutes,).
+        prices: USD per hour, shape (markets, minutes); NaN before a market's first.
+        features: In the order of `FEATURES`, shape (markets, minutes, 6); NaN before a market's first price.
+        highest_next_hour: The highest price of the hour after each minute, shape (markets, minutes); NaN where
+            the record ends first.
+        border: Algorithm 2's max price: price plus the trimmed mean of its moves in the past hour, same shape.
+        complete: Whether a minute has both its past hour and its next without a hole, same shape.
+        has_past: Whether it has its past hour: enough to predict, not to be scored.
+    """
+
+    markets: tuple[Market, ...]
+    times_s: Floats
+    prices: Floats
+    features: Floats32
+    highest_next_hour: Floats
+    border: Floats
+    complete: Bools
+    has_past: Bools
+
+    def rows(self, markets: Sequence[Market]) -> Integers:
+        """The rows of markets, shape (n,).
+
+        Raises:
+            InputError: One is not here.
+        """
+        row_of = {market: row for row, market in enumerate(self.markets)}
+        try:
+            return np.array([row_of[market] for market in markets], dtype=np.int64)
+        except KeyError as error:
+            names = ", ".join(map(str, self.markets))
+            raise InputError(f"market {error.args[0]} is not in the prices; known: {names}") from None
+
+    def minute(self, time: Time) -> int:
+        """The place of the last whole minute at or before `time`.
+
+        Raises:
+            InputError: It is outside the record.
+        """
+        at = int(np.searchsorted(self.times_s, to_epoch_s(time), side="right")) - 1
+        if at < 0 or to_epoch_s(time) >= self.times_s[-1] + MINUTE_S:
+            raise InputError(f"{time} is outside the prices")
+        return at
+
+
+def minutes_of(history: PriceHistory) -> Minutes:
+    """Lay a history out minute by minute.
+
+    Raises:
+        InputError: It is shorter than a prediction's past and horizon together.
+    """
+    times_s = np.arange(np.ceil(history.start_s / MINUTE_S), np.floor(history.end_s / MINUTE_S) + 1) * MINUTE_S
+    if len(times_s) < 2 * WINDOW:
+        raise InputError(f"the history has {len(times_s)} minutes; at least {2 * WINDOW} are needed")
+    shape = (len(history), len(times_s))
+    features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
+    features[:, :, 4] = (times_s // DAY_S + 3) % 7 < 5
+    features[:, :, 5] = times_s // HOUR_S % 24
+    prices, highest, border = np.empty(shape), np.empty(shape), np.empty(shape)
+    complete, has_past = np.empty(shape, dtype=bool), np.empty(shape, dtype=bool)
+    for row, series in enumerate(history.values()):
+        prices[row] = series.at_each(times_s)
+        features[row, :, :4] = _price_features(series, prices[row], times_s)
+        highest[row] = _highest_next_hour(series, prices[row], times_s)
+        border[row] = prices[row] + _trimmed_mean_move(prices[row])
+        has_past[row], complete[row] = _covered(series, times_s, history.end_s)
+    return Minutes(history.markets, times_s, prices, features, highest, border, complete, has_past)
+
+
+def _price_features(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:
+    """Price, its mean over the past hour, its changes in it, and seconds since the last: shape (minutes, 4)."""
+    moved = np.append(True, np.diff(series.prices) != 0)
+    changes_s = series.times_s[moved]
+    done = np.searchsorted(changes_s, times_s, side="right")
+    before = np.searchsorted(changes_s, times_s - HOUR_S, side="right")
+    known = np.nan_to_num(prices)
+    summed = np.concatenate([[0.0], np.cumsum(known)])
+    mean = np.full(len(prices), np.nan)
+    mean[WINDOW - 1 :] = (summed[WINDOW:] - summed[:-WINDOW]) / WINDOW
+    stood_s = np.where(done > 0, times_s - changes_s[np.maximum(done - 1, 0)], np.nan)
+    return np.stack([prices, mean, done - before, np.minimum(stood_s, _LONGEST_STAND_S)], axis=1)
+
+
+def _highest_next_hour(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:
+    """The highest price in (t, t + 1 h], change points between whole minutes included; the price at t counts."""
+    within = np.fmax(prices, np.append(prices[1:], prices[-1:]))
+    minute = np.searchsorted(times_s, series.times_s, side="left") - 1
+    inside = (minute >= 0) & (minute < len(times_s))
+    np.fmax.at(within, minute[inside], series.prices[inside])
+    horizon = int(HORIZON_S / MINUTE_S)
+    highest = maximum_filter1d(np.nan_to_num(within, nan=-np.inf), horizon, origin=-(horizon // 2), mode="nearest")
+    highest[~np.isfinite(highest)] = np.nan
+    highest[len(highest) - horizon :] = np.nan
+    return np.asarray(highest, dtype=np.float64)
+
+
+def _trimmed_mean_move(prices: Floats) -> Floats:
+    """SpotTune's Algorithm 2: the mean of the past hour's one-minute moves, a fifth cut off at either end."""
+    moves = np.abs(np.diff(prices, prepend=prices[:1]))
+    sorted_moves = np.sort(np.lib.stride_tricks.sliding_window_view(moves, WINDOW), axis=1)
+    low, high = int(0.2 * WINDOW) + 1, int(np.ceil(0.8 * WINDOW))
+    mean = np.full(len(prices), np.nan)
+    mean[WINDOW - 1 :] = sorted_moves[:, low:high].sum(axis=1) / (0.6 * WINDOW)
+    return mean
+
+
+def _covered(series: PriceSeries, times_s: Floats, end_s: float) -> tuple[Bools, Bools]:
+    """Whether each minute has its past hour, and its next as well, without a hole in the record."""
+    past = times_s >= series.times_s[0] + HOUR_S
+    both = past & (times_s + HORIZON_S <= end_s)
+    rows_s = np.append(series.times_s, end_s)
+    for hole in np.flatnonzero(np.diff(rows_s) > HOLE_S):
+        begins_s, ends_s = rows_s[hole], rows_s[hole + 1]
+        # The price is still vouched for a while after a row; how long, nobody knows. None of it is used.
+        past &= ~((times_s > begins_s + HOLE_S) & (times_s < ends_s + HOUR_S))
+        both &= ~((times_s > begins_s - HORIZON_S) & (times_s < ends_s + HOUR_S))
+    return past, both & past

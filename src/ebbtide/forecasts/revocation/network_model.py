@@ -1,0 +1,279 @@
+"""RevPred and Tributary Predict: networks, class weights undone by Eq. 3, calibration."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ebbtide.errors import InputError
+from ebbtide.forecasts.revocation.calibration import Calibration
+from ebbtide.forecasts.revocation.correction import Correction
+from ebbtide.forecasts.revocation.group_fitting import Fitting, Group, Shape, fit_groups
+from ebbtide.forecasts.revocation.inputs import (
+    Scaling,
+    excerpt,
+    fit_scaling,
+    max_price_inputs,
+    present,
+    prices_of,
+    transformed,
+    windows,
+)
+from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
+from ebbtide.forecasts.revocation.networks import RevPredNetwork
+from ebbtide.forecasts.revocation.predictions import BATCH, MIN_RISES, certain, places
+from ebbtide.forecasts.revocation.splits import Samples
+from ebbtide.forecasts.revocation.stacked import Weights, ask_each, stack
+from ebbtide.forecasts.revocation.training import Batch, Fitted, Training
+from ebbtide.market.markets import Market
+
+# Up to so many samples a market, its networks are asked together; beyond, each network has work enough alone.
+_FEW = 8
+
+# General networks differ from the common start by their seed alone.
+_GENERAL_SEED = 1_000_003
+
+# So many general networks: a second one was no better on the days it was tried on, between those of the protocols.
+_GENERALS = 1
+
+
+@dataclass(frozen=True)
+class Said:
+    """What networks said about samples, before Eq. 3 and calibration.
+
+    Attributes:
+        group: The group asked about each sample; -1 for a market with a constant; shape (n,).
+        own: Its log odds, shape (n, k).
+        general: The general networks', shape (networks, n, k).
+        constant: What markets with a constant get, shape (n,).
+        ratio: Max price over price, shape (n, k).
+    """
+
+    group: Integers
+    own: Floats32
+    general: Floats32
+    constant: Floats
+    ratio: Floats
+
+
+@dataclass
+class NetworkModel:
+    """RevPred or Tributary Predict: networks, class weights undone by Eq. 3, calibrated on validation.
+
+    Attributes:
+        name: For tables.
+        kind: `revpred` or `tributary`.
+        hidden: Width of the LSTM.
+        dropout: Of RevPred's network.
+        shared: All markets' networks start from one trained on all of them, and others such, untuned, have half
+            of the say; else each is trained on its own market alone, as SpotTune has it.
+        correction: Which direction of Eq. 3.
+        calibrate: Fit slope and offset of the log odds on validation.
+        training: How it is trained.
+        markets: It was fitted on.
+        scaling: Of its inputs.
+        groups: Its networks, one a market.
+        generals: Networks that answer for all markets beside their own.
+        constants: What markets without enough to learn from get, by place among `markets`.
+        common: How the common start was trained, if there is one.
+    """
+
+    name: str
+    kind: str
+    hidden: int = 24
+    dropout: float = 0.3
+    shared: bool = False
+    correction: Correction = Correction.DERIVED
+    calibrate: bool = True
+    training: Training = field(default_factory=Training)
+    markets: tuple[Market, ...] = ()
+    scaling: Scaling | None = None
+    groups: list[Group] = field(default_factory=list)
+    generals: list[Group] = field(default_factory=list)
+    constants: dict[int, float] = field(default_factory=dict)
+    common: Fitted | None = None
+    _stacked: Weights | None = field(default=None, init=False, repr=False, compare=False)
+
+    def fit(self, minutes: Minutes, training: Samples, validation: Samples) -> None:
+        if not len(training) or not len(validation):
+            raise InputError("no complete minutes to train on, or none to validate on")
+        table = transformed(minutes.features)
+        self.markets = minutes.markets
+        self.scaling = fit_scaling(table, training, len(minutes.markets))
+        self.groups, self.generals, self.constants, self.common, self._stacked = [], [], {}, None, None
+        rows = [row for row in range(len(minutes.markets)) if self._can_learn(minutes, training, validation, row)]
+        parts = minutes, table, training, validation
+        if not self.shared or not rows:
+            self.groups = fit_groups([self._fitting(*parts, np.array([row]), self.training) for row in rows])
+            return
+        # The common start and the general networks differ by their seeds alone.
+        seeds = [self.training.seed + number * _GENERAL_SEED for number in range(_GENERALS + 1)]
+        everywhere = self._fitting(*parts, np.array(rows), self.training)
+        start, *self.generals = fit_groups(
+            [replace(everywhere, training=replace(self.training, seed=seed)) for seed in seeds]
+        )
+        self.common = start.fitted
+        # Where validation holds no rise, to say "never" is always better there: that is no tuning.
+        tuned = [row for row in rows if self._rises(minutes, validation, row) >= MIN_RISES]
+        own = fit_groups([self._fitting(*parts, np.array([row]), self.training, start) for row in tuned])
+        by_row = dict(zip(tuned, own, strict=True))
+        self.groups = [by_row.get(row, replace(start, markets=np.array([row]))) for row in rows]
+
+    def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
+        return self.read(self.ask(minutes, samples, max_prices))
+
+    def ask(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Said:
+        """Ask the networks; arguments as for `probabilities`."""
+        place = places(self.markets, minutes.markets, np.unique(samples.market))
+        own_market = place[samples.market]
+        group = self._group_of()[own_market]
+        inputs = _Inputs(self, *excerpt(minutes, samples), prices_of(minutes, samples), place, max_prices)
+        with torch.inference_mode():
+            own = self._ask_own(inputs, group)
+            general = np.zeros((len(self.generals), *max_prices.shape), np.float32)
+            inputs.ask_each([other.network for other in self.generals], np.flatnonzero(group >= 0), general)
+        constant = np.array([self.constants.get(int(row), 0.0) for row in own_market])
+        return Said(group, own, general, constant, max_prices / inputs.prices[:, None])
+
+    def read(self, said: Said, direction: Correction | None = None, *, calibrated: bool = True) -> Floats:
+        """Probabilities from what networks said, shape (n, k).
+
+        Args:
+            said: From `ask`.
+            direction: Of Eq. 3; None: the model's.
+            calibrated: Where the model calibrates at all.
+        """
+        direction = direction or self.correction
+        if not self.training.class_weights:
+            direction = Correction.NONE
+        scaled = self.calibrate and calibrated
+        odds = np.zeros(said.own.shape)
+        learnt = said.group >= 0
+        own = Calibration.of_each([group.calibration for group in self.groups], said.group[learnt])
+        odds[learnt] = own.log_odds(said.own[learnt], direction, scaled=scaled)
+        if self.generals:
+            others = zip(self.generals, said.general, strict=True)
+            told = [other.calibration.log_odds(part, direction, scaled=scaled) for other, part in others]
+            odds = (odds + np.mean(told, axis=0)) / 2.0
+        probability = np.where(said.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), said.constant[:, None])
+        return certain(probability, said.ratio)
+
+    @property
+    def shape(self) -> Shape:
+        """Of its networks."""
+        return Shape(self.kind, self.hidden, self.dropout)
+
+    def _rises(self, minutes: Minutes, samples: Samples, row: int) -> int:
+        """Of how many of a market's samples the price rose within the hour."""
+        own = samples.of(row)
+        return int((minutes.highest_next_hour[row, own.minute] > minutes.prices[row, own.minute]).sum())
+
+    def _can_learn(self, minutes: Minutes, training: Samples, validation: Samples, row: int) -> bool:
+        number, rises = len(training.of(row)), self._rises(minutes, training, row)
+        if rises >= MIN_RISES and (self.shared or len(validation.of(row))):
+            return True
+        # Laplace's rule: what never happened is not impossible.
+        self.constants[row] = (rises + 1) / (number + 2)
+        warnings.warn(
+            f"{self.name}: {minutes.markets[row]} rose in {rises} of {number} training minutes, "
+            f"too few to learn from; it gets the constant {self.constants[row]:.4f}",
+            stacklevel=3,
+        )
+        return False
+
+    def _fitting(
+        self,
+        minutes: Minutes,
+        table: Floats32,
+        training: Samples,
+        validation: Samples,
+        members: Integers,
+        how: Training,
+        start: Group | None = None,
+    ) -> Fitting:
+        """A network to be fitted to some markets, new or from a start."""
+        learn, check = self._batches(minutes, table, training, validation, members)
+        return Fitting(self.shape, members, how, learn, check, self.correction, self.calibrate, start)
+
+    def _batches(
+        self, minutes: Minutes, table: Floats32, training: Samples, validation: Samples, members: Integers
+    ) -> tuple[Batch, Batch]:
+        assert self.scaling is not None
+        parts = []
+        for part in (training, validation):
+            own = np.isin(part.market, members)
+            some = Samples(part.market[own], part.minute[own])
+            parts.append(Batch.of(minutes, table, some, self.scaling))
+        return parts[0], parts[1]
+
+    def _ask_own(self, inputs: _Inputs, group: Integers) -> Floats32:
+        """Each group's network about its own samples."""
+        own = np.zeros(inputs.max_prices.shape, np.float32)
+        asked, counts = np.unique(group[group >= 0], return_counts=True)
+        if len(asked) > 1 and counts.max() <= _FEW and self.kind == "revpred":
+            # Each network gets as many samples as any, its last one again where it has fewer.
+            order = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
+            first = np.append(0, np.cumsum(counts)[:-1])
+            padded = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
+            weights = self._stack()
+            if len(asked) < len(self.groups):
+                weights = {name: value[torch.from_numpy(asked)] for name, value in weights.items()}
+            shaped = [part.reshape(*padded.shape, *part.shape[1:]) for part in inputs.tensors(padded.ravel())]
+            own[padded] = ask_each(weights, *shaped).numpy()
+            return own
+        for number in asked:
+            inputs.ask_each([self.groups[number].network], np.flatnonzero(group == number), own[None])
+        return own
+
+    def _stack(self) -> Weights:
+        if self._stacked is None:
+            self._stacked = stack([cast(RevPredNetwork, group.network) for group in self.groups])
+        return self._stacked
+
+    def _group_of(self) -> Integers:
+        """The group of each market the model was fitted on; -1 for those with a constant."""
+        found = np.full(len(self.markets), -1, dtype=np.int64)
+        for number, group in enumerate(self.groups):
+            found[group.markets] = number
+        return found
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Samples and max prices, laid out for networks part by part."""
+
+    model: NetworkModel
+    table: Floats32
+    samples: Samples
+    prices: Floats
+    place: Integers
+    max_prices: Floats
+
+    def tensors(self, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
+        """Records, present records and max prices of some samples."""
+        fitted = self.model.scaling
+        assert fitted is not None
+        scaling = Scaling(fitted.usual_log_price[self.place], fitted.mean, fitted.deviation)
+        some = Samples(self.samples.market[rows], self.samples.minute[rows])
+        asked = max_price_inputs(self.prices[rows][:, None], self.max_prices[rows])
+        return (
+            torch.from_numpy(windows(self.table, some, scaling)),
+            torch.from_numpy(present(self.table, some, scaling)),
+            torch.from_numpy(asked),
+        )
+
+    def ask_each(self, networks: Sequence[nn.Module], rows: Integers, into: Floats32) -> None:
+        """Ask networks about the same samples, and put what each says into their rows of its part of `into`."""
+        for part in np.array_split(rows, -(-len(rows) // BATCH) or 1):
+            if not len(part) or not len(networks):
+                continue
+            tensors = self.tensors(part)
+            for network, own in zip(networks, into, strict=True):
+                network.eval()
+                own[part] = network(*tensors).numpy()

@@ -1,0 +1,188 @@
+"""Training a network: weighted classes, early stopping on the validation tail."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ebbtide.forecasts.revocation.inputs import Scaling, max_price_inputs, present, prices_of, windows
+from ebbtide.forecasts.revocation.max_prices import MaxPrices, draw
+from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Minutes
+from ebbtide.forecasts.revocation.splits import Samples
+
+_VALIDATION_BATCH = 4096
+
+# Of the learning rate, when a trained network is tuned to a market.
+_TUNING_RATE = 0.3
+
+# An epoch is better if it takes this part off the validation loss.
+_LEAST_GAIN = 0.001
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained.
+
+    Attributes:
+        max_prices: Where training's max prices come from.
+        per_sample: How many for each sample and epoch.
+        class_weights: Weigh positives by phi- and negatives by phi+ (SpotTune III-B).
+        epochs: At most so many.
+        patience: Stop when validation has not improved for so many.
+        batch: Samples a step.
+        learning_rate: At its peak, of a one-cycle schedule.
+        weight_decay: Of AdamW.
+        seed: Of weights, batches and drawn max prices.
+    """
+
+    max_prices: MaxPrices = MaxPrices.MIXED
+    per_sample: int = 12
+    class_weights: bool = True
+    epochs: int = 15
+    patience: int = 3
+    batch: int = 256
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.05
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples ready for a network, with the truth."""
+
+    records: Tensor
+    present: Tensor
+    prices: Floats
+    border: Floats
+    highest: Floats
+
+    @classmethod
+    def of(cls, minutes: Minutes, table: Floats32, samples: Samples, scaling: Scaling) -> Batch:
+        """Prepare samples.
+
+        Args:
+            minutes: Where they are from.
+            table: `transformed` features of it.
+            samples: Which.
+            scaling: Fitted on the training part.
+        """
+        at = samples.market, samples.minute
+        return cls(
+            torch.from_numpy(windows(table, samples, scaling)),
+            torch.from_numpy(present(table, samples, scaling)),
+            prices_of(minutes, samples),
+            minutes.border[at],
+            minutes.highest_next_hour[at],
+        )
+
+    def __len__(self) -> int:
+        return len(self.prices)
+
+    def drawn(self, kind: MaxPrices, number: int, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Max prices as inputs, shape (n, number, 2), and whether each was exceeded, shape (n, number)."""
+        max_prices = draw(kind, self.prices, self.border, number, random)
+        labels = self.highest[:, None] > max_prices
+        return (
+            torch.from_numpy(max_price_inputs(self.prices[:, None], max_prices)),
+            torch.from_numpy(labels.astype(np.float32)),
+        )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training gave.
+
+    Attributes:
+        share_positive: phi+ of the training triples.
+        validation_loss: Of the best epoch.
+        epochs: How many were run.
+        samples: Trained on in each.
+    """
+
+    share_positive: float
+    validation_loss: float
+    epochs: int
+    samples: int
+
+
+def train(
+    network: nn.Module,
+    training: Training,
+    train_on: Batch,
+    validate_on: Batch,
+    *,
+    share_positive: float | None = None,
+) -> Fitted:
+    """Train a network in place, to the weights of its best epoch on validation.
+
+    Args:
+        network: Changed in place.
+        training: How.
+        train_on: What it learns from.
+        validate_on: What decides when it stops.
+        share_positive: phi+ of the triples that it was trained on before: go on from there, gently, with the
+            class weights of then, and keep it as it was if that does not help. None: it is new.
+    """
+    tune = share_positive is not None
+    peak = training.learning_rate * (_TUNING_RATE if tune else 1.0)
+    random = np.random.default_rng(training.seed)
+    # Validation asks the same questions every time, of every kind.
+    kind = training.max_prices
+    asked, truth = validate_on.drawn(kind, training.per_sample, np.random.default_rng(training.seed + 1))
+    share = float(train_on.drawn(kind, training.per_sample, np.random.default_rng(training.seed))[1].mean())
+    if share_positive is not None:
+        share = share_positive
+    weights = (1.0 - share, share) if training.class_weights else (1.0, 1.0)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=peak, weight_decay=training.weight_decay)
+    steps = training.epochs * math.ceil(len(train_on) / training.batch)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, peak, total_steps=steps, pct_start=0.2)
+    shuffle = torch.Generator().manual_seed(training.seed)
+    best, since, epochs = math.inf, 0, 0
+    best_state = {name: value.clone() for name, value in network.state_dict().items()}
+    if tune:
+        best = float(_loss(log_odds(network, validate_on, asked), truth, weights))
+    while epochs < training.epochs and since < training.patience:
+        epochs += 1
+        network.train()
+        inputs, labels = train_on.drawn(kind, training.per_sample, random)
+        for batch in torch.split(torch.randperm(len(train_on), generator=shuffle), training.batch):
+            odds = network(train_on.records[batch], train_on.present[batch], inputs[batch])
+            loss = _loss(odds, labels[batch], weights)
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+        validation = float(_loss(log_odds(network, validate_on, asked), truth, weights))
+        if validation < best * (1.0 - _LEAST_GAIN):
+            best, since = validation, 0
+            best_state = {name: value.clone() for name, value in network.state_dict().items()}
+        else:
+            since += 1
+    network.load_state_dict(best_state)
+    network.eval()
+    return Fitted(share, best, epochs, len(train_on))
+
+
+def log_odds(network: nn.Module, batch: Batch, inputs: Tensor) -> Tensor:
+    """The network's answers, shape (n, k), without training it."""
+    network.eval()
+    with torch.inference_mode():
+        return torch.cat(
+            [
+                network(batch.records[part], batch.present[part], inputs[part])
+                for part in torch.split(torch.arange(len(batch)), _VALIDATION_BATCH)
+            ]
+        )
+
+
+def _loss(odds: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
+    """Cross entropy, positives and negatives weighted, on one scale whatever the weights."""
+    positive, negative = weights
+    weight = labels * positive + (1.0 - labels) * negative
+    loss = nn.functional.binary_cross_entropy_with_logits(odds, labels, weight=weight, reduction="sum")
+    return loss / weight.sum()

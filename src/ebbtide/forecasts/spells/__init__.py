@@ -1,0 +1,1 @@
+"""Spells: how long capacity lasts, and how long its absence."""

@@ -1,0 +1,157 @@
+"""Spell models of markets: kept in a file, fitted to probes, or what holds of any zone when nothing is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ebbtide._files import write_text
+from ebbtide._input_files import read_json
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import (
+    AGE_BINS_S,
+    PARTS_OF_DAY,
+    SpellModel,
+    Spells,
+    fit_spells,
+    spells_of_probes,
+)
+from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.validation import parsed_times
+
+# Probes further apart than this many usual gaps leave a hole.
+_HOLE_GAPS = 3.0
+
+
+@dataclass(frozen=True)
+class SpellModels:
+    """Models by market, and of any other market.
+
+    Attributes:
+        otherwise: Of markets that have none of their own.
+        by_market: By name, as `str(market)` has it.
+    """
+
+    otherwise: SpellModel
+    by_market: Mapping[str, SpellModel] = field(default_factory=dict)
+
+    def of(self, market: Market) -> SpellModel:
+        """Of one market."""
+        return self.by_market.get(str(market), self.otherwise)
+
+    def write(self, path: Path) -> None:
+        """Keep them in a JSON file."""
+        content = {
+            "age_bins_s": AGE_BINS_S.tolist(),
+            "otherwise": _plain(self.otherwise),
+            "markets": {name: _plain(model) for name, model in sorted(self.by_market.items())},
+        }
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> SpellModels:
+        """Read what `write` kept.
+
+        Raises:
+            InputError: The file is missing or holds something else.
+        """
+        return cls._parsed(read_json(path), str(path))
+
+    @classmethod
+    def _parsed(cls, content: Any, file: str) -> SpellModels:
+        try:
+            if content["age_bins_s"] != AGE_BINS_S.tolist():
+                raise InputError("has other bins of age than this version; fit it anew", file=file)
+            markets = {name: _model(row) for name, row in content["markets"].items()}
+            return cls(_model(content["otherwise"]), markets)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"is not a file of spell models: {error!r}", file=file) from None
+
+
+@cache
+def default_spell_models() -> SpellModels:
+    """What holds of any zone: fitted to all single-node records of 2022 and 2023 (Wu et al., NSDI 2024).
+
+    Made anew with `ebbtide availability fit RECORDS --pooled --out src/ebbtide/market/data/spells.json`.
+    """
+    content = json.loads((resources.files("ebbtide.market") / "data" / "spells.json").read_text())
+    return SpellModels._parsed(content, "spells.json")
+
+
+def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellModels:
+    """Fit a model to each market that was probed, leaning on the others, and one to all of them.
+
+    Args:
+        probes: A row a probe: timestamp, cloud, region, zone, instance_type and available (0 or 1), as
+            `own_probes.probes_of` makes them of a run.
+        file: That they come from.
+
+    Raises:
+        InputError: A column is missing, or nothing was seen whose beginning is known.
+    """
+    wanted = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
+    missing = [name for name in wanted if name not in probes]
+    if missing:
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(wanted)}", file=file)
+    times = parsed_times(probes["timestamp"], str(file or "probes"), "timestamp")
+    table = probes.assign(time_s=times.astype("int64").to_numpy() / 1e6)
+    seen: dict[str, Spells] = {}
+    for key, rows in table.groupby(["cloud", "region", "zone", "instance_type"], observed=True):
+        rows = rows.sort_values("time_s", kind="stable").drop_duplicates("time_s", keep="last")
+        if len(rows) < 2:
+            continue
+        times_s = rows["time_s"].to_numpy(dtype=np.float64)
+        hole_s = _HOLE_GAPS * float(np.median(np.diff(times_s)))
+        seen[str(Market(*map(str, key)))] = spells_of_probes(times_s, rows["available"].to_numpy() >= 1, hole_s)
+    names = list(seen)
+    pooled = fit_spells(None, list(seen.values()))
+    each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
+    return SpellModels(pooled, each)
+
+
+def _plain(model: SpellModel) -> dict[str, Any]:
+    return {"per_hour": model.per_hour.tolist(), "by_part": model.by_part.tolist()}
+
+
+def _model(row: Mapping[str, Any]) -> SpellModel:
+    per_hour, by_part = np.array(row["per_hour"], dtype=float), np.array(row["by_part"], dtype=float)
+    if per_hour.shape != (2, len(AGE_BINS_S)) or by_part.shape != (2, PARTS_OF_DAY):
+        raise ValueError("a model has a hazard for each kind of spell and bin of age")
+    if not (per_hour > 0).all() or not (by_part > 0).all() or not np.isfinite(per_hour).all():
+        raise ValueError("hazards are positive numbers")
+    return SpellModel(per_hour, by_part)
+
+
+def drawn_availability(
+    prices: PriceHistory, models: SpellModels, machines: int, seed: int, tick_s: float = 600.0
+) -> Availability:
+    """Capacity as spell models draw it, over the time of a price history: none, or so many machines at once.
+
+    Args:
+        prices: The markets, and from when to when.
+        models: Of their spells.
+        machines: That a market has while it has any.
+        seed: Of what is drawn.
+        tick_s: From tick to tick.
+    """
+    ticks = math.ceil((prices.end_s - prices.start_s) / tick_s) + 1
+    times_s = prices.start_s + np.arange(ticks, dtype=np.float64) * tick_s
+    drawn = {
+        market: models.of(market).drawn(ticks, tick_s, np.random.default_rng([seed, place]))
+        for place, market in enumerate(sorted(prices))
+    }
+    end_s = float(times_s[-1]) + tick_s
+    return Availability(
+        {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
+    )

@@ -1,0 +1,44 @@
+"""How often to save where a notice is too short to save in, or there is none."""
+
+from __future__ import annotations
+
+import math
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+
+# Saving begins some seconds after the notice, and has to be complete some before the end.
+_MARGIN_S = 10.0
+
+
+def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
+    """The interval between saves that loses the least time (Young 1974; ExoSphere 4.2): `sqrt(2 x save x MTTR)`.
+
+    Raises:
+        InputError: A duration is not positive.
+    """
+    if not save_s > 0 or not mean_time_to_revocation_s > 0:
+        raise InputError(
+            f"saving takes {save_s:g} s, machines live {mean_time_to_revocation_s:g} s; both must be positive"
+        )
+    return math.sqrt(2.0 * save_s * mean_time_to_revocation_s)
+
+
+def fits_notice(job: Job, notice_s: float, vcpus: int) -> bool:
+    """Whether a checkpoint can be saved on a machine of so many cores between the notice and the end."""
+    return job.checkpoint is not None and job.save_s(vcpus) + _MARGIN_S <= notice_s
+
+
+def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float) -> Job:
+    """The job, saved at the best interval while it trains.
+
+    Raises:
+        InputError: It cannot be checkpointed.
+    """
+    if job.checkpoint is None:
+        raise InputError(f"job {job.name} cannot be checkpointed")
+    # Of a machine that lives for ever, once a day.
+    lives_s = min(mean_time_to_revocation_s, 86_400.0**2)
+    interval_s = max(best_interval_s(job.save_s(vcpus), lives_s), 1.5 * job.save_s(vcpus))
+    checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})
+    return job.model_copy(update={"checkpoint": checkpoint})

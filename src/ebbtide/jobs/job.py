@@ -1,0 +1,251 @@
+"""Jobs: work measured in steps, how fast each machine does it, and how it is checkpointed."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.transfers import seconds_per_gb
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.markets import Place
+
+# What no job reaches, and what sums and squares of are still numbers.
+_MOST = 10**15
+
+PositiveFloat = Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
+
+
+# What to write where it is not known how fast work is done.
+NO_SPEED = (
+    "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
+    "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
+)
+
+# SpotTune IV-F: moving checkpoints is bound by cores; bytes a second with one core and with sixteen.
+_ONE_CORE_BYTES_PER_S = 62.83e6
+_SIXTEEN_CORES_BYTES_PER_S = 134.22e6
+
+
+def checkpoint_bytes_per_s(vcpus: int) -> float:
+    """How fast a machine moves a checkpoint to object storage or from it: between the paper's two measurements by
+    the logarithm of the cores, beyond them as at the nearer one (SpotTune IV-F)."""
+    share = min(math.log2(max(vcpus, 1)) / 4.0, 1.0)
+    return _ONE_CORE_BYTES_PER_S + share * (_SIXTEEN_CORES_BYTES_PER_S - _ONE_CORE_BYTES_PER_S)
+
+
+class Coupling(StrEnum):
+    """How the machines of one job depend on each other."""
+
+    GANG = "gang"  # all work together; losing or gaining one stops and restarts all (MPI, data-parallel)
+    INDEPENDENT = "independent"  # each works alone on a common store of steps (tasks, Cümülön-D, Spark)
+
+
+class Checkpointing(Frozen):
+    """What saving and restoring cost.
+
+    Attributes:
+        save_s: Time to save and upload, during which training stands still.
+        restore_s: Time to fetch and load, and to set the machine up for the job.
+        size_bytes: What is moved; to another region or cloud it is charged as egress.
+        by_machine: Saving and restoring each take, beside the times above, as long as a machine of so many cores
+            needs to move `size_bytes` (`checkpoint_bytes_per_s`).
+        by_region: Restoring takes, beside `restore_s`, as long as `size_bytes` take from the region where they
+            were saved (`transfers.seconds_per_gb`).
+        interval_s: Save this often while training; None: only when a machine goes.
+    """
+
+    save_s: NonNegativeFloat = 30.0
+    restore_s: NonNegativeFloat = 60.0
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)] = 0
+    interval_s: PositiveFloat | None = None
+    by_machine: bool = False
+    by_region: bool = False
+
+    def moving_s(self, vcpus: int) -> float:
+        """Seconds that a machine needs to move the checkpoint; 0 unless it is reckoned `by_machine`."""
+        return self.size_bytes / checkpoint_bytes_per_s(vcpus) if self.by_machine else 0.0
+
+    @model_validator(mode="after")
+    def _can_progress(self) -> Checkpointing:
+        if self.interval_s is not None and self.interval_s <= self.save_s:
+            raise ValueError(
+                f"interval_s {self.interval_s:g} is not longer than save_s {self.save_s:g}: "
+                "the job would only save and never finish"
+            )
+        return self
+
+
+class Dataset(Frozen):
+    """What a job trains on. It is copied once to each other cloud that the job comes to (Dynamic Pricing, 3.2.1).
+
+    Attributes:
+        size_bytes: Charged as egress when it is copied.
+        cloud: Where it is from the start.
+        region: There.
+        copy_s: How long a copy takes; the job waits for it.
+    """
+
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)]
+    cloud: str
+    region: str
+    copy_s: NonNegativeFloat = 0.0
+
+    @property
+    def home(self) -> Place:
+        return Place(self.cloud, self.region)
+
+
+class Amdahl(Frozen):
+    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`."""
+
+    parallel: Annotated[float, Field(gt=0, le=1)]
+
+    def speedup(self, machines: int) -> float:
+        return 1.0 / (1.0 - self.parallel + self.parallel / machines)
+
+
+class SpeedupTable(Frozen):
+    """Speedup as measured, by number of machines; between entries linear, beyond the last flat."""
+
+    table: dict[Annotated[int, Field(ge=1)], PositiveFloat]
+
+    def speedup(self, machines: int) -> float:
+        points = sorted({1: 1.0, **self.table}.items())
+        for (low, slow), (high, fast) in pairwise(points):
+            if low <= machines <= high:
+                return slow + (fast - slow) * (machines - low) / (high - low)
+        return points[-1][1]
+
+
+class Phase(Frozen):
+    """A part of a job with a speedup of its own.
+
+    Attributes:
+        share: Of the job's steps, as against those of its other phases.
+        speedup: Of n machines over one.
+    """
+
+    share: PositiveFloat
+    speedup: Amdahl | SpeedupTable
+
+
+class Phases(Frozen):
+    """Parts that come one after the other: a workflow's jobs."""
+
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+
+    def at(self, share_done: float) -> Amdahl | SpeedupTable:
+        """The speedup where so much of the job is done."""
+        for phase, end in zip(self.phases, self.ends(), strict=True):
+            if share_done < end:
+                return phase.speedup
+        return self.phases[-1].speedup
+
+    def ends(self) -> list[float]:
+        """Share of the job that is done at the end of each."""
+        total = sum(phase.share for phase in self.phases)
+        return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
+
+
+class Job(Frozen):
+    """A piece of training.
+
+    Attributes:
+        name: For tables and tags.
+        steps: Work to do.
+        steps_per_hour: Rate by instance type, on one machine of it.
+        other_steps_per_hour_per_vcpu: The rate, by core, of types not named above; None: they cannot run it.
+        checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
+        machines: How many machines a policy without a view of its own gives it.
+        coupling: Whether its machines work as one or alone.
+        speedup: Of n machines over one, always or phase by phase; perfect if None.
+        share: The part of a machine that it fills; jobs whose shares fit run side by side.
+        dataset: What it trains on, if moving that is to be counted.
+    """
+
+    name: str = Field(min_length=1, examples=["my-training"])
+    steps: Annotated[int, Field(gt=0, le=_MOST, examples=[24_000])]
+    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
+    other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
+    checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
+    machines: Annotated[int, Field(ge=1, le=10_000)] = 1
+    coupling: Coupling = Coupling.GANG
+    speedup: Amdahl | SpeedupTable | Phases | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    dataset: Dataset | None = None
+
+    @model_validator(mode="after")
+    def _has_rates(self) -> Job:
+        if not self.steps_per_hour and self.other_steps_per_hour_per_vcpu is None:
+            raise ValueError(NO_SPEED)
+        return self
+
+    @classmethod
+    def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> Job:
+        """Read a job from YAML.
+
+        Raises:
+            InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range; an
+                instance type is not in the catalogue.
+        """
+        content = read_mapping(path, "job: a mapping with name, steps and steps_per_hour is needed")
+        return cls.parse(content, path, catalogue)
+
+    @classmethod
+    def parse(
+        cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
+    ) -> Job:
+        """A job from plain values; errors name `file` and the field."""
+        job = validated(cls, content, file)
+        job.check_types(catalogue or default_catalogue(), file)
+        return job
+
+    def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
+        """Raise `InputError` for an instance type in the rates that the catalogue does not know."""
+        known = {entry.name for entry in catalogue.instance_types}
+        for name in self.steps_per_hour:
+            if name not in known:
+                try:
+                    catalogue.instance_type("aws", name)
+                except InputError as error:
+                    raise InputError(error.problem, file=file, field=f"steps_per_hour.{name}") from None
+
+    def steps_per_s(self, cloud: str, instance_type: str, catalogue: Catalogue) -> float:
+        """Steps a second on one machine of the type; 0 where it cannot run."""
+        rate = self.steps_per_hour.get(instance_type)
+        if rate is None and self.other_steps_per_hour_per_vcpu is not None:
+            rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
+        return (rate or 0.0) / HOUR_S
+
+    def speedup_of(self, machines: int, steps_done: float = 0.0) -> float:
+        """How many times faster than one machine `machines` are, where so many steps are done."""
+        if isinstance(self.speedup, Phases):
+            return self.speedup.at(steps_done / self.steps).speedup(machines)
+        return self.speedup.speedup(machines) if self.speedup else float(machines)
+
+    def phase_ends(self) -> list[float]:
+        """Steps after which the speedup is another."""
+        ends = self.speedup.ends()[:-1] if isinstance(self.speedup, Phases) else []
+        return [end * self.steps for end in ends]
+
+    def save_s(self, vcpus: int = 1) -> float:
+        """Seconds to save on a machine of so many cores."""
+        return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
+
+    def restore_s(self, vcpus: int = 1, source: Place | None = None, destination: Place | None = None) -> float:
+        """Seconds to fetch and load on a machine of so many cores, in one place what was saved in another."""
+        if self.checkpoint is None:
+            return 0.0
+        seconds = self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus)
+        if self.checkpoint.by_region and source and destination:
+            seconds += self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
+        return seconds

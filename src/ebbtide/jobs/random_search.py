@@ -1,0 +1,67 @@
+"""Settings of a sweep drawn at random."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from ebbtide.jobs.job import PositiveFloat
+from ebbtide.jobs.parsing import Frozen
+
+Value = bool | int | float | str
+_Values = Annotated[list[Value], Field(min_length=1)]
+
+
+class Drawn(Frozen):
+    """How to draw one parameter; exactly one of the fields.
+
+    Attributes:
+        choice: One of these.
+        uniform: Between these two.
+        log_uniform: Between these two, evenly by the logarithm.
+        integers: A whole number from the first to the second, both included.
+    """
+
+    choice: _Values | None = None
+    uniform: tuple[float, float] | None = None
+    log_uniform: tuple[PositiveFloat, PositiveFloat] | None = None
+    integers: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Drawn:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("needs exactly one of choice, uniform, log_uniform, integers")
+        bounds = getattr(self, given[0])
+        if given[0] != "choice" and not bounds[0] < bounds[1]:
+            raise ValueError(f"{given[0]} needs a lower and a higher bound, not {bounds[0]} and {bounds[1]}")
+        return self
+
+    def value(self, random: np.random.Generator) -> Value:
+        """One draw."""
+        if self.choice is not None:
+            return self.choice[int(random.integers(len(self.choice)))]
+        if self.integers is not None:
+            return int(random.integers(self.integers[0], self.integers[1] + 1))
+        if self.uniform is not None:
+            return float(random.uniform(*self.uniform))
+        assert self.log_uniform is not None
+        low, high = self.log_uniform
+        return math.exp(random.uniform(math.log(low), math.log(high)))
+
+
+class RandomSearch(Frozen):
+    """Settings drawn at random.
+
+    Attributes:
+        samples: How many.
+        seed: The same settings for the same seed.
+        parameters: How to draw each.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=10_000)]
+    seed: int = 0
+    parameters: Annotated[dict[str, Drawn], Field(min_length=1)]

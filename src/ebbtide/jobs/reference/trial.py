@@ -1,0 +1,73 @@
+"""What every training is: it takes one step at a time, and its state can be saved and restored between any two."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ebbtide._files import replacing
+from ebbtide.errors import InputError
+
+State = dict[str, Any]
+
+
+class Trial(Protocol):
+    """One training of one setting.
+
+    A step depends on the state alone, so that a trial restored from a checkpoint goes on bit for bit as if it had
+    never stopped.
+
+    Attributes:
+        step: Steps taken.
+        max_steps: Steps to take (SpotTune's max_trial_steps).
+        validate_every: Steps between validations.
+    """
+
+    step: int
+    max_steps: int
+    validate_every: int
+
+    def train_step(self) -> None:
+        """Take one step."""
+        ...
+
+    def validate(self) -> float:
+        """The metric on validation data, lower is better; changes nothing."""
+        ...
+
+    def state(self) -> State:
+        """Everything the next steps depend on: weights, optimiser, schedule, random numbers, step; tensors and
+        plain values only."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take on a state of the same setting."""
+        ...
+
+
+def save(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
+    """Write a trial's state, atomically."""
+    with replacing(path) as temporary:
+        torch.save({"setting": dict(setting), "state": trial.state()}, temporary)
+
+
+def load(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
+    """Restore a trial from what `save` wrote. Nothing but tensors and plain values is read.
+
+    Raises:
+        InputError: The file is no checkpoint, is damaged, or is of another setting.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        written_for, state = content["setting"], content["state"]
+    except FileNotFoundError:
+        raise InputError("there is no such checkpoint", file=path) from None
+    except (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise InputError(f"is no checkpoint that can be read: {error}", file=path) from None
+    if written_for != dict(setting):
+        raise InputError(f"is of another setting, {written_for}; this training has {dict(setting)}", file=path)
+    trial.restore(state)

@@ -1,0 +1,114 @@
+"""What a training asks of its machine: accelerators, cores, memory; and which machines are faster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.parsing import Frozen
+from ebbtide.jobs.throughput import ThroughputModel
+from ebbtide.market.catalogue import Catalogue, InstanceType
+
+_ACCELERATORS = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9 ._-]*?)(:(?P<count>[1-9]\d{0,3}))?")
+
+# As SpotTune takes it before a machine's speed is seen: half of a step is done by all cores together.
+_PARALLEL = 0.5
+
+
+class Resources(Frozen):
+    """What the machine of one training has to have; what is not named is not asked for.
+
+    Attributes:
+        accelerators: Name and number, `T4:1`; exactly so many, since a program for one gains nothing by four.
+        cpus: vCPUs at least.
+        memory_gib: Main memory at least.
+    """
+
+    accelerators: str | None = Field(default=None, examples=["T4:1"])
+    cpus: Annotated[int, Field(ge=1, le=10_000)] | None = Field(default=None, examples=[4])
+    memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, examples=[16])
+
+    @field_validator("accelerators")
+    @classmethod
+    def _name_and_number(cls, text: str | None) -> str | None:
+        if text is not None and not _ACCELERATORS.fullmatch(text):
+            raise ValueError(f"accelerators {text!r} are not of the form NAME:NUMBER, as in `accelerators: T4:1`")
+        return text
+
+    def fits(self, machine: InstanceType) -> bool:
+        """Whether a machine has all that is asked for."""
+        if self.cpus is not None and machine.vcpus < self.cpus:
+            return False
+        if self.memory_gib is not None and machine.memory_gib < self.memory_gib:
+            return False
+        if self.accelerators is None:
+            return True
+        name, count = _asked(self.accelerators)
+        return machine.accelerator_count == count and name in _names(machine)
+
+    def check_machines(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
+        """Raise `InputError` if no instance type has what is asked for; it says what there is."""
+        machines = catalogue.instance_types
+        if any(self.fits(machine) for machine in machines):
+            return
+        if self.accelerators is not None:
+            name, count = _asked(self.accelerators)
+            alike = [machine for machine in machines if name in _names(machine)]
+            if not alike:
+                known = {_short(machine) for machine in machines if machine.accelerator}
+                problem = unknown_name("accelerator", self.accelerators.partition(":")[0], known).problem
+                hint = "more instance types are added with --instance-types"
+                raise InputError(f"{problem}; {hint}", file=file, field="accelerators")
+            counts = sorted({machine.accelerator_count for machine in alike})
+            if count not in counts:
+                numbers = ", ".join(map(str, counts))
+                raise InputError(
+                    f"no instance type has {count} of {_short(alike[0])}; there are types with {numbers}",
+                    file=file,
+                    field="accelerators",
+                )
+        raise InputError(f"no instance type has {self.asked}", file=file)
+
+    @property
+    def asked(self) -> str:
+        """In words; empty: nothing."""
+        parts = (
+            (self.accelerators, f"accelerators {self.accelerators}"),
+            (self.cpus, f"{self.cpus} vCPUs"),
+            (self.memory_gib, f"{self.memory_gib or 0.0:g} GiB of memory"),
+        )
+        return ", ".join(text for value, text in parts if value is not None)
+
+    def nominal_steps_per_hour(self, machines: Iterable[InstanceType]) -> dict[str, float]:
+        """Rates that are right beside each other and nothing more, by instance type, until some are measured.
+
+        With accelerators asked for, they do the work, and all machines have the same: all are as fast. Else cores
+        do it (`ThroughputModel`).
+        """
+        model = ThroughputModel(1.0, _PARALLEL)
+        return {
+            machine.name: HOUR_S / (1.0 if self.accelerators else model.seconds_per_step(machine))
+            for machine in machines
+            if self.fits(machine)
+        }
+
+
+def _asked(text: str) -> tuple[str, int]:
+    found = _ACCELERATORS.fullmatch(text)
+    assert found is not None
+    return found["name"].casefold(), int(found["count"] or 1)
+
+
+def _names(machine: InstanceType) -> set[str]:
+    """What its accelerator is called, with its maker's name and without."""
+    return {machine.accelerator.casefold(), _short(machine).casefold()} if machine.accelerator else set()
+
+
+def _short(machine: InstanceType) -> str:
+    return (machine.accelerator or "").partition(" ")[2] or (machine.accelerator or "")

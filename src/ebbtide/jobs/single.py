@@ -1,0 +1,121 @@
+"""One's own training: a command, and what is known of it. It is a sweep of one trial with nothing to choose."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Checkpointing, PositiveFloat
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.resources import Resources
+from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
+
+_Arguments = Annotated[list[str], Field(min_length=1)]
+
+# Words of a command that say nothing of what is trained.
+_RUNNERS = re.compile(r"(python[\d.]*|torchrun|accelerate|launch|uv|run|poetry|bash|sh|env|-.*|\w+=.*)")
+
+
+class SingleTraining(Resources):
+    """A job as users write it in YAML: `command`, and nothing else is needed to run it.
+
+    Attributes:
+        name: For tables and tags; by default the program's.
+        command: A command line, or a list of its arguments; never given to a shell. `{checkpoint_dir}` in it is
+            the folder for checkpoints, and `{max_steps}` the number of steps.
+        steps: How many it has; None: it ends when its program does.
+        steps_per_hour: Measured rate by instance type; with the next, empty: measured while it runs.
+        other_steps_per_hour_per_vcpu: The rate, by core, of other types.
+        checkpoint: What saving costs; null: it cannot be checkpointed.
+        checkpoints: The folder, relative to where it runs, into which it writes its checkpoints by itself and from
+            which it resumes; None: it uses `{checkpoint_dir}`.
+        metric: What it reports, for tables.
+        direction: Which end of it is better.
+        markets: Where machines may be rented.
+        budget_usd: Never spent more.
+        deadline_h: Hours from the start by which it should be done.
+        decides: Whether price or capacity decides when machines are taken.
+        billing: Preset of spot leases.
+    """
+
+    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-training"])
+    command: str | _Arguments | None = Field(default=None, examples=["python train.py --epochs 10"])
+    steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
+    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
+    other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
+    checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
+    checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
+    direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
+    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
+    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
+    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
+    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
+    billing: str = Field(default="ec2-second", examples=["ec2-second"])
+
+    @classmethod
+    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> SingleTraining:
+        """From plain values.
+
+        Raises:
+            InputError: Fields are unknown or out of range; all of them are told.
+        """
+        return validated(cls, content, file)
+
+    def sweep(self, file: str | Path | None = None) -> Sweep:
+        """As a sweep of one trial.
+
+        Raises:
+            InputError: The command is malformed, or a field does not go with another.
+        """
+        content = self.model_dump(mode="json", exclude={"steps", "name"})
+        content |= {"max_trial_steps": self.steps, "name": self.name or name_of(self._arguments())}
+        return validated(Sweep, content, file)
+
+    def _arguments(self) -> Sequence[str]:
+        if isinstance(self.command, str):
+            try:
+                return shlex.split(self.command)
+            except ValueError:
+                return ()
+        return self.command or ()
+
+
+def name_of(arguments: Sequence[str]) -> str:
+    """A name for a training from its command: that of its program."""
+    scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]
+    modules = [word.rpartition(".")[2] for before, word in pairwise(arguments) if before == "-m"]
+    others = [PurePath(word).stem for word in arguments if not _RUNNERS.fullmatch(PurePath(word).name)]
+    return next((name for name in (*scripts, *modules, *others) if name), "training")
+
+
+def literal(argument: str) -> str:
+    """An argument of a command line, in which braces are braces, but for `{checkpoint_dir}` and `{max_steps}`."""
+    escaped = argument.replace("{", "{{").replace("}", "}}")
+    for name in ("checkpoint_dir", "max_steps"):
+        escaped = escaped.replace(f"{{{{{name}}}}}", f"{{{name}}}")
+    return escaped
+
+
+def folder_below(checkpoints: Path, working: Path) -> str:
+    """The folder of checkpoints relative to the working directory.
+
+    Raises:
+        InputError: It lies elsewhere, where no machine but this one has it.
+    """
+    # Not resolved through links: a program finds it by this name.
+    path = checkpoints if checkpoints.is_absolute() else working / checkpoints
+    try:
+        relative = path.relative_to(working)
+    except ValueError:
+        relative = Path()
+    if not relative.parts or ".." in relative.parts:
+        raise InputError(f"--checkpoints {checkpoints} is no folder below {working}, in which the program runs")
+    return relative.as_posix()

@@ -1,0 +1,386 @@
+"""Sweeps: a training program, the settings to try, and how to choose among them, as users write them in YAML."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shlex
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Checkpointing, Job, PositiveFloat
+from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.random_search import RandomSearch, Value
+from ebbtide.jobs.resources import Resources
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+
+_Values = Annotated[list[Value], Field(min_length=1)]
+_Settings = Annotated[list[dict[str, Value]], Field(min_length=1)]
+_Arguments = Annotated[list[str], Field(min_length=1)]
+
+# What a command may ask for beside the parameters.
+BUILT_IN = ("checkpoint_dir", "max_steps")
+
+# More trials are refused before any is made.
+MOST_TRIALS = 10_000
+
+# Of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
+_UNKNOWN_STEPS = 1_000_000_000
+
+# What may stand between braces: a name alone, nothing of an object, no way to write it.
+_PLACEHOLDER = re.compile(r"[^\W\d][\w-]*")
+
+_ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class Direction(StrEnum):
+    """Which end of the metric is the better one."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class MarketFilter(Frozen):
+    """Where machines may be rented; what is not named is not restricted."""
+
+    clouds: list[str] = Field(default_factory=list)
+    regions: list[str] = Field(default_factory=list)
+    zones: list[str] = Field(default_factory=list)
+    instance_types: list[str] = Field(default_factory=list)
+
+    def allows(self, market: Market) -> bool:
+        """Whether a market passes."""
+        pairs = (
+            (self.clouds, market.cloud),
+            (self.regions, market.region),
+            (self.zones, market.zone),
+            (self.instance_types, market.instance_type),
+        )
+        return all(not allowed or value in allowed for allowed, value in pairs)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of a sweep.
+
+    Attributes:
+        number: From 0; it stays the same wherever the trial runs.
+        values: By parameter.
+    """
+
+    number: int
+    values: dict[str, Value]
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                         for key, value in self.values.items())  # fmt: skip
+
+
+class Decides(StrEnum):
+    """Why spot machines are taken."""
+
+    PRICE = "price"  # above a max price: EC2 until 2017
+    CAPACITY = "capacity"  # others want the machine: today
+
+
+class Sweep(Resources):
+    """A sweep; without grid, list and random one training with nothing to choose.
+
+    Attributes:
+        name: For tables and tags.
+        command: A command line with `{parameter}` where values go, and `{checkpoint_dir}` and `{max_steps}` where
+            those are wanted; or a list of its arguments. It is never given to a shell.
+        entry_point: Instead, `package.module:function`, called with the parameters by name.
+        grid: Every combination of these values,
+        list: or these settings,
+        random: or settings drawn at random: at most one of the three.
+        metric: What the training reports and trials are compared by; None: nothing, of one trial.
+        direction: Which end of it is better.
+        max_trial_steps: Of a trial trained to its end; None: one trial, which ends when its program does.
+        theta: Trials are predicted from this share of their steps.
+        mcnt: So many, the best by prediction, are trained to the end.
+        markets: Where machines may be rented.
+        budget_usd: Never spent more.
+        deadline_h: Hours from the start by which all should be done.
+        decides: Whether price or capacity decides when machines are taken; with capacity, and a deadline, they are
+            rented by policy `deadline`, with on-demand machines as the way out.
+        billing: Preset of spot leases.
+        steps_per_hour: Measured rate of a trial by instance type; with the next, empty: not measured yet.
+        other_steps_per_hour_per_vcpu: The rate, by core, of other types.
+        checkpoint: What saving costs; null: trials cannot be checkpointed.
+        checkpoints: The folder, relative to where the program runs, into which the program itself writes its
+            checkpoints and from which it resumes; None: it uses `{checkpoint_dir}`.
+    """
+
+    name: Annotated[str, Field(min_length=1, examples=["my-sweep"])]
+    command: str | _Arguments | None = Field(default=None, examples=["python train.py --lr {lr}"])
+    entry_point: str | None = Field(default=None, examples=["my_package.training:train"])
+    grid: Annotated[dict[str, _Values], Field(min_length=1)] | None = Field(
+        default=None, examples=[{"lr": [0.1, 0.01]}]
+    )
+    list: _Settings | None = Field(default=None, examples=[[{"lr": 0.1}, {"lr": 0.01}]])
+    random: RandomSearch | None = None
+    metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
+    direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
+    max_trial_steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
+    theta: Annotated[float, Field(gt=0, le=1)] = Field(default=0.7, examples=[0.7])
+    mcnt: Annotated[int, Field(ge=1)] = Field(default=3, examples=[3])
+    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
+    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
+    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
+    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
+    billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
+    other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
+    checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
+    checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    _made: tuple[tuple[Any, ...], tuple[Trial, ...]] | None = PrivateAttr(default=None)
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _below_the_program(cls, folder: str | None) -> str | None:
+        return None if folder is None else checked_folder(folder)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Sweep:
+        ways = [name for name in ("grid", "list", "random") if getattr(self, name) is not None]
+        programs = (self.command is not None) + (self.entry_point is not None)
+        if programs == 2 or (ways and not programs):
+            raise ValueError("needs either command or entry_point: write `command: python train.py --lr {lr}`")
+        if self.entry_point is not None and not _ENTRY_POINT.fullmatch(self.entry_point):
+            raise ValueError(f"entry_point {self.entry_point!r} is not of the form package.module:function")
+        if self.decides is Decides.CAPACITY and self.deadline_h is None:
+            raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
+        if len(ways) > 1:
+            raise ValueError(f"needs one of grid, list, random, not {' and '.join(ways)}")
+        self._check_number()
+        for names in {tuple(trial.values) for trial in self.trials()}:
+            self._check_placeholders(names)
+        if len(self.trials()) > 1:
+            missing = ["`metric: validation_loss`"] if self.metric is None else []
+            missing += ["`max_trial_steps: 24_000`"] if self.max_trial_steps is None else []
+            if missing:
+                raise ValueError(f"trials are compared by a metric as they train: write {' and '.join(missing)}")
+        return self
+
+    def _check_number(self) -> None:
+        number = len(self.list or ())
+        if self.grid is not None:
+            number = math.prod(len(values) for values in self.grid.values())
+        if number > MOST_TRIALS:
+            raise ValueError(
+                f"has {number:,} trials; {MOST_TRIALS:,} at most: give fewer values, or draw some with `random`"
+            )
+
+    def _check_placeholders(self, parameters: Sequence[str]) -> None:
+        if self.command is None:
+            return
+        try:
+            parts = self._parts()
+            fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] is not None]
+        except ValueError as error:
+            raise ValueError(f"command is malformed: {error}") from None
+        if not parts or not parts[0]:
+            raise ValueError("command is empty")
+        for _, field, form, conversion in fields:
+            if not _PLACEHOLDER.fullmatch(field or "") or form or conversion:
+                asked = f"{field}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
+                raise ValueError(
+                    f"command asks for {{{asked}}}; only a parameter's name may stand between braces, as in "
+                    "{lr}; {{ and }} stand for braces themselves"
+                )
+        asked_for = {field for _, field, _, _ in fields if field is not None}
+        known = {*parameters, *BUILT_IN}
+        missing, unused = sorted(asked_for - known), sorted(set(parameters) - asked_for)
+        if missing:
+            there = f"there are {', '.join(parameters)}" if parameters else "no grid, list or random gives values"
+            raise ValueError(f"command asks for {{{missing[0]}}}; {there}")
+        if unused:
+            raise ValueError(f"parameter {unused[0]} is not in the command; write {{{unused[0]}}} where it goes")
+        if "max_steps" in asked_for and self.max_trial_steps is None:
+            raise ValueError("command asks for {max_steps}, and how many steps there are is not said")
+
+    def _parts(self) -> Sequence[str]:
+        """The arguments, with placeholders."""
+        command = self.command or ()
+        return shlex.split(command) if isinstance(command, str) else command
+
+    @classmethod
+    def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> Sweep:
+        """Read a sweep from YAML.
+
+        Raises:
+            InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range; an
+                instance type is not in the catalogue.
+        """
+        return cls.parse(read_mapping(path, "sweep: a mapping with name, command, metric..."), path, catalogue)
+
+    @classmethod
+    def parse(
+        cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
+    ) -> Sweep:
+        """A sweep from plain values; errors name `file` and the field."""
+        sweep = validated(cls, content, file)
+        sweep.check_types(catalogue or default_catalogue(), file)
+        return sweep
+
+    def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
+        """Raise `InputError` for an instance type that is not known, or if none has what is asked for."""
+        if self.steps_per_hour:
+            self.live_jobs(catalogue)[0].check_types(catalogue, file)
+        self.check_machines(catalogue, file)
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All settings, in a fixed order; one without values where there is nothing to choose."""
+        # Made once: whoever assigns machines asks for them again and again.
+        ways = (self.grid, self.list, self.random)
+        if self._made is None or any(was is not now for was, now in zip(self._made[0], ways, strict=True)):
+            self._made = (ways, self._all_trials())
+        return self._made[1]
+
+    def _all_trials(self) -> tuple[Trial, ...]:
+        rows: Sequence[dict[str, Value]]
+        if self.grid is not None:
+            rows = [dict(zip(self.grid, row, strict=True)) for row in itertools.product(*self.grid.values())]
+        elif self.list is not None:
+            rows = [dict(row) for row in self.list]
+        elif self.random is None:
+            rows = [{}]
+        else:
+            draw = np.random.default_rng(self.random.seed)
+            drawn = self.random.parameters
+            rows = [{key: how.value(draw) for key, how in drawn.items()} for _ in range(self.random.samples)]
+        return tuple(Trial(number, row) for number, row in enumerate(rows))
+
+    def arguments(self, trial: Trial) -> tuple[str, ...]:
+        """The command of a trial, split into arguments; a value is never split or read by a shell.
+
+        Raises:
+            InputError: The sweep calls an entry point instead.
+        """
+        if self.command is None:
+            raise InputError(f"sweep {self.name} has no command; it calls {self.entry_point}")
+        # Where checkpoints go only the machine knows.
+        built_in = {"checkpoint_dir": "{checkpoint_dir}", "max_steps": self.max_trial_steps}
+        return tuple(part.format(**built_in | trial.values) for part in self._parts())
+
+    def command_line(self, trial: Trial) -> tuple[str, ...]:
+        """What a machine runs for a trial: its command, or Python with the entry point."""
+        if self.entry_point is None:
+            return self.arguments(trial)
+        return "python", "-m", "ebbtide.live.agent.entry_point", self.entry_point, json.dumps(trial.values)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known how fast its trials are anywhere."""
+        return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
+
+    def jobs(self) -> tuple[Job, ...]:
+        """A job for each trial, as replays and plans need it.
+
+        Raises:
+            InputError: Its speed, or how many steps it has, is not known.
+        """
+        missing = []
+        if not self.is_measured:
+            missing.append(
+                f"the speed of {self._kind} {self.name} is not measured: write "
+                "`steps_per_hour: {g4dn.xlarge: 44280}` or other_steps_per_hour_per_vcpu; `ebbtide run` measures "
+                "it, and prints the line to write at its end"
+            )
+        if self.max_trial_steps is None:
+            missing.append(f"how many steps {self._kind} {self.name} has is not said: write `steps: 24_000`")
+        if len(missing) == 1:
+            raise InputError(missing[0])
+        if missing:
+            raise InputError(f"{self.name} cannot be replayed or planned yet", problems=missing)
+        return self._jobs(self.steps_per_hour, self.other_steps_per_hour_per_vcpu)
+
+    def live_jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
+        """A job for each trial, as running them for real needs it: what is not known is measured on the way.
+
+        Where no speed is given, rates tell which machine is faster than which, by their cores, and nothing more;
+        where the number of steps is not known, it is one that is never reached, and the program's end is the end.
+        """
+        if self.is_measured:
+            return self._jobs(self.steps_per_hour, self.other_steps_per_hour_per_vcpu)
+        return self._jobs(self.nominal_steps_per_hour((catalogue or default_catalogue()).instance_types), None)
+
+    def _jobs(self, rates: dict[str, float], other: float | None) -> tuple[Job, ...]:
+        return tuple(
+            Job(
+                name=f"{self.name}-{trial.number}" if self.has_choice else self.name,
+                steps=self.max_trial_steps or _UNKNOWN_STEPS,
+                steps_per_hour=rates,
+                other_steps_per_hour_per_vcpu=other,
+                checkpoint=self.checkpoint,
+            )
+            for trial in self.trials()
+        )
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there are settings to try; else it is one training."""
+        return any(way is not None for way in (self.grid, self.list, self.random))
+
+    @property
+    def _kind(self) -> str:
+        return "sweep" if self.has_choice else "job"
+
+    def allowed(self, prices: PriceHistory, catalogue: Catalogue | None = None) -> PriceHistory:
+        """The part of a history in which machines may be rented, and have what is asked for.
+
+        Raises:
+            InputError: No market of it is allowed.
+        """
+        known = catalogue or default_catalogue()
+        kept = [market for market in prices if self.allows(market, known)]
+        if not kept:
+            why = f": it asks for {self.asked}" if self.asked else ""
+            raise InputError(
+                f"{self._kind} {self.name} allows none of the {len(prices)} markets of these prices{why}; they "
+                f"have {', '.join(sorted({market.instance_type for market in prices})[:12])}"
+            )
+        return prices.select(kept)
+
+    def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:
+        """Names of the instance types whose prices are of interest; empty: any may do."""
+        if self.markets.instance_types:
+            return self.markets.instance_types
+        limited = self.is_measured and self.other_steps_per_hour_per_vcpu is None
+        if not self.asked:
+            return sorted(self.steps_per_hour) if limited else ()
+        fitting = (machine.name for machine in catalogue.instance_types if self.fits(machine))
+        return sorted(name for name in fitting if not limited or name in self.steps_per_hour)
+
+    def allows(self, market: Market, catalogue: Catalogue) -> bool:
+        """Whether machines may be rented in a market, and have what is asked for."""
+        fits = not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
+        return fits and self.markets.allows(market)
+
+
+def checked_folder(folder: str) -> str:
+    """A folder below the one in which a program runs, as a relative path.
+
+    Raises:
+        ValueError: It lies elsewhere, or is that folder itself.
+    """
+    path = PurePosixPath(folder)
+    leads_elsewhere = path.is_absolute() or ".." in path.parts or folder.startswith("~") or "\0" in folder
+    if leads_elsewhere or not path.parts:
+        raise ValueError(f"checkpoints {folder!r} is no folder below the one in which the program runs")
+    return path.as_posix()

@@ -1,0 +1,36 @@
+"""`python -S -m ebbtide.live.agent CONFIG.json`: runs on a rented machine, from the bundle that was fetched.
+
+`-S` leaves the machine's own packages out: no other version of a library is met, and none of them is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent.agent import Agent
+from ebbtide.live.agent.config import AgentConfig
+
+# Of a bundle. Training programs inherit `PYTHONPATH`, so these are not on it: they have their own.
+_LIBRARIES = Path(__file__).parents[4] / "libraries"
+
+
+def main() -> int:
+    """Returns the exit code: 0, 42 if the machine is to be ended, 2 if the configuration is wrong."""
+    if (_LIBRARIES / "boto3").is_dir():
+        sys.path.insert(0, str(_LIBRARIES))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m ebbtide.live.agent CONFIG.json\n")
+        return 2
+    try:
+        return Agent(AgentConfig.read(Path(sys.argv[1]))).run()
+    except InputError as error:
+        sys.stderr.write(f"ebbtide.live.agent: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What a rented machine needs to run an agent, in one archive: machines fetch it from storage, not from an index.
+
+It holds `program/ebbtide`, the modules of Ebbtide that agent and training programs import, and `libraries`, the
+pure Python of boto3 with the data of S3 alone. Programs see `program` only: their own packages stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import importlib.util
+import io
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import ebbtide
+from ebbtide.errors import InputError
+
+# The least that boto3 itself runs on; modules that the bundle holds keep to it.
+LEAST_PYTHON = (3, 10)
+
+PROGRAM, LIBRARIES = "program", "libraries"
+
+# What a machine runs, and what a training program may import; what these import goes with them.
+_ENTRIES = (
+    "ebbtide.live.agent.__main__",
+    "ebbtide.live.agent.entry_point",
+    "ebbtide.trial",
+    "ebbtide.trial_torch",
+)
+_LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "urllib3", "dateutil", "six")
+
+# Of botocore's 30 MB of data, what a client of S3 reads; `sts` is for roles taken by a web identity.
+_DATA = ("s3", "sts", "_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
+_LEFT_OUT = frozenset({"__pycache__", "examples", "tests"})
+_CARRIED = frozenset({".py", ".pem", ".json", ".gz", ".typed"})
+
+_INIT = '''"""The part of Ebbtide {version} that rented machines have."""
+
+from pkgutil import extend_path
+
+# Beside it another Ebbtide may be installed, with more modules.
+__path__ = extend_path(__path__, __name__)
+__version__ = "{version}"
+'''
+
+
+@cache
+def bundle() -> bytes:
+    """The archive; the same files give the same bytes.
+
+    Raises:
+        InputError: A library that it carries is not installed here as files.
+    """
+    buffer = io.BytesIO()
+    zipped = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)
+    with zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for name, content in sorted(_files()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def bundle_key(run: str) -> str:
+    """Where a run's bundle lies in its store. The name carries the SHA-256 of the content: a controller of another
+    version uses another bundle, and a machine runs none but the one that it was told of."""
+    return f"runs/{run}/agent-{hashlib.sha256(bundle()).hexdigest()}.tar.gz"
+
+
+def own_modules() -> dict[str, Path]:
+    """The modules of Ebbtide that go with a run, by name."""
+    found: dict[str, Path] = {}
+    waiting = list(_ENTRIES)
+    while waiting:
+        name = waiting.pop()
+        path = _module_file(name)
+        if path is None or name in found or name == "ebbtide":
+            continue
+        found[name] = path
+        waiting += [name.rpartition(".")[0], *_imported(path)]
+    return found
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    yield f"{PROGRAM}/ebbtide/__init__.py", _INIT.format(version=ebbtide.__version__).encode()
+    for name, path in own_modules().items():
+        package = f"{name.replace('.', '/')}/__init__.py" if path.name == "__init__.py" else None
+        yield f"{PROGRAM}/{package or name.replace('.', '/') + '.py'}", path.read_bytes()
+    for library in _LIBRARIES:
+        yield from _library_files(library)
+
+
+def _library_files(name: str) -> Iterator[tuple[str, bytes]]:
+    spec = importlib.util.find_spec(name)
+    origin = Path(spec.origin) if spec is not None and spec.origin is not None else None
+    if origin is None or not origin.is_file():
+        raise InputError(f"machines need {name}, which is not installed here as files; install boto3 with pip")
+    if origin.name != "__init__.py":
+        yield f"{LIBRARIES}/{origin.name}", origin.read_bytes()
+        return
+    folder = origin.parent
+    for path in folder.rglob("*"):
+        below = path.relative_to(folder)
+        if path.is_file() and path.suffix in _CARRIED and _is_needed(name, below):
+            yield f"{LIBRARIES}/{name}/{below.as_posix()}", path.read_bytes()
+
+
+def _is_needed(library: str, below: Path) -> bool:
+    if _LEFT_OUT & set(below.parts):
+        return False
+    if below.parts[0] != "data":
+        return True
+    return library == "botocore" and below.parts[1] in _DATA and not below.name.startswith("examples-")
+
+
+def _module_file(name: str) -> Path | None:
+    """None: it is no module of ours, but perhaps something in one."""
+    parts = name.split(".")
+    if parts[0] != "ebbtide":
+        return None
+    base = Path(ebbtide.__file__).parent.joinpath(*parts[1:])
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Names that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

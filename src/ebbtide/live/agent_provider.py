@@ -1,0 +1,473 @@
+"""The provider of real machines: a cloud rents them out, their agents train on them.
+
+It compares what should be with what is, and gives orders until both are the same. All that it asks for may be
+asked for again, so a controller may be killed at any instant and another go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ebbtide.engine.snapshot import event_of, event_values
+from ebbtide.errors import CloudError, CloudGoneError, InputError
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.mailbox import Letter, SignsOfLife
+from ebbtide.live.agent_messages import PostOffice
+from ebbtide.live.agent_state import Trial
+from ebbtide.live.agent_training import AgentTraining
+from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.live.storage import ObjectStore
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.policies.api.events import Event, Wake
+
+_LOGGER = logging.getLogger(__name__)
+
+# So many machines that end before their agent began, and the set-up is at fault.
+_MOST_STILLBORN = 3
+
+# Real seconds for which the end of a machine is asked for before the run goes on without an answer.
+_ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
+_TOLD_AGAIN_S = 60.0
+
+_OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
+
+
+class AgentProvider:
+    """Runs jobs, one machine each, by agents.
+
+    Args:
+        cloud: Who rents machines out.
+        objects: Storage for checkpoints, orders and reports.
+        run: The run's id: machines and trials are named by it.
+        assignment: What a job's agent is to do, but for the attempt.
+        agent: What all agents are told; run and machine are filled in.
+        poll_s: Real seconds between looks.
+        log: Called with a trial's id and a line that its program printed.
+        polled: Called at each poll; whether the engine is to look up from waiting, as its user wants something.
+        metric: The name of what trials are compared by; None: nothing.
+        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        objects: ObjectStore,
+        run: str,
+        assignment: Callable[[JobProgress], Assignment],
+        agent: AgentConfig,
+        *,
+        poll_s: float = 0.1,
+        log: Callable[[str, str], None] = lambda _trial, _line: None,
+        polled: Callable[[], bool] = lambda: False,
+        metric: str | None = None,
+        missing_s: float = 120.0,
+    ) -> None:
+        self._cloud, self._objects, self._run = cloud, objects, run
+        self._polled, self._missing_s = polled, missing_s
+        self._agent, self._poll_s, self._log = agent, poll_s, log
+        self._leases: dict[int, Lease] = {}
+        self._post = PostOffice(objects, self._token)
+        self._training = AgentTraining(
+            run, assignment, self._post.order, self._tell, lambda: self.now_s, log=log, metric=metric
+        )
+        self._launching: deque[int] = deque()
+        self._out: deque[Event] = deque()
+        self._kept: dict[str, Any] | None = None
+        self._signs = SignsOfLife(objects, run, agent.controller_limit_s)
+        self._sign_s = -math.inf
+        self._stillborn = 0
+        # Machines whose end was refused, by lease: why.
+        self._unended: dict[int, str] = {}
+        self._seen_s: dict[int, float] = {}
+        self._missing_since_s: dict[int, float] = {}
+        self._trouble, self._trouble_told_s = "", -math.inf
+
+    # What the engine asks.
+
+    @property
+    def now_s(self) -> float:
+        return self._cloud.now_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._cloud.is_over
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._cloud.markets
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._cloud.prices(market)
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """One for each job."""
+        return self._training.trials
+
+    def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:  # noqa: ARG002
+        self._training.begin(jobs)
+        if self._kept is not None:
+            self._take_on(self._kept)
+
+    def launch(self, lease: Lease) -> None:
+        self._leases[lease.lease_id] = lease
+        self._launching.append(lease.lease_id)
+
+    def terminate(self, lease: Lease) -> None:
+        """Now: what it costs is known only then. Where the cloud refuses, it is asked again at later looks."""
+        ended_s, instance = self._end(lease)
+        if instance is not None:
+            self._times(lease, instance)
+        lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
+        if instance is not None and instance.state is LeaseState.REVOKED:
+            # Taken before it could be given back, which may cost another sum.
+            lease.state = LeaseState.REVOKED
+        lease.ended_s = ended_s if ended_s is not None else self.now_s
+        self._training.gone(lease)
+
+    def _end(self, lease: Lease) -> tuple[float | None, Instance | None]:
+        """Ask for it, again for a while if there is no answer."""
+        until_s = time.monotonic() + (0.0 if self._unended else _ENDS_WITHIN_S)
+        while True:
+            try:
+                return self._cloud.terminate(self._token(lease.lease_id)), self._instance(lease.lease_id)
+            except CloudError as error:
+                if isinstance(error, CloudGoneError):
+                    return None, None
+                self._troubled(error)
+                if error.is_refusal or time.monotonic() >= until_s:
+                    self._unended[lease.lease_id] = str(error)
+                    # Its agent may do what we must not.
+                    self._post.order(lease.lease_id, {"type": "end"})
+                    return None, None
+                self._sign()
+                time.sleep(self._poll_s)
+
+    def end_remaining(self, within_s: float) -> None:
+        """After the run: ask for the end of machines that were refused it, for so many real seconds."""
+        until_s = time.monotonic() + within_s
+        while self._unended:
+            for lease_id in list(self._unended):
+                try:
+                    instance = self._instance(lease_id)
+                    if instance is None or instance.state in _OVER:
+                        del self._unended[lease_id]
+                    else:
+                        self._cloud.terminate(instance.token)
+                except CloudGoneError:
+                    del self._unended[lease_id]
+                except CloudError as error:
+                    self._unended[lease_id] = str(error)
+            with suppress(OSError):
+                self._post.write(self._unended)
+            if time.monotonic() >= until_s:
+                return
+            if self._unended:
+                time.sleep(max(self._poll_s, _ASKED_AGAIN_S))
+
+    @property
+    def unended(self) -> dict[str, str]:
+        """Machines whose end the cloud refused, by their ids, and why."""
+        return {self._token(lease_id): why for lease_id, why in self._unended.items()}
+
+    @property
+    def trouble(self) -> str:
+        """Why the cloud or storage did not answer at the last look; empty: they did."""
+        return self._trouble
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        self._training.assign(job_id, leases)
+
+    def in_use(self, lease: Lease) -> bool:
+        return self._training.in_use(lease)
+
+    def save(self, job_id: int) -> None:
+        self._training.save(job_id)
+
+    def stop(self, job_id: int) -> None:
+        self._training.stop(job_id)
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        self._training.trials[job_id].milestones.append(step)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        return self._training.measured(job_id)
+
+    def measured_steps_per_s(self, job_id: int, market: Market) -> float | None:
+        return self._training.speeds.measured(job_id, market.instance_type)
+
+    def steps_per_s(self, job_id: int, market: Market, declared: float) -> float:
+        return self._training.speeds.steps_per_s(job_id, market.instance_type, declared)
+
+    def refresh(self) -> None:
+        """Progress is up to date as of the last reports."""
+
+    def next_event(self, until_s: float) -> Event | None:
+        while True:
+            self._sign()
+            if self._polled():
+                return Event(Wake.STOP_REQUESTED, self.now_s)
+            try:
+                self._look()
+                self._trouble = ""
+            except CloudGoneError:
+                raise
+            except (CloudError, OSError) as error:
+                self._troubled(error)
+            if self._out:
+                return self._out.popleft()
+            if self.is_over or self.now_s >= until_s:
+                return None
+            time.sleep(self._poll_s)
+
+    def close(self) -> None:
+        """What ran is ended with its machine."""
+
+    # What is kept of it.
+
+    def snapshot(self) -> dict[str, Any]:
+        """As plain values, beside the engine's."""
+        return {
+            "trials": self._training.snapshot(),
+            "leases": sorted(self._leases),
+            "posts": self._post.snapshot(),
+            "launching": list(self._launching),
+            "speeds": self._training.speeds.snapshot(),
+            "out": [event_values(event) for event in self._out],
+            "unended": list(self._unended.items()),
+            "seen": [[lease_id, seen_s] for lease_id, seen_s in self._seen_s.items()
+                     if self._leases[lease_id].is_open],
+        }  # fmt: skip
+
+    def go_on_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
+        """Take a snapshot on, with the engine's leases, when the run starts."""
+        self._kept = kept
+        self._leases = {lease_id: leases[lease_id] for lease_id in kept["leases"]}
+
+    def _take_on(self, kept: dict[str, Any]) -> None:
+        self._training.take_on(kept["trials"], self._leases)
+        self._training.speeds.restore(kept.get("speeds", {}))
+        self._post.take_on(kept["posts"])
+        self._launching.extend(kept["launching"])
+        # What was asked for, and perhaps not heard any more, is asked for again.
+        asked = set(self._launching)
+        self._launching.extend(
+            lease_id
+            for lease_id, lease in self._leases.items()
+            if lease.state is LeaseState.REQUESTED and lease_id not in asked
+        )
+        self._out.extend(event_of(values) for values in kept["out"])
+        self._unended = {int(lease_id): why for lease_id, why in kept.get("unended", ())}
+        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept.get("seen", ())}
+
+    # Machines.
+
+    def _look(self) -> None:
+        for _ in range(len(self._launching)):
+            lease_id = self._launching.popleft()
+            try:
+                self._launch(self._leases[lease_id])
+            except CloudGoneError:
+                self._launching.append(lease_id)
+                raise
+            except CloudError as error:
+                self._troubled(error)
+                self._launching.append(lease_id)
+        instances = {instance.token: instance for instance in self._cloud.instances()}
+        known = {self._token(lease_id) for lease_id in self._leases}
+        for token, stray in instances.items():
+            if token not in known and stray.state not in _OVER:
+                _LOGGER.warning("machine %s of this run is not known any more; it is ended", token)
+                self._end_again(token)
+        for lease_id, lease in list(self._leases.items()):
+            instance = instances.get(self._token(lease_id))
+            if lease.is_open:
+                self._hear(lease)
+            if instance is not None:
+                self._seen_s[lease_id] = self.now_s
+                self._missing_since_s.pop(lease_id, None)
+                self._compare(lease, instance)
+            else:
+                self._missing(lease)
+        self._training.converge()
+        self._post.write(
+            lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._unended
+        )
+
+    def _launch(self, lease: Lease) -> None:
+        if not lease.is_open:
+            return
+        token = self._token(lease.lease_id)
+        agent = {**vars(self._agent), "run": self._run, "machine": token}
+        self._cloud.launch(
+            Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent)
+        )
+
+    def _compare(self, lease: Lease, instance: Instance) -> None:
+        """What the cloud has of a lease, against what we have."""
+        if not lease.is_open:
+            if instance.state not in _OVER:
+                # It was given back, and the cloud has not heard.
+                why = self._end_again(instance.token)
+                if why:
+                    self._unended[lease.lease_id] = why
+            elif self._unended.pop(lease.lease_id, None) is not None and instance.ended_s > lease.ended_s:
+                lease.ended_s = instance.ended_s
+                self._tell_of(Wake.ENDED, lease, "its end had been refused")
+            return
+        self._times(lease, instance)
+        if instance.state is LeaseState.FAILED:
+            lease.state, lease.ended_s = LeaseState.FAILED, instance.ended_s
+            self._tell_of(Wake.LAUNCH_FAILED, lease, instance.why)
+            self._training.gone(lease)
+        elif instance.state in _OVER:
+            # What its agent told at last is still heard.
+            self._hear(lease)
+            lease.state, lease.ended_s = instance.state, instance.ended_s
+            self._check_begins(lease)
+            self._tell_of(Wake.ENDED, lease, instance.why or str(instance.state))
+            self._training.gone(lease)
+        elif instance.state is LeaseState.STARTING and lease.state is LeaseState.REQUESTED:
+            lease.state = LeaseState.STARTING
+        elif instance.state is LeaseState.RUNNING and lease.state in (LeaseState.REQUESTED, LeaseState.STARTING):
+            lease.state = LeaseState.RUNNING
+            self._post.open(lease.lease_id)
+            self._tell_of(Wake.RUNNING, lease)
+
+    def _end_again(self, token: str) -> str:
+        """Why it is refused; empty: it is not."""
+        try:
+            self._cloud.terminate(token)
+        except CloudError as error:
+            self._troubled(error)
+            return str(error)
+        return ""
+
+    def _missing(self, lease: Lease) -> None:
+        """A machine that ran, and that the cloud does not list: after a while it has ended, unseen."""
+        lease_id = lease.lease_id
+        if not lease.is_open:
+            self._unended.pop(lease_id, None)
+            return
+        if lease.state is LeaseState.REQUESTED:
+            return
+        now_s = time.monotonic()
+        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._missing_s:
+            return
+        self._hear(lease)
+        lease.state = LeaseState.RELEASED
+        lease.ended_s = max(self._seen_s.get(lease_id, lease.started_s), lease.started_s)
+        self._tell_of(Wake.ENDED, lease, "the cloud lists it no more; charged up to when it was last seen")
+        self._training.gone(lease)
+
+    def _troubled(self, error: Exception) -> None:
+        """Something does not answer: told when it is new, and once a minute."""
+        now_s = time.monotonic()
+        if str(error) != self._trouble or now_s - self._trouble_told_s >= _TOLD_AGAIN_S:
+            self._trouble_told_s = now_s
+            _LOGGER.warning("%s; asked again", error)
+        self._trouble = str(error)
+
+    def _check_begins(self, lease: Lease) -> None:
+        """Machines that end of themselves before their agent was up would be rented again and again.
+
+        Raises:
+            InputError: So many have.
+        """
+        if self._post.has_heard(lease.lease_id):
+            self._stillborn = 0
+        if lease.state is not LeaseState.RELEASED or self._post.has_heard(lease.lease_id):
+            return
+        self._stillborn += 1
+        if self._stillborn >= _MOST_STILLBORN:
+            raise InputError(
+                f"{self._stillborn} machines ended before their agent began, last {self._token(lease.lease_id)}; "
+                "see what their set-up said (on EC2 `aws ec2 get-console-output`)"
+            )
+
+    def _times(self, lease: Lease, instance: Instance) -> None:
+        if not math.isnan(instance.started_s):
+            lease.started_s = instance.started_s
+        if not math.isnan(instance.running_s):
+            lease.running_s = instance.running_s
+
+    def _instance(self, lease_id: int) -> Instance | None:
+        token = self._token(lease_id)
+        return next((instance for instance in self._cloud.instances() if instance.token == token), None)
+
+    def _token(self, lease_id: int) -> str:
+        return f"{self._run}-m{lease_id:04d}"
+
+    # Letters.
+
+    def _hear(self, lease: Lease) -> None:
+        for letter in self._post.new(lease.lease_id):
+            try:
+                self._heard(lease, letter)
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                # Storage holds what anybody with a machine's role wrote.
+                machine = self._token(lease.lease_id)
+                _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, letter)
+
+    def _heard(self, lease: Lease, letter: Letter) -> None:
+        match letter["type"]:
+            case "notice":
+                self._noticed(lease, float(letter["taken_at_s"]))
+            case "rebalance":
+                self._tell_of(Wake.REBALANCE, lease)
+            case "stranded":
+                _LOGGER.warning("machine %s had lost sight of us and ends", self._token(lease.lease_id))
+            case "log":
+                # A name from outside becomes a path only if it is a trial's.
+                if any(trial.trial_id == letter["trial"] for trial in self.trials):
+                    self._log(letter["trial"], str(letter["log"]))
+            case "up" | "down":
+                pass
+            case _:
+                self._training.hear(lease, letter)
+                self._measure(letter)
+
+    def _measure(self, letter: Letter) -> None:
+        """When its program told is when it did: heard, it may be long ago."""
+        if letter["type"] != "step" or "told_s" not in letter:
+            return
+        for trial in self.trials:
+            if trial.trial_id == letter.get("trial") and trial.attempt == letter.get("attempt"):
+                time_s = self._cloud.time_of(float(letter["told_s"]))
+                step = int(letter.get("step", 0))
+                told = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
+                if told:
+                    _LOGGER.info("trial %s: %s", trial.trial_id, told)
+                    self._log(trial.trial_id, f"ebbtide: {told}")
+
+    def _noticed(self, lease: Lease, taken_at_s: float) -> None:
+        if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
+            lease.state = LeaseState.NOTICED
+            lease.revoke_at_s = self._cloud.time_of(taken_at_s)
+            self._tell_of(Wake.NOTICE, lease)
+
+    def _tell(self, event: Event) -> None:
+        self._out.append(event)
+
+    def _tell_of(self, wake: Wake, lease: Lease, detail: str = "") -> None:
+        self._tell(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
+
+    def _sign(self) -> None:
+        """Agents end their machines if they see nothing of us for long."""
+        now_s = time.time()
+        if now_s - self._sign_s >= self._signs.slot_s / 2:
+            self._sign_s = now_s
+            try:
+                self._signs.give(now_s)
+            except OSError as error:
+                _LOGGER.warning("no sign of life could be given: %s", error)
+

@@ -1,0 +1,219 @@
+"""The checkpoints of one trial in object storage.
+
+Below `trials/<id>/` lie data (`data/<number>-<writer>/<file>`), manifests (`manifests/<number>`), claims of
+writers (`writers/<n>`) and notes of checkpoints set aside (`aside/<number>`). Data is written first and the
+manifest last, once, so what has a manifest is complete, and of two that write the same number one wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ebbtide.errors import (
+    DamagedCheckpointError,
+    InputError,
+    MissingObjectError,
+    StorageError,
+    SupersededWriterError,
+)
+from ebbtide.live.checkpoints.checksums import checksum_of, is_known
+from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, relative_path
+from ebbtide.live.storage import ObjectStore, checked_key
+
+_LOGGER = logging.getLogger(__name__)
+
+# Files moved at a time: more than one where they are many, not so many that memory runs out.
+_FILES_AT_A_TIME = 4
+
+
+class CheckpointStore:
+    """Reads the checkpoints of a trial.
+
+    Args:
+        objects: Where they are.
+        trial_id: Stable over all moves; letters, digits and . _ = -.
+
+    Raises:
+        InputError: The id could lead elsewhere.
+    """
+
+    def __init__(self, objects: ObjectStore, trial_id: str) -> None:
+        if "/" in trial_id:
+            raise InputError(f"{trial_id!r} is no id of a trial: letters, digits and . _ = - are")
+        self.objects = objects
+        self.trial_id = trial_id
+        self.folder = checked_key(f"trials/{trial_id}")
+
+    def manifests(self) -> Iterator[Manifest]:
+        """Complete checkpoints, the newest first; those set aside and those damaged are left out."""
+        aside = self.numbers("aside")
+        for number in sorted(self.numbers("manifests"), reverse=True):
+            if number in aside:
+                continue
+            try:
+                yield Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
+            except MissingObjectError:
+                continue
+            except InputError as error:
+                _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
+
+    def restore(self, folder: Path) -> Manifest | None:
+        """Put the newest checkpoint that is whole into a folder, in place of what is there.
+
+        Returns:
+            Its manifest; None: there is none, and the folder is as it was.
+        """
+        for manifest in self.manifests():
+            try:
+                self.fetch(manifest, folder)
+            except DamagedCheckpointError as error:
+                _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", manifest.number, self.trial_id, error)
+                continue
+            return manifest
+        return None
+
+    def fetch(self, manifest: Manifest, folder: Path) -> None:
+        """Put one checkpoint into a folder, in place of what is there.
+
+        Raises:
+            DamagedCheckpointError: A file is missing, or is not what the manifest says.
+        """
+        can_check = is_known(manifest.algorithm)
+        if not can_check:
+            _LOGGER.warning(
+                "checkpoint %d of trial %s has checksums by %s, unknown here: only lengths are checked",
+                manifest.number, self.trial_id, manifest.algorithm,
+            )  # fmt: skip
+        coming = folder.with_name(f".{folder.name}.coming")
+        shutil.rmtree(coming, ignore_errors=True)
+        coming.mkdir(parents=True)
+
+        def take(place: int, file: StoredFile) -> None:
+            path = coming / relative_path(file.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.objects.get_file(self.data_key(manifest.number, manifest.writer, place), path)
+            except MissingObjectError:
+                raise DamagedCheckpointError(f"{file.path} is missing") from None
+            is_whole = path.stat().st_size == file.size_bytes and (
+                not can_check or checksum_of(path, manifest.algorithm)[1] == file.checksum
+            )
+            if not is_whole:
+                raise DamagedCheckpointError(f"{file.path} is not what was saved")
+
+        try:
+            with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+                list(pool.map(take, range(len(manifest.files)), manifest.files))
+            shutil.rmtree(folder, ignore_errors=True)
+            coming.rename(folder)
+        finally:
+            shutil.rmtree(coming, ignore_errors=True)
+
+    def set_aside(self, number: int, why: str) -> None:
+        """Use a checkpoint no more: training fails from it."""
+        self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
+
+    def begin_writing(self, who: str) -> CheckpointWriter:
+        """Take the trial over: what an earlier writer has not completed by now it will not complete."""
+        number = max(self.numbers("writers"), default=0) + 1
+        while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
+            number += 1
+        return CheckpointWriter(self, number)
+
+    def numbers(self, kind: str) -> set[int]:
+        """Of `manifests`, of `writers`, or of checkpoints set `aside`."""
+        prefix = f"{self.folder}/{kind}/"
+        return {int(key.removeprefix(prefix)) for key in self.objects.keys(prefix)}
+
+    def data_key(self, number: int, writer: int, place: int) -> str:
+        """Where one file of a checkpoint lies."""
+        return f"{self.folder}/data/{number:08d}-{writer:06d}/{place:06d}"
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a trial, as long as nobody has taken it over.
+
+    Args:
+        store: Of the trial.
+        writer: Its number.
+    """
+
+    def __init__(self, store: CheckpointStore, writer: int) -> None:
+        self._store = store
+        self._objects = store.objects
+        self.writer = writer
+        self._next = max(store.numbers("manifests"), default=0) + 1
+
+    def save(self, folder: Path, step: int, *, only: str = "", keep: int = 2) -> Manifest:
+        """Write a folder as the newest checkpoint, and remove those before the newest `keep`.
+
+        Args:
+            folder: Whose files are written. Hidden ones, and what is below hidden folders, are under way.
+            step: Of the training.
+            only: Write only what is below this folder of it.
+            keep: How many complete checkpoints stay.
+
+        Raises:
+            SupersededWriterError: Another has taken the trial over.
+            OSError: A file cannot be read, or storage not be written.
+        """
+        while True:
+            self._check_current()
+            manifest = self._upload(folder, folder / only, step)
+            self._check_current()
+            key = f"{self._store.folder}/manifests/{manifest.number:08d}"
+            if self._objects.put_once(key, manifest.encode()):
+                break
+            # An earlier writer came first by a hair, before it could see that it is one. Once more, after it.
+            self._next = max(self._store.numbers("manifests")) + 1
+        self._next += 1
+        self._prune(keep)
+        return manifest
+
+    def _upload(self, folder: Path, below: Path, step: int) -> Manifest:
+        """Write all data; nobody sees it yet."""
+        found = {path.relative_to(folder): path for path in below.rglob("*") if path.is_file()}
+        whole = sorted(name for name in found if not any(part.startswith(".") for part in name.parts))
+        names, paths = [name.as_posix() for name in whole], [found[name] for name in whole]
+        keys = [self._store.data_key(self._next, self.writer, place) for place in range(len(paths))]
+        with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+            # What is moved is read beside it, so that the checksum costs no time of its own.
+            sums = [pool.submit(checksum_of, path) for path in paths]
+            moved = [pool.submit(self._move, key, path) for key, path in zip(keys, paths, strict=True)]
+            for move in moved:
+                move.result()
+            files = tuple(StoredFile(name, *each.result()) for name, each in zip(names, sums, strict=True))
+        return Manifest(self._store.trial_id, self._next, self.writer, step, time.time(), files)
+
+    def _move(self, key: str, path: Path) -> None:
+        """Store one file, and see that all of it is there: an upload may be cut short, and said to be whole."""
+        self._objects.put_file(key, path)
+        stored, wanted = self._objects.size_bytes(key), path.stat().st_size
+        if stored != wanted:
+            raise StorageError(f"of {path.name} {stored} of {wanted} bytes are stored")
+
+    def _check_current(self) -> None:
+        newest = max(self._store.numbers("writers"), default=0)
+        if newest > self.writer:
+            raise SupersededWriterError(
+                f"trial {self._store.trial_id} has writer {newest}; this is {self.writer}, and it ends"
+            )
+
+    def _prune(self, keep: int) -> None:
+        """Remove old manifests, and then what belongs to none that is left."""
+        kept = list(self._store.manifests())[: max(keep, 1)]
+        oldest = min((manifest.number for manifest in kept), default=self._next)
+        for number in self._store.numbers("manifests"):
+            if number < oldest:
+                self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
+        wanted = {f"{manifest.number:08d}-{manifest.writer:06d}" for manifest in kept}
+        prefix = f"{self._store.folder}/data/"
+        for key in list(self._objects.keys(prefix)):
+            name = key.removeprefix(prefix).split("/")[0]
+            if int(name.split("-")[0]) < self._next and name not in wanted:
+                self._objects.delete(key)

@@ -1,0 +1,1 @@
+"""Clouds that rent machines out."""

@@ -1,0 +1,292 @@
+"""Spot machines of EC2: asked for with a token, tagged, described, ended.
+
+Credentials come from the standard chain and are never written anywhere. An instance is asked for by a client
+token, so that asking again rents no other; all are found again by tag.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.clouds.ec2.start_script import start_script
+from ebbtide.market.leases import LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+
+RUN_TAG, TOKEN_TAG = "ebbtide:run", "ebbtide:token"
+
+# The market has none, or not at this price: the policy is told, and may ask elsewhere.
+_REFUSALS = frozenset(
+    {"InsufficientInstanceCapacity", "InsufficientHostCapacity", "SpotMaxPriceTooLow",
+     "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded", "VcpuLimitExceeded", "Unsupported"}
+)  # fmt: skip
+
+# Nobody but the user can mend these.
+_NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
+
+_TRIES = 8
+# A connection that is silent for so long is given up and made anew: a stop request is not to wait for it.
+_CONNECT_S, _SILENT_S = 5.0, 20.0
+
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
+
+_TAKEN = re.compile(r"Server\.Spot")
+_WHEN = re.compile(r"\((\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) (?:GMT|UTC)\)")
+
+
+class Ec2Cloud:
+    """Rents machines of one run.
+
+    Args:
+        run: Its id.
+        settings: What machines are, and where they may be.
+        prices: The newest prices known; called whenever they are asked for.
+        client: Makes a client of a region that tries so often; by default as boto3 does.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        settings: Ec2Settings,
+        prices: Callable[[], PriceHistory],
+        *,
+        client: Callable[[str, int], Any] | None = None,
+    ) -> None:
+        self._run, self._settings, self._prices = run, settings, prices
+        self._make = client or _client
+        self._clients = {region: self._make(region, _TRIES) for region in settings.regions}
+        # Want of capacity looks like trouble that passes; the policy is to hear of it at once.
+        self._launchers = {region: self._make(region, 1) for region in settings.regions}
+        self._failed: dict[str, Instance] = {}
+        self._root_devices: dict[str, str] = {}
+
+    @property
+    def now_s(self) -> float:
+        return time.time()
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return [market for market in self._prices().markets if market.region in self._clients]
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._prices()[market]
+
+    def time_of(self, epoch_s: float) -> float:
+        return epoch_s
+
+    def launch(self, wanted: Wanted) -> None:
+        """Ask for it. A refusal is kept, and found among the instances."""
+        # EC2 knows its client tokens for a day or two only.
+        if wanted.token in self._failed or self._described(
+            wanted.market.region, {f"tag:{TOKEN_TAG}": [wanted.token]}
+        ):
+            return
+        try:
+            self._ask(wanted.market.region, "run_instances", **self._request(wanted))
+        except _Ec2Error as error:
+            if error.code in _NEVER or error.code.startswith("Invalid"):
+                where = wanted.market.region
+                raise InputError(f"EC2 in {where} will not rent as it is asked to: {error}") from None
+            if error.code not in _REFUSALS:
+                raise
+            now_s = self.now_s
+            self._failed[wanted.token] = Instance(
+                wanted.token, LeaseState.FAILED, math.nan, math.nan, now_s, str(error)
+            )
+
+    def terminate(self, token: str) -> float | None:
+        for region in self._clients:
+            found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
+            if found:
+                self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
+                return self.now_s
+        return None
+
+    def instances(self) -> Sequence[Instance]:
+        found = [
+            _instance(one)
+            for region in self._clients
+            for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+        ]
+        known = {instance.token for instance in found}
+        return found + [instance for token, instance in self._failed.items() if token not in known]
+
+    def end_all(self) -> dict[str, str]:
+        """Ask for the end of every machine of the run, wherever it is.
+
+        Returns:
+            Those that still ran, by token, and why each cannot be ended; empty words: its end is asked for.
+
+        Raises:
+            CloudError: A region does not tell what runs there; in the others the end is asked for all the same.
+        """
+        left: dict[str, str] = {}
+        silent: CloudError | None = None
+        for region in self._clients:
+            try:
+                running = [
+                    one
+                    for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+                    if one["State"]["Name"] in ("pending", "running", "stopping", "stopped")
+                ]
+            except CloudError as error:
+                silent = error
+                continue
+            left |= self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
+        if silent is not None:
+            raise silent
+        return left
+
+    def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
+        """All at once, or where that is refused, each: one that may not be ended does not keep the others."""
+        if not tokens:
+            return {}
+        try:
+            self._ask(region, "terminate_instances", InstanceIds=list(tokens))
+        except CloudError:
+            pass
+        else:
+            return dict.fromkeys(tokens.values(), "")
+        found = {}
+        for instance_id, token in tokens.items():
+            try:
+                self._ask(region, "terminate_instances", InstanceIds=[instance_id])
+                found[token] = ""
+            except CloudError as error:
+                found[token] = f"cannot end {token} ({instance_id} in {region}): {error}"
+        return found
+
+    def _request(self, wanted: Wanted) -> dict[str, Any]:
+        settings, market = self._settings, wanted.market
+        region = settings.regions[market.region]
+        tags = [{"Key": RUN_TAG, "Value": self._run}, {"Key": TOKEN_TAG, "Value": wanted.token},
+                {"Key": "Name", "Value": wanted.token}]  # fmt: skip
+        kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
+        request: dict[str, Any] = {
+            "ClientToken": wanted.token,
+            "ImageId": region.image_id,
+            "InstanceType": market.instance_type,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "Placement": {"AvailabilityZone": market.zone},
+            "UserData": start_script(settings, wanted.agent),
+            "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
+            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+            # An agent that lost its controller shuts its machine down: that is to end it.
+            "InstanceInitiatedShutdownBehavior": "terminate",
+        }
+        if not wanted.on_demand:
+            spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if math.isfinite(wanted.max_price_usd_per_hour):
+                spot["MaxPrice"] = f"{wanted.max_price_usd_per_hour:.6f}"
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+        if settings.instance_profile:
+            request["IamInstanceProfile"] = {"Name": settings.instance_profile}
+        if market.zone in region.subnets:
+            request["SubnetId"] = region.subnets[market.zone]
+        if region.security_groups:
+            request["SecurityGroupIds"] = region.security_groups
+        if settings.volume_gib:
+            volume = {"VolumeSize": settings.volume_gib, "DeleteOnTermination": True}
+            request["BlockDeviceMappings"] = [{"DeviceName": self._root_device(market.region), "Ebs": volume}]
+        return request
+
+    def _root_device(self, region: str) -> str:
+        """As the image names it: under another name the volume would be a second one, empty and paid for."""
+        if region not in self._root_devices:
+            image = self._settings.regions[region].image_id
+            found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
+            if not found or not found[0].get("RootDeviceName"):
+                raise InputError(f"there is no image {image} with a root volume in {region}", field="image_id")
+            self._root_devices[region] = found[0]["RootDeviceName"]
+        return self._root_devices[region]
+
+    def _described(self, region: str, filters: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+        """All pages."""
+        given: dict[str, Any] = {"Filters": [{"Name": name, "Values": values} for name, values in filters.items()]}
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._ask(region, "describe_instances", **given)
+            found += [one for reservation in page["Reservations"] for one in reservation["Instances"]]
+            if not page.get("NextToken"):
+                return found
+            given["NextToken"] = page["NextToken"]
+
+    def _ask(self, region: str, method: str, **given: Any) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        clients = self._launchers if method == "run_instances" else self._clients
+        try:
+            return getattr(clients[region], method)(**given)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in _EXPIRED:
+                # Renewed where they are kept, they are found by a client that is made anew.
+                self._clients[region] = self._make(region, _TRIES)
+                self._launchers[region] = self._make(region, 1)
+                problem = f"the AWS credentials have expired; renew them, and the run goes on: {error}"
+                raise _Ec2Error(code, problem) from error
+            raise _Ec2Error(code, str(error)) from error
+        except BotoCoreError as error:
+            raise CloudError(f"EC2 in {region} does not answer: {error}") from error
+
+
+class _Ec2Error(CloudError):
+    """EC2 said no."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.is_refusal = code in _NEVER
+
+
+def _client(region: str, tries: int) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    # Throttled, it waits by itself for a while.
+    config = Config(
+        retries={"mode": "adaptive", "total_max_attempts": tries}, user_agent_extra="ebbtide",
+        connect_timeout=_CONNECT_S, read_timeout=_SILENT_S,
+    )  # fmt: skip
+    return boto3.Session().client("ec2", region_name=region, config=config)
+
+
+def _token_of(described: Mapping[str, Any]) -> str:
+    """What it was asked for with; for one whose tag is gone its id."""
+    tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    return str(tags.get(TOKEN_TAG, described["InstanceId"]))
+
+
+def _instance(described: Mapping[str, Any]) -> Instance:
+    started_s = described["LaunchTime"].timestamp()
+    base = Instance(_token_of(described), LeaseState.STARTING, started_s, math.nan, math.nan)
+    match described["State"]["Name"]:
+        case "pending":
+            return base
+        case "running":
+            return replace(base, state=LeaseState.RUNNING, running_s=started_s)
+    reason = described.get("StateReason", {})
+    code, why = reason.get("Code", ""), described.get("StateTransitionReason", "")
+    said = _WHEN.search(why)
+    ended_s = time.time()
+    if said is not None:
+        ended_s = datetime.strptime(said.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    if code == "Server.InsufficientInstanceCapacity":
+        return replace(base, state=LeaseState.FAILED, started_s=math.nan, ended_s=ended_s, why=code)
+    state = LeaseState.REVOKED if _TAKEN.match(code) else LeaseState.RELEASED
+    return replace(base, state=state, ended_s=max(ended_s, started_s), why=reason.get("Message", code))

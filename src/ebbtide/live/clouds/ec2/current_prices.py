@@ -1,0 +1,51 @@
+"""Spot prices of EC2 as they are now, with the weeks before, looked at again every few minutes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.price_monitor import PriceMonitor
+from ebbtide.market.price_store import PriceStore
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.ec2_api import fetch_prices
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class CurrentPrices:
+    """The prices of the markets that a sweep allows; call it for the history up to now.
+
+    Args:
+        store: Keeps them: a price that was charged is not asked for again.
+        sweep: Says which markets.
+        regions: To look in.
+        every_s: Between looks.
+
+    Raises:
+        InputError: Nothing is known, and EC2 does not tell; or no market is allowed.
+    """
+
+    def __init__(self, store: PriceStore, sweep: Sweep, regions: Sequence[str], *, every_s: float = 300.0) -> None:
+        types = sweep.types_wanted(default_catalogue())
+        fetch = partial(fetch_prices, regions, instance_types=types)
+        self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
+        self._store, self._sweep, self._every_s = store, sweep, every_s
+        self._looked_s = -math.inf
+        self._history: PriceHistory | None = None
+
+    def __call__(self) -> PriceHistory:
+        now_s = time.monotonic()
+        if self._history is None or now_s - self._looked_s >= self._every_s:
+            self._looked_s = now_s
+            look = self._monitor.look()
+            if look.problem:
+                _LOGGER.warning("prices stay as they were: %s", look.problem)
+            if self._history is None or look.changes:
+                self._history = self._sweep.allowed(self._store.history())
+        return self._history

@@ -1,0 +1,89 @@
+"""What a machine runs when it starts: set up, fetch the agent, run it until it says that the machine is to end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent import bootstrap
+from ebbtide.live.agent.agent import ENDS_MACHINE
+from ebbtide.live.agent.bundle import PROGRAM
+from ebbtide.live.clouds.ec2.settings import Ec2Settings
+
+# EC2 takes no more.
+_MOST_BYTES = 16_384
+
+# Lines of the script that end a part of it, so that none of `setup` may be one.
+_MARKS = ("EBBTIDE_SETUP", "EBBTIDE_BOOTSTRAP")
+
+_SCRIPT = """#!/bin/bash
+# Ebbtide. A machine that cannot be set up ends itself; so does one whose agent says so.
+fails() {{
+    echo "ebbtide: $1"
+    # For `aws ec2 get-console-output`.
+    [ -w /dev/console ] && tail -n 40 agent.log 2>/dev/null | timeout 5 tee /dev/console >/dev/null 2>&1
+    shutdown -h now
+    exit 1
+}}
+umask 077
+mkdir -p {folder} && cd {folder} || fails 'there is no folder {folder}'
+exec >> agent.log 2>&1
+printf %s {config} | base64 -d > agent.json
+bash -e <<'EBBTIDE_SETUP' || fails 'the set-up failed'
+{setup}
+EBBTIDE_SETUP
+{endpoint}cat > bootstrap.py <<'EBBTIDE_BOOTSTRAP'
+{bootstrap}
+EBBTIDE_BOOTSTRAP
+{python} -S bootstrap.py {bundle} {checksum} bundle || fails 'the agent could not be fetched'
+# For training programs, too: they import ebbtide.trial from here, and all else from their own Python.
+export PYTHONPATH="$PWD/bundle/{program}${{PYTHONPATH:+:$PYTHONPATH}}"
+for _ in {{1..1000}}; do
+    {python} -S -m ebbtide.live.agent agent.json
+    code=$?
+    # As told to, or because the configuration is wrong.
+    if [ $code -eq {ends} ] || [ $code -eq 2 ]; then break; fi
+    sleep 1
+done
+shutdown -h now
+"""
+
+
+def start_script(settings: Ec2Settings, agent: Mapping[str, Any]) -> str:
+    """User data for a machine. It holds no credential: those come from the instance profile.
+
+    Args:
+        settings: Of the machines.
+        agent: The configuration of its agent, `bundle` among it.
+
+    Raises:
+        InputError: It is longer than EC2 allows, or a line of `setup` would end it early.
+    """
+    for mark in _MARKS:
+        if any(line == mark for entry in settings.setup for line in entry.splitlines()):
+            raise InputError(f"{mark} cannot be a line of its own", field="setup")
+    key = str(agent["bundle"])
+    checksum = key.rpartition("agent-")[2].removesuffix(".tar.gz")
+    config = base64.b64encode(json.dumps({**agent, "folder": "work"}).encode()).decode()
+    endpoint = settings.store_endpoint_url
+    script = _SCRIPT.format(
+        folder=settings.folder, config=config, setup="\n".join(settings.setup) or ":",
+        endpoint=f"export AWS_ENDPOINT_URL_S3={shlex.quote(endpoint)}\n" if endpoint else "",
+        bootstrap=_bootstrap(), python=shlex.quote(settings.python), ends=ENDS_MACHINE, program=PROGRAM,
+        bundle=shlex.quote(f"{settings.store.rstrip('/')}/{key}"), checksum=shlex.quote(checksum),
+    )  # fmt: skip
+    if len(script.encode()) > _MOST_BYTES:
+        raise InputError(
+            f"the start script has {len(script.encode())} bytes, and EC2 takes {_MOST_BYTES}; have `setup` fetch "
+            "a script, or use an image that is set up", field="setup",
+        )  # fmt: skip
+    return script
+
+
+def _bootstrap() -> str:
+    return Path(bootstrap.__file__).read_text(encoding="utf-8").rstrip("\n")

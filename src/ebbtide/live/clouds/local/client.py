@@ -1,0 +1,231 @@
+"""The controller's side of a local cloud."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ebbtide._files import write_text
+from ebbtide.errors import CloudError, CloudGoneError, InputError
+from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.live.clouds.local.machines import clear_left_machines
+from ebbtide.live.clouds.local.server import ADDRESS, bills_of
+from ebbtide.market.leases import LeaseState
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+
+_SERVER = "ebbtide.live.clouds.local.server"
+_STARTS_S = 60.0
+_ENDS_S = 15.0
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class LocalCloudSettings:
+    """How a local cloud is.
+
+    Attributes:
+        folder: Of its own.
+        prices: A file of prices, which it replays.
+        start_s: From then on.
+        speed: Market seconds in a real second.
+        billing: Preset.
+        least_notice_s: Real seconds of a notice at least.
+        request_s: Market seconds until a request is answered,
+        boot_s: and until a machine has booted.
+        forgotten_s: Real seconds after which it ends itself if nobody asks.
+        lock: A file that whoever uses it holds locked; empty: there is none.
+        unused_s: Real seconds after which it ends itself if nobody asks, nobody holds that lock, and no machine
+            of it is open.
+    """
+
+    folder: str
+    prices: str
+    start_s: float
+    speed: float
+    billing: str = "ec2-second"
+    least_notice_s: float = 2.0
+    request_s: float = 20.0
+    boot_s: float = 40.0
+    forgotten_s: float = 900.0
+    lock: str = ""
+    unused_s: float = 10.0
+
+
+def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
+    """Start one as a process of its own, or find the one that runs there.
+
+    Raises:
+        InputError: It did not start.
+    """
+    folder = Path(settings.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    prices = PriceHistory.read(settings.prices)
+    clear_dead_cloud(folder)
+    if not (folder / ADDRESS).exists():
+        write_text(folder / "settings.json", json.dumps(asdict(settings)))
+        command = [sys.executable, "-m", _SERVER, str(folder / "settings.json")]
+        with (folder / "cloud.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        until_s = time.monotonic() + _STARTS_S
+        try:
+            while not (folder / ADDRESS).exists():
+                if process.poll() is not None or time.monotonic() > until_s:
+                    problem = f"the local cloud did not start: {_last_line(folder)}"
+                    raise InputError(problem, file=folder / "cloud.log")
+                time.sleep(0.05)
+        except BaseException:
+            process.kill()
+            raise
+    try:
+        return LocalCloud(folder, prices)
+    except CloudError as error:
+        raise InputError(str(error)) from None
+
+
+def clear_dead_cloud(folder: Path) -> int:
+    """Where a local cloud was killed: end what its machines left running, and forget its address.
+
+    Returns:
+        How many machines had left something; 0 also where no cloud was, or one runs.
+    """
+    try:
+        address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
+        if _is_running(int(address["pid"])):
+            return 0
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        pass  # torn: nobody can be asked there
+    left = clear_left_machines(folder)
+    (folder / ADDRESS).unlink(missing_ok=True)
+    return left
+
+
+def _is_running(pid: int) -> bool:
+    """Whether that process is a local cloud's, and not another that has its number by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any(_SERVER in part for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return False  # another user's
+
+
+def _last_line(folder: Path) -> str:
+    try:
+        lines = (folder / "cloud.log").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "it left no log"
+    return next((line for line in reversed(lines) if line.strip()), "it left no log")
+
+
+class LocalCloud:
+    """One that runs.
+
+    Args:
+        folder: Its own.
+        prices: What it replays.
+
+    Raises:
+        CloudError: It does not answer.
+    """
+
+    def __init__(self, folder: Path, prices: PriceHistory) -> None:
+        self._folder = folder
+        self._history = prices
+        try:
+            address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CloudError(f"no local cloud runs in {folder}") from None
+        self._url, self._secret, self.pid = address["url"], address["secret"], address["pid"]
+        self._clock = self._ask("clock")
+
+    @property
+    def now_s(self) -> float:
+        return self.time_of(time.time())
+
+    def time_of(self, epoch_s: float) -> float:
+        clock = self._clock
+        return float(clock["began_s"] + (epoch_s - clock["began_epoch_s"]) * clock["speed"])
+
+    @property
+    def is_over(self) -> bool:
+        return self.now_s >= self._history.end_s
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._history.begun_by(self.now_s)[0]
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._history[market]
+
+    def launch(self, wanted: Wanted) -> None:
+        market = [getattr(wanted.market, name) for name in MARKET_FIELDS]
+        self._ask("launch", {**asdict(wanted), "market": market, "agent": dict(wanted.agent)})
+
+    def terminate(self, token: str) -> float | None:
+        ended_s: float | None = self._ask("terminate", {"token": token})["ended_s"]
+        return ended_s
+
+    def instances(self) -> Sequence[Instance]:
+        return [Instance(**{**values, "state": LeaseState(values["state"])}) for values in self._ask("instances")]
+
+    def bills(self) -> list[dict[str, Any]]:
+        """What machines cost: the provider's record."""
+        found: list[dict[str, Any]] = self._ask("bills")
+        return found
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of agents that run, by token."""
+        found: dict[str, int] = self._ask("processes")
+        return found
+
+    def end(self) -> list[dict[str, Any]]:
+        """End the cloud and every machine of it; returns its record."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        until_s = time.monotonic() + _ENDS_S
+        while (self._folder / ADDRESS).exists() and time.monotonic() < until_s:
+            if not _is_running(self.pid):
+                break
+            time.sleep(0.05)
+        if (self._folder / ADDRESS).exists():
+            # It hangs, or was killed: its machines end all the same.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.1)
+            clear_dead_cloud(self._folder)
+        return bills_of(self._folder)
+
+    def _ask(self, what: str, content: Any = None) -> Any:
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(
+            f"{self._url}/api/{what}", data=body, headers={"Authorization": f"Bearer {self._secret}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                return json.loads(answer.read())
+        except (OSError, ValueError, urllib.error.URLError) as error:
+            if not _is_running(self.pid):
+                raise CloudGoneError(
+                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'})"
+                ) from None
+            raise CloudError(f"the local cloud does not answer: {error}") from error

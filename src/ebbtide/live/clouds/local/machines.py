@@ -1,0 +1,255 @@
+"""The local cloud's machines: agents as processes, taken when the market says so, and what each cost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent.agent import ENDS_MACHINE
+from ebbtide.live.agent.processes import MACHINE, kill_processes
+from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.market.billing import ON_DEMAND, Billing, Ending
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.events import Wake
+from ebbtide.simulation.replayed_market import ReplayedMarket
+
+_TICK_S = 0.02
+_GRACE_S = 5.0
+# As a service manager does, an agent that ends unasked is started again.
+_RESTART_S = 0.2
+
+
+# Machines share the cores of this one: threads of a training that wait for each other must not spin meanwhile.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@dataclass(eq=False)
+class _Machine:
+    wanted: Wanted
+    lease: Lease
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    restart_s: float = math.inf
+    taken_at_s: float | None = None
+    why: str = ""
+    bill: dict[str, float] = field(default_factory=dict)
+
+
+class Machines:
+    """All that were asked for, on one clock.
+
+    Args:
+        market: What is rented from.
+        billing: What it costs.
+        catalogue: List prices.
+        speed: Market seconds in a real second.
+        folder: For what machines work on.
+        url: Where metadata are served.
+    """
+
+    def __init__(
+        self, market: ReplayedMarket, billing: Billing, catalogue: Catalogue, speed: float, folder: Path, url: str
+    ) -> None:
+        self._market, self._billing, self._catalogue = market, billing, catalogue
+        self.speed = speed
+        self._folder, self._url = folder, url
+        self.began_s, self.began_epoch_s = market.now_s, time.time()
+        self._machines: dict[str, _Machine] = {}
+        self._by_lease: dict[int, _Machine] = {}
+        self._lock = threading.RLock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def now_s(self) -> float:
+        """The market's time now."""
+        return self.began_s + (time.time() - self.began_epoch_s) * self.speed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the history has ended."""
+        return self._market.is_over
+
+    def launch(self, wanted: Wanted) -> None:
+        """Ask for a machine, unless it was asked for before."""
+        with self._lock:
+            if wanted.token in self._machines:
+                return
+            self._catch_up()
+            number, now_s = len(self._machines), self._market.now_s
+            lease = Lease(number, wanted.market, wanted.max_price_usd_per_hour, wanted.on_demand, now_s)
+            machine = _Machine(wanted, lease, self._folder / f"machine-{lease.lease_id}")
+            self._machines[wanted.token] = self._by_lease[lease.lease_id] = machine
+            self._market.launch(lease)
+
+    def terminate(self, token: str) -> float | None:
+        """Give a machine back now; returns when it ended."""
+        with self._lock:
+            machine = self._machines.get(token)
+            if machine is None:
+                return None
+            self._catch_up()
+            if machine.lease.is_open:
+                self._market.terminate(machine.lease)
+                self._ended(machine, Ending.RELEASED)
+            return machine.lease.ended_s
+
+    def instances(self) -> list[Instance]:
+        """All of them."""
+        with self._lock:
+            return [self._instance(machine) for machine in self._machines.values()]
+
+    def bills(self) -> list[dict[str, Any]]:
+        """What each that was charged cost: the provider's own record."""
+        with self._lock:
+            return [{"token": token, **machine.bill} for token, machine in self._machines.items() if machine.bill]
+
+    @property
+    def any_open(self) -> bool:
+        """Whether a machine runs, or is on its way."""
+        with self._lock:
+            return any(machine.lease.is_open for machine in self._machines.values())
+
+    def taken_at_s(self, place: str) -> float | None:
+        """When the machine of that metadata address will be taken, by the real clock; None: nothing is known."""
+        with self._lock:
+            found = (machine.taken_at_s for machine in self._by_lease.values() if machine.folder.name == place)
+            return next(found, None)
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of the agents that run, by token."""
+        with self._lock:
+            return {
+                token: machine.process.pid
+                for token, machine in self._machines.items()
+                if machine.process is not None and machine.process.poll() is None
+            }
+
+    def close(self) -> None:
+        """End every machine."""
+        with self._lock:
+            self._closing = True
+            for token in list(self._machines):
+                self.terminate(token)
+        self._thread.join(_GRACE_S)
+
+    def _run(self) -> None:
+        while not self._closing:
+            with self._lock:
+                self._catch_up()
+                self._mind_agents()
+            time.sleep(_TICK_S)
+
+    def _catch_up(self) -> None:
+        """Let happen what is due by now."""
+        now_s = self.now_s
+        while self._market.next_time_s <= now_s:
+            event = self._market.advance()
+            machine = self._by_lease.get(event.lease_id) if event is not None else None
+            if event is None or machine is None:
+                continue
+            if event.wake is Wake.RUNNING:
+                self._start_agent(machine)
+            elif event.wake is Wake.LAUNCH_FAILED:
+                machine.why = event.detail
+            elif event.wake is Wake.NOTICE:
+                machine.why = event.detail
+                left_s = (machine.lease.revoke_at_s - self.began_s) / self.speed
+                machine.taken_at_s = self.began_epoch_s + left_s
+            elif event.wake is Wake.ENDED:
+                self._ended(machine, Ending.REVOKED)
+        self._market.now_s = max(self._market.now_s, now_s)
+
+    def _start_agent(self, machine: _Machine) -> None:
+        folder = machine.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            **machine.wanted.agent, "folder": str(_work(folder)), "metadata_url": f"{self._url}/{folder.name}",
+        }  # fmt: skip
+        (folder / "agent.json").write_text(json.dumps(config))
+        command = [sys.executable, "-m", "ebbtide.live.agent", str(folder / "agent.json")]
+        with (folder / "agent.log").open("ab") as log:
+            machine.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**_PATIENT, **os.environ, MACHINE: str(_work(folder))},
+            )  # fmt: skip
+        machine.restart_s = math.inf
+
+    def _mind_agents(self) -> None:
+        for machine in self._machines.values():
+            if machine.process is None or machine.process.poll() is None or not machine.lease.is_open:
+                continue
+            if machine.process.returncode == ENDS_MACHINE:
+                machine.why = "ended by its agent"
+                self._market.terminate(machine.lease)
+                self._ended(machine, Ending.RELEASED)
+            elif math.isinf(machine.restart_s):
+                machine.restart_s = time.monotonic() + _RESTART_S
+            elif time.monotonic() >= machine.restart_s:
+                self._start_agent(machine)
+
+    def _ended(self, machine: _Machine, ending: Ending) -> None:
+        """No process outlives its machine. What it cost is written down once."""
+        if machine.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(machine.process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                machine.process.wait(_GRACE_S)
+            # What its programs started in groups of their own.
+            kill_processes(MACHINE, str(_work(machine.folder)))
+        lease = machine.lease
+        if lease.is_charged:
+            bill = self._rule(lease).bill(self._prices(lease), lease.started_s, lease.ended_s, ending)
+            machine.bill = {"usd": bill.usd, "refund_usd": bill.refund_usd}
+        shutil.rmtree(_work(machine.folder), ignore_errors=True)
+
+    def _rule(self, lease: Lease) -> Billing:
+        return (self._billing.on_demand or ON_DEMAND) if lease.on_demand else self._billing
+
+    def _prices(self, lease: Lease) -> PriceSeries:
+        if not lease.on_demand:
+            return self._market.prices(lease.market)
+        listed = self._catalogue.on_demand_usd_per_hour(lease.market, lease.started_s)
+        if listed is None:
+            raise InputError(f"on-demand price of {lease.market} is not known")
+        return PriceSeries(np.array([lease.started_s]), np.array([listed]))
+
+    def _instance(self, machine: _Machine) -> Instance:
+        lease = machine.lease
+        state = LeaseState.RUNNING if lease.state is LeaseState.NOTICED else lease.state
+        return Instance(
+            machine.wanted.token, state, lease.started_s, lease.running_s, lease.ended_s, machine.why
+        )
+
+
+def clear_left_machines(folder: Path) -> int:
+    """End what machines of a local cloud that was killed left running; returns how many machines that were."""
+    return sum(kill_processes(MACHINE, str(_work(machine))) > 0 for machine in sorted(folder.glob("machine-*")))
+
+
+def _work(machine: Path) -> Path:
+    """Where the agent of a machine works."""
+    return (machine / "work").resolve()
+
+
+def instance_values(instance: Instance) -> Mapping[str, Any]:
+    """As plain values."""
+    return asdict(instance) | {"state": str(instance.state)}

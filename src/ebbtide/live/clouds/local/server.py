@@ -1,0 +1,203 @@
+"""The local cloud's process: an API for controllers, instance metadata for agents, both on loopback.
+
+    python -m ebbtide.live.clouds.local.server SETTINGS.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ebbtide._files import write_text
+from ebbtide.live.clouds.cloud import Wanted
+from ebbtide.live.clouds.local.machines import Machines, instance_values
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.start_delay import StartDelay
+
+ADDRESS, BILLS, CLOCK = "cloud.json", "bills.json", "clock.json"
+
+_LOOK_S = 1.0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the API under /api and metadata under /<machine>/latest."""
+
+    machines: Machines
+    secret: str
+    asked_s: float
+    tokens: set[str]
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/api/"):
+            if self._allowed():
+                self._answer_json(self._looked_up(self.path.removeprefix("/api/")))
+        else:
+            self._metadata()
+
+    def do_POST(self) -> None:
+        if not self._allowed():
+            return
+        length = int(self.headers.get("Content-Length", 0))
+        content = json.loads(self.rfile.read(length) or b"{}")
+        match self.path:
+            case "/api/launch":
+                wanted = Wanted(**{**content, "market": Market(*content["market"])})
+                self.machines.launch(wanted)
+                self._answer_json({})
+            case "/api/terminate":
+                self._answer_json({"ended_s": self.machines.terminate(content["token"])})
+            case _:
+                self._answer(404, "")
+
+    def do_PUT(self) -> None:
+        token = secrets.token_hex(16)
+        self.tokens.add(token)
+        self._answer(200 if self.path.endswith("/latest/api/token") else 404, token)
+
+    def _looked_up(self, what: str) -> Any:
+        machines = self.machines
+        match what:
+            case "clock":
+                return {
+                    "began_s": machines.began_s, "began_epoch_s": machines.began_epoch_s, "speed": machines.speed,
+                    "is_over": machines.is_over,
+                }  # fmt: skip
+            case "instances":
+                return [instance_values(instance) for instance in machines.instances()]
+            case "bills":
+                return machines.bills()
+            case "processes":
+                return machines.processes()
+        return None
+
+    def _metadata(self) -> None:
+        machine, _, path = self.path.strip("/").partition("/")
+        taken_at_s = self.machines.taken_at_s(machine)
+        if self.headers.get("X-aws-ec2-metadata-token") not in self.tokens:
+            self._answer(401, "")
+        elif path == "latest/meta-data/spot/instance-action" and taken_at_s is not None:
+            time_text = datetime.fromtimestamp(taken_at_s, UTC).isoformat().replace("+00:00", "Z")
+            self._answer(200, json.dumps({"action": "terminate", "time": time_text}))
+        else:
+            self._answer(404, "")
+
+    def _allowed(self) -> bool:
+        type(self).asked_s = time.monotonic()
+        given = self.headers.get("Authorization", "")
+        if hmac.compare_digest(given, f"Bearer {self.secret}"):
+            return True
+        self._answer(401, "")
+        return False
+
+    def _answer_json(self, content: Any) -> None:
+        self._answer(404 if content is None else 200, json.dumps(content))
+
+    def _answer(self, status: int, content: str) -> None:
+        body = content.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: what matters is in the machines' logs."""
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Until told to end, or nobody asks for a long time."""
+    folder = Path(settings["folder"])
+    catalogue = default_catalogue()
+    prices = PriceHistory.read(settings["prices"], catalogue)
+    billing = billing_preset(settings["billing"])
+    speed = settings["speed"]
+    # What is real keeps its own pace: a notice is never shorter than so many real seconds.
+    billing = type(billing)(
+        **{name: getattr(billing, name) for name in billing.__dataclass_fields__}
+        | {"notice_s": max(billing.notice_s, settings["least_notice_s"] * speed)}
+    )
+    delay = StartDelay(settings["request_s"], settings["boot_s"])
+    # A cloud before this one went so far: its market goes on, and what its machines cost stays written down.
+    market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
+    billed = bills_of(folder)
+    secret = secrets.token_hex(16)
+    handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic(), "tokens": set()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    handler.machines = machines = Machines(market, billing, catalogue, speed, folder, url)  # type: ignore[attr-defined]
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    os.umask(0o077)
+    write_text(folder / ADDRESS, json.dumps({"url": url, "secret": secret, "pid": os.getpid()}))
+    (folder / ADDRESS).chmod(0o600)
+    while not ended.wait(_LOOK_S):
+        _keep(folder, machines, billed)
+        silent_s = time.monotonic() - handler.asked_s  # type: ignore[attr-defined]
+        if silent_s > settings["forgotten_s"]:
+            break
+        # A controller that ended with an error leaves it behind: it stays for as long as machines save and end.
+        if silent_s > settings["unused_s"] and not machines.any_open and _is_free(settings["lock"]):
+            break
+    machines.close()
+    _keep(folder, machines, billed)
+    (folder / ADDRESS).unlink(missing_ok=True)
+    server.shutdown()
+
+
+def _is_free(lock: str) -> bool:
+    """Whether nobody holds that file locked, which a controller that is merely paused still does."""
+    if not lock:
+        return False
+    try:
+        with Path(lock).open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def began_at(folder: Path, start_s: float) -> float:
+    """The market's time at which a cloud begins: where the one before it in this folder ended, or `start_s`."""
+    try:
+        return max(float(json.loads((folder / CLOCK).read_text(encoding="utf-8"))["now_s"]), start_s)
+    except (OSError, ValueError, KeyError, TypeError):
+        return start_s
+
+
+def bills_of(folder: Path) -> list[dict[str, Any]]:
+    """What machines of this folder's clouds have cost so far, as it is written down."""
+    try:
+        found: list[dict[str, Any]] = json.loads((folder / BILLS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
+    """So that one that is killed leaves no more than a second unknown."""
+    with contextlib.suppress(OSError):
+        write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
+        write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))
+
+
+if __name__ == "__main__":
+    serve(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -1,0 +1,65 @@
+"""What a sweep calls is looked for before a machine is rented for it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from difflib import get_close_matches
+from pathlib import Path
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.sweep import Sweep
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+
+
+def check_command(sweep: Sweep, folder: Path, *, here: bool) -> None:
+    """Look for the executable of each trial's command, and for the file that Python is to run.
+
+    Args:
+        sweep: Whose command.
+        folder: The user's code, in which programs run.
+        here: Programs run on this machine; else only what goes with the code can be looked for.
+
+    Raises:
+        InputError: One is not there.
+    """
+    if sweep.command is None:
+        return
+    checked: set[tuple[str, ...]] = set()
+    for trial in sweep.trials():
+        arguments = sweep.arguments(trial)[:2]
+        if arguments not in checked:
+            checked.add(arguments)
+            _check(arguments, folder, here=here)
+
+
+def _check(arguments: tuple[str, ...], folder: Path, *, here: bool) -> None:
+    called = arguments[0]
+    is_python = _PYTHON.fullmatch(Path(called).name) is not None
+    if here and not (is_python and called == "python"):
+        found = shutil.which(str(folder / called) if "/" in called else called)
+        if found is None:
+            raise InputError(_missing_executable(called, folder), field="command")
+    if is_python and len(arguments) > 1 and arguments[1].endswith(".py"):
+        file = Path(arguments[1])
+        if not (folder / file).is_file() and (here or not file.is_absolute()):
+            beside = ", ".join(sorted(path.name for path in folder.glob("*.py"))[:5])
+            have = f"; beside it are {beside}" if beside else ""
+            raise InputError(f"{arguments[1]} is not in {folder.resolve()}{have}", field="command")
+
+
+def _missing_executable(called: str, folder: Path) -> str:
+    if "/" in called:
+        path = folder / called
+        return (
+            f"{called} cannot be executed: `chmod +x` it"
+            if path.is_file()
+            else f"there is no {called} in {folder}"
+        )
+    if (folder / called).is_file():
+        how = f"python {called}" if called.endswith(".py") else f"./{called}"
+        return f"executable {called!r} is not found, but a file of that name is in the folder: write `{how}`"
+    near = get_close_matches(called, ("python", "bash", "torchrun", "accelerate"), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "is it installed, and on the PATH?"
+    return f"executable {called!r} is not found: {hint}"

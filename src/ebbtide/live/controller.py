@@ -1,0 +1,302 @@
+"""The controller of a live run: the engine over agents, kept so that it can be killed and go on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ebbtide.engine.engine import Engine
+from ebbtide.engine.outcome import Outcome
+from ebbtide.engine.snapshot import snapshot, take_on
+from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.clouds.cloud import Cloud
+from ebbtide.live.journal import Journal, Moment
+from ebbtide.live.phase import Phase, State, phase_of
+from ebbtide.live.settings import RunFolder
+from ebbtide.live.stopping import StopRequest, controlling, forget_stop, requested_stop
+from ebbtide.live.storage import object_store
+from ebbtide.market.billing import Billing
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.policies.api.protocol import Policy
+
+_LOGGER = logging.getLogger(__name__)
+
+# Real seconds that saves are waited for. What a machine cannot save in two minutes no notice would let it save.
+_GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
+# After the run: machines whose end was refused are asked to end for so long, or for so many polls.
+_LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
+_KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
+_JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
+# Without any machine for so long, a run looks as if it hung.
+_IDLE_S = 60.0
+
+Looked = Callable[[Engine, AgentProvider], None]
+
+
+class Controller:
+    """Runs a sweep on a cloud, or goes on with it.
+
+    Args:
+        folder: The run's.
+        policy: Decides.
+        cloud: Rents machines out.
+        billing: What they cost.
+        catalogue: List prices.
+        agent: What all agents are told.
+        mttr_s: Real seconds that machines live in the mean: how often training saves follows from it.
+        poll_s: Real seconds between looks.
+        python: On the machines: `python` in a command is this one.
+        code: Key in the store of the user's code; empty: machines find it where this one does.
+        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        policy: Policy,
+        cloud: Cloud,
+        billing: Billing,
+        catalogue: Catalogue,
+        agent: AgentConfig,
+        *,
+        mttr_s: float,
+        poll_s: float = 0.1,
+        python: str = sys.executable,
+        code: str = "",
+        missing_s: float = 120.0,
+    ) -> None:
+        self._folder, self._settings = folder, folder.settings
+        self._sweep = Sweep.model_validate(self._settings.sweep)
+        self._mttr_s, self._python, self._code = mttr_s, python, code
+        self._poll_s = poll_s
+        self._journal = Journal(folder.journal)
+        # Of a trial's program, by the trial's number.
+        self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
+        self._provider = AgentProvider(
+            cloud, object_store(self._settings.store), self._settings.run, self._assignment, agent,
+            poll_s=poll_s, log=self._log, polled=self._polled, metric=self._sweep.metric,
+            missing_s=missing_s,
+        )  # fmt: skip
+        self._looked: Looked | None = None
+        self._told = 0
+        self._phase: Phase | None = None
+        self._stopping: StopRequest | None = None
+        self._end_by_s = math.inf
+        self._kept_s, self._keeping_s = -math.inf, 0.0
+        self._rented_s, self._told_idle = time.monotonic(), False
+        self._engine = Engine(
+            policy, self._sweep.live_jobs(catalogue), self._provider, billing, catalogue=catalogue,
+            seed=self._settings.seed, record=True, keep=self._keep,
+        )  # fmt: skip
+
+    def run(self, looked: Looked | None = None) -> Outcome:
+        """To the end, or until it is told to stop.
+
+        Args:
+            looked: Called whenever something has happened, and at each poll.
+
+        Raises:
+            InputError: Another controller has the run, or something that only its user can mend ends it.
+        """
+        self._looked = looked
+        with controlling(self._folder.path):
+            forget_stop(self._folder.path)
+            self._phase = self._begun()
+            try:
+                kept = self._journal.state("run")
+                if kept is not None:
+                    take_on(self._engine, kept["engine"])
+                    self._provider.go_on_from(kept["provider"], self._engine.all_leases)
+                    self._engine.go_on()
+                self._journal.keep({"phase": self._phase.encode(), "outcome": None})
+                outcome = self._engine.run()
+                self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._poll_s))
+            except BaseException as error:
+                why = " ".join(str(error).split()) or type(error).__name__
+                with suppress(sqlite3.Error):
+                    broken = self._phase.end(State.BROKEN, why)
+                    self._journal.keep({"phase": broken.encode(), "unended": self._provider.unended})
+                raise
+            self._journal.keep(
+                {
+                    "run": self._state(),
+                    "figures": self._figures(),
+                    "outcome": _summary(outcome, self._provider),
+                    "unended": self._provider.unended,
+                    "phase": self._phase.end(self._ended_as(outcome), outcome.gave_up).encode(),
+                },
+                self._moments(),
+            )
+            return outcome
+
+    @property
+    def provider(self) -> AgentProvider:
+        """The machines and trainings of the run."""
+        return self._provider
+
+    def _begun(self) -> Phase:
+        figures = self._journal.state("figures") or {}
+        before = phase_of(self._journal)
+        heard_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
+        return Phase.begin(before, os.getpid(), heard_s)
+
+    def _ended_as(self, outcome: Outcome) -> State:
+        if outcome.finished:
+            return State.FAILED if any(trial.problem for trial in self._provider.trials) else State.FINISHED
+        if self._stopping is not None:
+            return State.DOWN if self._stopping is StopRequest.DOWN else State.STOPPED
+        return State.GAVE_UP
+
+    def _keep(self, engine: Engine) -> None:
+        """Before anything is waited for."""
+        self._obey(engine)
+        self._write({"run": self._state(), "figures": self._figures()})
+        if self._looked is not None:
+            self._looked(engine, self._provider)
+
+    def _obey(self, engine: Engine) -> None:
+        """Do what the run's user asks for, if anything."""
+        request = requested_stop(self._folder.path)
+        if request is None:
+            return
+        if request is not self._stopping:
+            self._stopping = request
+            self._end_by_s = time.monotonic() + _GRACE_S[request]
+            if not engine.gave_up:
+                engine.give_up("stopped by its user")
+        if time.monotonic() >= self._ends_by_s:
+            engine.end_all()
+
+    @property
+    def _ends_by_s(self) -> float:
+        """Until when saves are waited for: not as long where neither storage nor cloud answers."""
+        shorter_s = _GRACE_S[StopRequest.STOP] - _GRACE_S[StopRequest.DOWN]
+        unheard = self._stopping is StopRequest.STOP and self._provider.trouble
+        return self._end_by_s - shorter_s if unheard else self._end_by_s
+
+    def _polled(self) -> bool:
+        """At each poll, whatever happens or does not; whether the engine is to look at what its user asked for."""
+        now_s = time.monotonic()
+        # Writing a state of thousands of trials takes a while: never more than a small share of the time.
+        if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
+            self._write({"run": self._state(), "figures": self._figures()})
+        if self._looked is not None:
+            self._looked(self._engine, self._provider)
+        self._watch_idleness(now_s)
+        request = requested_stop(self._folder.path)
+        if request is None:
+            return False
+        return request is not self._stopping or now_s >= self._ends_by_s or not self._engine.leases
+
+    def _watch_idleness(self, now_s: float) -> None:
+        """A policy may wait for a price; one that waits for ever looks the same, so its user is told."""
+        if self._engine.leases or self._stopping is not None:
+            self._rented_s, self._told_idle = now_s, False
+        elif now_s - self._rented_s > _IDLE_S and not self._told_idle:
+            self._told_idle = True
+            _LOGGER.warning(
+                "policy %s has had no machine for %.0f s, and asks for none: it waits for a price or an event, or "
+                "never rents; `ebbtide stop` ends it",
+                self._engine.policy.name, _IDLE_S,
+            )  # fmt: skip
+
+    def _write(self, states: dict[str, Any]) -> None:
+        """Into the journal, which another process may hold for a while.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        began_s, moments = time.monotonic(), self._moments()
+        while True:
+            try:
+                self._journal.keep(states, moments)
+                break
+            except sqlite3.OperationalError as error:
+                if time.monotonic() - began_s > _JOURNAL_WITHIN_S:
+                    problem = f"the run's journal cannot be written: {error}"
+                    raise InputError(problem, file=self._folder.journal) from None
+                _LOGGER.warning("the run's journal cannot be written: %s; tried again", error)
+                time.sleep(_POLL_AGAIN_S)
+        self._kept_s = time.monotonic()
+        self._keeping_s = self._kept_s - began_s
+
+    def _figures(self) -> dict[str, Any]:
+        """What has been spent by now, open leases included, for whoever looks from outside."""
+        engine, now_s = self._engine, self._engine.now_s
+        rented = [lease for lease in engine.leases if lease.is_charged]
+        try:
+            spent_usd = engine.spent_usd
+            rate = math.fsum(
+                (engine.on_demand_price(lease.market) or 0.0) if lease.on_demand else engine.price(lease.market)
+                for lease in rented
+            )
+        except (CloudError, InputError):
+            spent_usd, rate = None, None
+        return {
+            "time_s": now_s, "at_epoch_s": time.time(), "spent_usd": spent_usd, "usd_per_hour": rate,
+            "speed": self._settings.options.get("speed", 1.0),
+        }  # fmt: skip
+
+    def _state(self) -> dict[str, Any]:
+        return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
+
+    def _moments(self) -> list[Moment]:
+        new = list(self._engine.timeline)[self._told :]
+        self._told += len(new)
+        return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
+
+    def _assignment(self, progress: JobProgress) -> Assignment:
+        trial = self._sweep.trials()[progress.job_id]
+        return Assignment(
+            "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps or 0,
+            self._sweep.metric or "", environment=self._environment.get(str(trial.number), {}),
+            mttr_s=self._mttr_s, cwd="" if self._code else self._settings.sweep_folder, code=self._code,
+            checkpoints=self._sweep.checkpoints or "", reads_log=not self._sweep.has_choice,
+        )  # fmt: skip
+
+    def _log(self, trial_id: str, line: str) -> None:
+        """A line that a program printed: it is worth less than the messages that come with it."""
+        try:
+            with self._folder.log_of(trial_id).open("a", encoding="utf-8") as log:
+                log.write(line + "\n")
+        except OSError as error:
+            _LOGGER.warning("what trial %s prints cannot be kept: %s", trial_id, error)
+
+
+def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
+    """What a run's trials reported, by step."""
+    kept = Journal(folder.journal).state("run")
+    return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
+
+
+def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+    """What a trial's machine runs; `python` in it is the one given."""
+    arguments = sweep.command_line(sweep.trials()[number])
+    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
+
+
+def _summary(outcome: Outcome, provider: AgentProvider) -> dict[str, Any]:
+    return {
+        "failed": [trial.progress.job_id for trial in provider.trials if trial.problem],
+        "finished": outcome.finished,
+        "gave_up": outcome.gave_up,
+        "start_s": outcome.start_s,
+        "end_s": outcome.end_s,
+        "cost_usd": outcome.cost_usd,
+        "refund_usd": outcome.refund_usd,
+        "revocations": outcome.revocations,
+        "checkpoints": outcome.checkpoints,
+        "steps_lost": outcome.steps_lost,
+    }
+

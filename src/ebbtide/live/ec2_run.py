@@ -1,0 +1,125 @@
+"""Live runs on EC2."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.agent.bundle import bundle, bundle_key
+from ebbtide.live.agent.code import packed
+from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.ec2.credentials import check_credentials
+from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
+from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.command_check import check_command
+from ebbtide.live.controller import Controller, Looked
+from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
+from ebbtide.live.storage import object_store
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.price_store import PriceStore
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.refusals import BacksOff
+
+_LOGGER = logging.getLogger(__name__)
+
+# Seconds that machines live in the mean, where nothing else is known.
+_MTTR_S = 6 * HOUR_S
+
+
+def begin_ec2(
+    sweep: Sweep, sweep_folder: Path, runs: Path, settings: Ec2Settings, *, policy: str, seed: int = 0
+) -> RunFolder:
+    """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
+
+    Args:
+        sweep: What is to be trained.
+        sweep_folder: Its code.
+        runs: Where runs are kept.
+        settings: What machines are.
+        policy: Its name, for whoever goes on with the run.
+        seed: Of all chance.
+
+    Raises:
+        InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
+            they end too early; there is too much code.
+    """
+    if sweep.budget_usd is None:
+        raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
+    check_command(sweep, sweep_folder, here=False)
+    warning = check_credentials(time.time() + _longest_s(sweep))
+    if warning:
+        _LOGGER.warning("%s", warning)
+    run = new_run_id(sweep.name)
+    object_store(settings.store).put_once(_code_key(run), packed(sweep_folder))
+    folder = RunFolder((runs / run).resolve())
+    folder.begin(
+        LiveSettings(
+            run, "ec2", policy, sweep.model_dump(mode="json"), str(sweep_folder.resolve()), settings.store,
+            {"ec2": settings.model_dump(mode="json")}, seed,
+        )
+    )  # fmt: skip
+    return folder
+
+
+def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
+    """Run it, or go on with it, to its end.
+
+    Machines are given the agent of this very version, which may be another than the one that began the run.
+    """
+    live, settings = folder.settings, _ec2_settings(folder)
+    agent_key = bundle_key(live.run)
+    object_store(live.store).put_once(agent_key, bundle())
+    sweep = Sweep.model_validate(live.sweep)
+    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
+    agent = AgentConfig(
+        live.run, "", live.store, settings.folder, agent_key, poll_s=settings.poll_s,
+        notice_poll_s=settings.notice_poll_s, report_s=settings.poll_s,
+        controller_limit_s=settings.controller_limit_s,
+    )  # fmt: skip
+    controller = Controller(
+        folder, BacksOff(policy), Ec2Cloud(live.run, settings, prices), billing_preset(sweep.billing),
+        default_catalogue(), agent, mttr_s=_MTTR_S, poll_s=settings.poll_s, python=settings.python,
+        code=_code_key(live.run),
+    )  # fmt: skip
+    return controller.run(looked)
+
+
+def cloud_ec2(folder: RunFolder) -> Ec2Cloud:
+    """The cloud of a run, from which nothing is rented."""
+    return Ec2Cloud(folder.settings.run, _ec2_settings(folder), _no_prices)
+
+
+def end_ec2(folder: RunFolder) -> int:
+    """Ask for the end of every machine that carries the run's tag, in all its regions; returns how many ran."""
+    return len(cloud_ec2(folder).end_all())
+
+
+def _ec2_settings(folder: RunFolder) -> Ec2Settings:
+    return validated(Ec2Settings, folder.settings.options["ec2"], folder.path / "run.json")
+
+
+def _code_key(run: str) -> str:
+    return f"runs/{run}/code.tar.gz"
+
+
+def _no_prices() -> PriceHistory:
+    raise InputError("no prices are asked for where machines are only ended")
+
+
+def _longest_s(sweep: Sweep) -> float:
+    """What the longest trial takes on its slowest machine, or all the time there is."""
+    if sweep.deadline_h is not None:
+        return sweep.deadline_h * HOUR_S
+    slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
+    if slowest is None or sweep.max_trial_steps is None:
+        return HOUR_S
+    return sweep.max_trial_steps / slowest * HOUR_S

@@ -1,0 +1,85 @@
+"""Bringing what a trial has stored: its newest complete checkpoint, what it left in its folder, and its log."""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent.private_folder import outputs_id
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.settings import RunFolder
+from ebbtide.live.storage import object_store
+
+_CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was brought of one trial.
+
+    Attributes:
+        folder: Where it lies now: `checkpoint/`, `outputs/` and `log.txt`, as far as there are any.
+        step: Of the checkpoint; None: the trial has none.
+        is_new: Whether anything was written; not, where the same was there already.
+        outputs: What its program left in its folder, by name: sizes in bytes.
+    """
+
+    folder: Path
+    step: int | None
+    is_new: bool
+    outputs: Mapping[str, int] = field(default_factory=dict)
+
+
+def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
+    """Bring one trial's, each file checked against the checksum with which it was stored, whole or not at all.
+
+    Args:
+        run: The run's folder.
+        trial_id: The trial's name in storage.
+        into: A folder below which one of the trial's name is made.
+
+    Raises:
+        InputError: There is nothing of it, or another content in its place here; `into` is a file.
+        OSError: Storage does not answer, or the folder cannot be written.
+    """
+    if into.exists() and not into.is_dir():
+        raise InputError("is a file; name a folder", file=into)
+    objects = object_store(run.settings.store)
+    target = into / trial_id
+    coming = into / f".{trial_id}.coming"
+    shutil.rmtree(coming, ignore_errors=True)
+    coming.mkdir(parents=True)
+    try:
+        manifest = CheckpointStore(objects, trial_id).restore(coming / _CHECKPOINT)
+        outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)
+        log = run.log_of(trial_id)
+        if log.is_file():
+            shutil.copyfile(log, coming / _LOG)
+        elif manifest is None and outputs is None:
+            raise InputError(f"trial {trial_id} has stored nothing yet: no checkpoint, no output and no log")
+        is_new = not target.exists()
+        if is_new:
+            coming.rename(target)
+        elif not _same(coming, target):
+            raise InputError("holds something else; move it away, or name another folder by --into", file=target)
+        left = target / _OUTPUTS
+        found = {path.relative_to(left).as_posix(): path.stat().st_size
+                 for path in sorted(left.rglob("*")) if path.is_file()}  # fmt: skip
+        return Fetched(target, None if manifest is None else manifest.step, is_new, found)
+    finally:
+        shutil.rmtree(coming, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same content."""
+    names = [
+        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        for folder in (one, other)
+    ]
+    if names[0] != names[1]:
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

@@ -1,0 +1,296 @@
+"""How a live run stands: trials, the best first, machines and money, from what its controller has kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.snapshot import lease_of
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.journal import Journal
+from ebbtide.live.money import Money, money_of
+from ebbtide.live.phase import Phase, State, phase_of, state_now
+from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.settling import ORPHANS_LIVE_S
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.leases import Lease
+
+_ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
+
+
+@dataclass(frozen=True)
+class TrialStanding:
+    """One trial.
+
+    Attributes:
+        number: Of the sweep's trials.
+        trial_id: Its name in storage.
+        setting: Its parameters.
+        state: In words.
+        steps_done: As its program reports; None: it reports none.
+        steps_saved: Of the newest checkpoint; None: there is none.
+        best: Best value of the metric; None: it reported none.
+        best_step: When that was reported.
+        last: Last value.
+        machine: Where it is now; empty: nowhere.
+        checkpoint: Where its checkpoints lie; empty: it has none.
+        problem: Why it failed; empty: it has not.
+        tail: The last lines of a program that failed.
+        warnings: What its user should know.
+    """
+
+    number: int
+    trial_id: str
+    setting: str
+    state: str
+    steps_done: float | None
+    steps_saved: float | None
+    best: float | None
+    best_step: int | None
+    last: float | None
+    machine: str
+    checkpoint: str
+    problem: str
+    tail: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunStanding:
+    """A run.
+
+    Attributes:
+        run: Its id.
+        state: What it does.
+        why: More on that.
+        pid: Of its controller; None: it has none now.
+        policy: Who decides.
+        metric: What trials are compared by; None: nothing.
+        direction: Which end of it is better.
+        trials: The best first; those without a metric last.
+        done: Trials at their end.
+        money: What it costs.
+        rented: Machines now.
+        rented_ever: Machines that were ever charged.
+        revoked: Machines that were taken.
+        unended: Machines whose end was refused, and why.
+        elapsed_s: Real seconds that its controllers ran.
+        rest_s: Real seconds that are left at the pace so far; None: not known.
+        began_epoch_s: When it began, by this machine's clock.
+        deadline_h: By when it should be done, hours after its start by the market's clock; None: it has none.
+        late_s: For how long it ran past its deadline, by the market's clock; 0: it did not.
+    """
+
+    run: str
+    state: State
+    why: str
+    pid: int | None
+    policy: str
+    metric: str | None
+    direction: Direction
+    trials: tuple[TrialStanding, ...]
+    done: int
+    money: Money
+    rented: int
+    rented_ever: int
+    revoked: int
+    unended: Mapping[str, str]
+    elapsed_s: float
+    rest_s: float | None
+    began_epoch_s: float | None
+    deadline_h: float | None = None
+    late_s: float = 0.0
+
+    @property
+    def best(self) -> TrialStanding | None:
+        """The trial with the best value of the metric, failed ones left out; of one training itself."""
+        sound = [trial for trial in self.trials if not trial.problem]
+        if self.metric is None or len(self.trials) == 1:
+            return sound[0] if len(sound) == 1 else None
+        return next((trial for trial in sound if trial.best is not None), None)
+
+    @property
+    def failed(self) -> tuple[TrialStanding, ...]:
+        """Trials that failed."""
+        return tuple(sorted((trial for trial in self.trials if trial.problem), key=lambda trial: trial.number))
+
+    def as_plain(self) -> dict[str, Any]:
+        """For JSON: what is not known is null."""
+        best = self.best
+        values = asdict(self) | {
+            "state": str(self.state), "direction": str(self.direction),
+            "best": None if best is None else best.number,
+        }  # fmt: skip
+        values["money"]["saved_share"] = self.money.saved_share
+        found: dict[str, Any] = _finite(values)
+        return found
+
+
+def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
+    """As its journal has it.
+
+    Raises:
+        InputError: There is no such run, or its journal cannot be read.
+    """
+    journal = Journal(folder.journal, read_only=True)
+    phase = phase_of(journal)
+    state, pid = state_now(folder, phase)
+    return standing(
+        folder.settings, journal.state("run"), journal.state("figures"), phase, state, pid,
+        journal.state("unended") or {}, catalogue,
+    )  # fmt: skip
+
+
+def standing(
+    settings: LiveSettings,
+    kept: Mapping[str, Any] | None,
+    figures: Mapping[str, Any] | None,
+    phase: Phase | None,
+    state: State,
+    pid: int | None,
+    unended: Mapping[str, str],
+    catalogue: Catalogue,
+) -> RunStanding:
+    """From what a controller has kept.
+
+    Args:
+        settings: What the run was started with.
+        kept: The controller's snapshot; None: there is none yet.
+        figures: What it last said of its open leases.
+        phase: Where the run is.
+        state: What it truly does.
+        pid: Of its controller.
+        unended: Machines whose end was refused.
+        catalogue: List prices.
+    """
+    sweep, now_s = Sweep.model_validate(settings.sweep), time.time()
+    why = phase.why if phase is not None and state not in (State.RUNNING, State.STOPPING) else ""
+    if kept is None:
+        nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return RunStanding(
+            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0, 0,
+            unended, 0.0, None, None,
+        )  # fmt: skip
+    later_s = _later_s(figures, state, now_s)
+    leases = [lease_of(values) for values in kept["engine"]["leases"]]
+    trials = [
+        _trial(settings, sweep, number, name, job, live, leases, state)
+        for number, (name, job, live) in enumerate(
+            zip(
+                [trial.name for trial in sweep.trials()],
+                kept["engine"]["jobs"],
+                kept["provider"]["trials"],
+                strict=True,
+            )
+        )
+    ]
+    elapsed_s = phase.elapsed_s(now_s) if phase is not None else 0.0
+    if state is State.GONE and phase is not None:
+        elapsed_s = phase.elapsed_s(float((figures or {}).get("at_epoch_s", now_s)))
+    known = {f"{settings.run}-m{lease_id:04d}": why for lease_id, why in kept["provider"].get("unended", ())}
+    refused = known if state in _ACTIVE else unended
+    money = money_of(kept, catalogue, figures, later_s=later_s)
+    if state not in _ACTIVE and not refused:
+        money = replace(money, usd_per_hour=0.0)
+    return RunStanding(
+        settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction,
+        tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),
+        sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]), money,
+        sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
+        sum(lease.is_charged for lease in leases), sum(lease.state == "revoked" for lease in leases),
+        refused, elapsed_s,
+        _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
+        phase.first_began_epoch_s if phase is not None else None,
+        sweep.deadline_h, _late_s(sweep.deadline_h, kept, figures),
+    )  # fmt: skip
+
+
+def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
+    """Up to when the last trial ended, or until now while some go on."""
+    started_s = kept["engine"].get("started_s")
+    if deadline_h is None or started_s is None:
+        return 0.0
+    ended_s = max((float(job["finished_s"]) for job in kept["engine"]["jobs"]), default=math.nan)
+    if any(math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]):
+        ended_s = float((figures or {}).get("time_s", math.nan))
+    late_s = ended_s - started_s - deadline_h * HOUR_S
+    return late_s if late_s > 0.0 else 0.0
+
+
+def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> float:
+    """Market seconds since the controller last told of its machines, for as long as they cost."""
+    if figures is None or state not in _ACTIVE:
+        return 0.0
+    real_s = max(now_s - float(figures["at_epoch_s"]), 0.0)
+    if state is State.GONE:
+        real_s = min(real_s, ORPHANS_LIVE_S)
+    return real_s * float(figures.get("speed", 1.0))
+
+
+def _trial(
+    settings: LiveSettings, sweep: Sweep, number: int, name: str, job: Mapping[str, Any], live: Mapping[str, Any],
+    leases: Sequence[Lease], state: State,
+) -> TrialStanding:  # fmt: skip
+    trial_id = f"{settings.run}-{number:03d}"
+    metrics = {int(step): float(value) for step, value in live["metrics"]}
+    best_step = None
+    if metrics:
+        choose = max if sweep.direction is Direction.MAXIMIZE else min
+        best_step = choose(metrics, key=lambda step: metrics[step])
+    on = leases[live["on"]] if live["on"] is not None and state in _ACTIVE else None
+    has_saved = job["checkpoints"] > 0 or live.get("began_number", 0) > 0
+    return TrialStanding(
+        number, trial_id, name, _words(job, live, on, state),
+        job["steps_done"] if job["steps_done"] or metrics else None,
+        job["steps_saved"] if has_saved else None,
+        None if best_step is None else metrics[best_step], best_step,
+        metrics[max(metrics)] if metrics else None,
+        "" if on is None else str(on.market), f"{settings.store}/trials/{trial_id}" if has_saved else "",
+        live["problem"], tuple(live.get("tail", ())), tuple(live.get("warnings", ())),
+    )  # fmt: skip
+
+
+def _words(job: Mapping[str, Any], live: Mapping[str, Any], on: Lease | None, state: State) -> str:
+    if not math.isnan(job["finished_s"]):
+        if live["problem"]:
+            return "failed"
+        return "ended early" if job["stopped"] else "done"
+    if state not in _ACTIVE:
+        return "unfinished"
+    if on is not None:
+        return "saving" if live["leaving"] or on.state == "noticed" else "training"
+    return "starting" if live["assigned"] else "waiting"
+
+
+def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, float, int]:
+    value = trial.best
+    if value is None:
+        return bool(trial.problem), True, 0.0, trial.number
+    return bool(trial.problem), False, -value if direction is Direction.MAXIMIZE else value, trial.number
+
+
+def _rest_s(sweep: Sweep, kept: Mapping[str, Any], elapsed_s: float) -> float | None:
+    """At the pace of all trials together so far."""
+    if sweep.max_trial_steps is None:
+        return None
+    jobs = kept["engine"]["jobs"]
+    done = math.fsum(job["steps_done"] for job in jobs)
+    left = math.fsum(
+        max(sweep.max_trial_steps - job["steps_done"], 0.0) for job in jobs if math.isnan(job["finished_s"])
+    )
+    return left / done * elapsed_s if done > 0 and elapsed_s > 0 else None
+
+
+def _finite(value: Any) -> Any:
+    """Without numbers that JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value

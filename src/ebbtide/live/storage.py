@@ -1,0 +1,308 @@
+"""Object storage: whole objects under keys, in a folder or on S3, each written once and never seen by half."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from ebbtide._files import replacing
+from ebbtide.errors import InputError, MissingObjectError, StorageError
+
+_KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
+_PART = ".part"
+_EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
+_COPIED_BYTES = 1 << 26
+
+# A connection that is silent for so long is given up and made anew: a minute, as boto3 has it, is a whole notice.
+_CONNECT_S, _SILENT_S = 5.0, 15.0
+
+
+class ObjectStore(Protocol):
+    """Objects by key: names with slashes between them. All methods may raise `OSError`."""
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        """Write an object, unless there is one of that key; whether it was written."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a file as an object, in place of one of that key if there is one."""
+        ...
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Read an object into a file.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Read an object.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
+        ...
+
+    def has(self, key: str) -> bool:
+        """Whether there is such an object."""
+        ...
+
+    def size_bytes(self, key: str) -> int:
+        """How long an object is.
+
+        Raises:
+            MissingObjectError: There is none.
+        """
+        ...
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Keys that begin so, in order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if there is one."""
+        ...
+
+
+def object_store(url: str | Path) -> ObjectStore:
+    """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is set up (another by `AWS_ENDPOINT_URL`).
+
+    Raises:
+        InputError: The address is of another kind, or names no bucket.
+    """
+    parts = urlsplit(str(url))
+    if parts.scheme == "s3":
+        if not parts.netloc:
+            raise InputError(f"{url} names no bucket; s3://bucket/prefix is needed")
+        return S3Store(parts.netloc, parts.path.strip("/"))
+    if parts.scheme and len(parts.scheme) > 1:
+        raise InputError(f"{url} is no place for objects; a folder or s3://bucket/prefix is needed")
+    return FolderStore(Path(url))
+
+
+def checked_key(key: str) -> str:
+    """The key itself.
+
+    Raises:
+        InputError: It could lead out of its store, or be taken for a file under way.
+    """
+    if not _KEY.fullmatch(key) or key.endswith(_PART):
+        raise InputError(f"{key!r} is no key of an object: letters, digits and . _ = - between slashes are")
+    return key
+
+
+class FolderStore:
+    """Objects as files of a folder.
+
+    Args:
+        folder: Made when the first object is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        path = self._folder / checked_key(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=_PART)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # Unlike a rename, a link never replaces what another has written.
+                os.link(name, path)
+            except FileExistsError:
+                return False
+        finally:
+            os.unlink(name)
+        _sync_folder(path.parent)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        target = self._folder / checked_key(key)
+        with replacing(target) as temporary:
+            _copy(path, temporary)
+        _sync_folder(target.parent)
+
+    def get_file(self, key: str, path: Path) -> None:
+        try:
+            shutil.copyfile(self._folder / checked_key(key), path)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
+            raise MissingObjectError(key) from None
+
+    def get(self, key: str) -> bytes:
+        try:
+            return (self._folder / checked_key(key)).read_bytes()
+        except FileNotFoundError:
+            raise MissingObjectError(key) from None
+
+    def has(self, key: str) -> bool:
+        return (self._folder / checked_key(key)).is_file()
+
+    def size_bytes(self, key: str) -> int:
+        try:
+            return (self._folder / checked_key(key)).stat().st_size
+        except FileNotFoundError:
+            raise MissingObjectError(key) from None
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        # Only the folder that the prefix names need be looked through.
+        folder = self._folder / prefix.rpartition("/")[0]
+        found = (
+            path.relative_to(self._folder).as_posix()
+            for path in folder.rglob("*")
+            if not path.name.endswith(_PART) and path.is_file()
+        )
+        return iter(sorted(key for key in found if key.startswith(prefix)))
+
+    def delete(self, key: str) -> None:
+        (self._folder / checked_key(key)).unlink(missing_ok=True)
+
+
+class S3Store:
+    """Objects of a bucket, or of a part of it.
+
+    Args:
+        bucket: Its name.
+        prefix: What all keys begin with there.
+        client: As boto3 makes one by default.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
+        self._is_given = client is not None
+        self._client: Any = client or _s3_client()
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        where = self._where(key)
+        while True:
+            try:
+                self._ask("put_object", **where, Body=content, IfNoneMatch="*")
+            except _Refused as refused:
+                if refused.status == 412:
+                    return False
+                if refused.status == 409:
+                    # Another is writing it at this moment: whether it succeeds is soon known.
+                    continue
+                raise
+            return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        # In parts, several at a time, where it is large.
+        self._ask("upload_file", str(path), self._bucket, self._prefix + checked_key(key))
+
+    def get_file(self, key: str, path: Path) -> None:
+        try:
+            self._ask("download_file", self._bucket, self._prefix + checked_key(key), str(path))
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
+
+    def get(self, key: str) -> bytes:
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            content: bytes = self._ask("get_object", **self._where(key))["Body"].read()
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
+        except BotoCoreError as error:
+            raise StorageError(f"{key} is not read: {error}") from error
+        return content
+
+    def has(self, key: str) -> bool:
+        try:
+            self._ask("head_object", **self._where(key))
+        except _Refused as refused:
+            if refused.status == 404:
+                return False
+            raise
+        return True
+
+    def size_bytes(self, key: str) -> int:
+        try:
+            size: int = self._ask("head_object", **self._where(key))["ContentLength"]
+        except _Refused as refused:
+            raise refused.as_missing(key) from None
+        return size
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        after: dict[str, str] = {}
+        while True:
+            page = self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            for entry in page.get("Contents", ()):
+                yield entry["Key"].removeprefix(self._prefix)
+            if not page.get("IsTruncated"):
+                return
+            after = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete(self, key: str) -> None:
+        self._ask("delete_object", **self._where(key))
+
+    def _ask(self, method: str, *arguments: Any, **given: Any) -> Any:
+        """Call the client; what it raises becomes ours."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return getattr(self._client, method)(*arguments, **given)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in _EXPIRED and not self._is_given:
+                # Renewed where they are kept, they are found by a client that is made anew.
+                self._client = _s3_client()
+            raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
+        except (BotoCoreError, Boto3Error) as error:
+            raise StorageError(str(error)) from error
+
+    def _where(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
+
+
+def _s3_client() -> Any:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        retries={"mode": "standard", "max_attempts": 8}, connect_timeout=_CONNECT_S, read_timeout=_SILENT_S
+    )  # fmt: skip
+    return boto3.Session().client("s3", config=config)
+
+
+class _Refused(StorageError):
+    """S3 said no."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+    def as_missing(self, key: str) -> Exception:
+        """Missing, if that is what it is."""
+        return MissingObjectError(key) if self.status == 404 else self
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Within the kernel, where it can; that is as fast as `cp`."""
+    try:
+        with source.open("rb") as read, target.open("wb") as written:
+            while os.copy_file_range(read.fileno(), written.fileno(), _COPIED_BYTES):
+                pass
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,60 @@
+"""Prices of the moment, from wherever they are known: as much of a `View` as choosing a market needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ebbtide.jobs.job import Job
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market
+
+
+class Quotes(Protocol):
+    """What each market costs now."""
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        """All markets with a price now."""
+        ...
+
+    def price(self, market: Market) -> float:
+        """Its spot price now, USD per hour; NaN where there is none."""
+        ...
+
+    def on_demand_price(self, market: Market) -> float | None:
+        """The list price, USD per hour, or None where it is not known."""
+        ...
+
+    def steps_per_s(self, job: Job, market: Market) -> float:
+        """The job's rate on one machine of the market's type; 0 where it cannot run."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownQuotes:
+    """Quotes outside of a run: from a price store, or from a record at a time.
+
+    Attributes:
+        prices: USD per hour by market.
+        catalogue: Of list prices.
+        now_s: When, for the list prices.
+    """
+
+    prices: Mapping[Market, float]
+    catalogue: Catalogue
+    now_s: float
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return sorted(self.prices)
+
+    def price(self, market: Market) -> float:
+        return self.prices[market]
+
+    def on_demand_price(self, market: Market) -> float | None:
+        return self.catalogue.on_demand_usd_per_hour(market, self.now_s)
+
+    def steps_per_s(self, job: Job, market: Market) -> float:
+        return job.steps_per_s(market.cloud, market.instance_type, self.catalogue)

@@ -1,0 +1,94 @@
+"""What a policy sees: the present and the past, never the future, and never who provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.billing import Billing
+from ebbtide.market.catalogue import InstanceType
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market, Place
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.events import Event
+from ebbtide.policies.api.quotes import Quotes
+
+
+class View(Quotes, Protocol):
+    """The world at one moment."""
+
+    @property
+    def now_s(self) -> float:
+        """The time, seconds since 1970."""
+        ...
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Why the policy was woken."""
+        ...
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        """Change points of the last `duration_s`, the price in force at their beginning carried in."""
+        ...
+
+    def mean_price(self, market: Market, duration_s: float) -> float:
+        """The time-weighted mean of the last `duration_s`; the price now where there is no past."""
+        ...
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        """The open ones, by id."""
+        ...
+
+    def lease(self, lease_id: int) -> Lease:
+        """Any lease of this run, open or ended."""
+        ...
+
+    @property
+    def jobs(self) -> Sequence[JobProgress]:
+        """All jobs of this run; a job's place is its id."""
+        ...
+
+    def leases_of(self, job_id: int) -> Sequence[Lease]:
+        """The open leases assigned to a job or on their way to it."""
+        ...
+
+    def machine(self, market: Market) -> InstanceType:
+        """What a machine of the market is: its cores, memory and accelerators."""
+        ...
+
+    def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
+        """What so many bytes cost that go from one place to another."""
+        ...
+
+    def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
+        """Steps a second as seen there; None: not seen yet. In a replay rates are known from the start."""
+        ...
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric of a job's validations so far; empty if it tells none."""
+        ...
+
+    @property
+    def billing(self) -> Billing:
+        """How spot leases are charged here."""
+        ...
+
+    @property
+    def spent_usd(self) -> float:
+        """What has been spent, open leases included as if released now."""
+        ...
+
+    @property
+    def random(self) -> np.random.Generator:
+        """Random numbers of this decision; the same for the same seed and decision."""
+        ...
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Plain values carried from decision to decision."""
+        ...

@@ -1,0 +1,108 @@
+"""Which policy decides a live run, where its user names none, and what that policy does in a line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ebbtide._utc import HOUR_S
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.jobs.sweep import Decides, Direction, Sweep
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.registry import policy as policy_named
+from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.policy import SpotTune
+
+# Stands for the one that suits the sweep.
+DEFAULT = "default"
+
+_TOLD = {
+    "reactive": "the machine cheapest for each step, at no more than the on-demand price; when it is revoked, the "
+    "one cheapest then",
+    "deadline": "spot machines while there is time, on-demand ones when the deadline leaves none",
+    "spottune-bid": "the machine and max price of least expected cost for each step; trials are predicted at "
+    "theta and only the best trained to the end",
+    "spottune-deadline": "spot machines while there is time, on-demand ones when the deadline leaves none; trials "
+    "are predicted at theta and only the best trained to the end",
+}
+
+
+def default_policy(sweep: Sweep) -> str:
+    """The name of the policy for a sweep.
+
+    Several trials are SpotTune's, which compares them. Of one trial there is nothing to predict or to choose, and
+    its max prices are for a market in which price revokes, which EC2 has not been since 2017. One trial is for
+    `reactive`: the usual advice, right in any market, and nothing to set. If it has a deadline, and it is known
+    how long it takes, it is for `deadline`.
+    """
+    if len(sweep.trials()) > 1:
+        return "spottune-deadline" if sweep.decides is Decides.CAPACITY else "spottune-bid"
+    known = sweep.is_measured and sweep.max_trial_steps is not None
+    return "deadline" if sweep.deadline_h is not None and known else "reactive"
+
+
+def policy_for(sweep: Sweep, name: str, spells: SpellModels | None = None) -> Policy:
+    """The policy of a name, with what the sweep says of theta, deadline and direction; never beyond its budget.
+
+    Args:
+        sweep: What is run.
+        name: As the registry has it; `default`: the one that suits the sweep.
+        spells: How capacity comes and goes; None: as anywhere.
+
+    Raises:
+        InputError: There is no such policy.
+    """
+    name = default_policy(sweep) if name == DEFAULT else name
+    if name in ("spottune-bid", "spottune-deadline"):
+        return policy_of(sweep, spells)
+    found = policy_named(name)
+    if isinstance(found, SpotTune):
+        maximise = sweep.direction is Direction.MAXIMIZE
+        theta = sweep.theta if found.theta < 1.0 else found.theta
+        found = replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
+    elif isinstance(found, Deadline) and sweep.deadline_h is not None:
+        models = spells or default_spell_models()
+        found = replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=models)
+    return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
+
+
+def policy_of(sweep: Sweep, spells: SpellModels | None = None) -> Policy:
+    """The policy that runs a sweep: SpotTune with its theta, deadline and budget.
+
+    Where price decides machines are rented by `spottune-bid`, where capacity does by `deadline`.
+
+    Args:
+        sweep: What is to be done.
+        spells: How capacity comes and goes, where it decides; None: as anywhere.
+    """
+    return within_budget(sweep, spottune_of(sweep, spells))
+
+
+def spottune_of(sweep: Sweep, spells: SpellModels | None = None) -> SpotTune:
+    """SpotTune with the sweep's theta, number of winners, direction and deadline."""
+    machines = None
+    if sweep.decides is Decides.CAPACITY:
+        assert sweep.deadline_h is not None
+        machines = Deadline(deadline_s=sweep.deadline_h * HOUR_S, models=spells or default_spell_models())
+    return SpotTune(
+        theta=sweep.theta,
+        mcnt=sweep.mcnt,
+        provisioner=BestBid(),
+        maximise=sweep.direction is Direction.MAXIMIZE,
+        measured=True,
+        deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,
+        machines=machines,
+        name="spottune-bid" if machines is None else "spottune-deadline",
+    )
+
+
+def within_budget(sweep: Sweep, policy: Policy) -> Policy:
+    """The policy, held to the sweep's budget if it has one."""
+    return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
+
+
+def told_of(policy: str) -> str:
+    """What a policy does, in a line; empty: the docs tell."""
+    return _TOLD.get(policy, "")

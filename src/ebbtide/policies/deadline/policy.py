@@ -1,0 +1,256 @@
+"""Deadlines on the engine, where capacity is known by asking: `deadline`, Uniform Progress, failing over, greedy.
+
+One frame for all four: it knows the time left and the work left, what is held and who refused when, asks whom the
+rule names, and moves over once a machine has come. No rule can miss the deadline as long as on-demand machines
+start within `start_s`: the time for that is held back whatever else happens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
+from ebbtide.policies.deadline.state import (
+    DeadlineState,
+    Question,
+    greedy_answer,
+    progress_answer,
+    table_answer,
+    table_for,
+)
+from ebbtide.policies.deadline.zone_runs import GO_ON_DEMAND, LONG_AGO_S, WAIT
+from ebbtide.policies.deadline.zone_solving import NOTHING, ON_DEMAND, SPOT
+from ebbtide.policies.moving import take_over
+
+
+class DeadlineRule(StrEnum):
+    """Who is asked, and when on-demand machines are rented."""
+
+    TABLE = "deadline"  # by expected cost, over models of availability
+    PROGRESS = "uniform-progress"  # NSDI 2024, in the market that is cheapest at the start
+    FAILOVER = "next-cheapest"  # the same, failing over to the next-cheapest zone
+    GREEDY = "greedy-spot"  # spot until the last safe moment
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Every job of a run by one deadline, each on one machine.
+
+    Attributes:
+        rule: Who is asked.
+        deadline_s: From the start on; infinity: `times_work` the longest job's work.
+        times_work: A deadline where none is given.
+        models: How availability comes and goes.
+        gamma: USD of expected cost that a USD of standard deviation is worth.
+        ask_every_s: How often other zones are asked while a spot machine is held.
+        look_every_s: How often all is considered anew.
+        start_s: Held back for the start of a machine: no start takes longer.
+        wakes_on: Nothing but what is always delivered.
+    """
+
+    rule: DeadlineRule = DeadlineRule.TABLE
+    deadline_s: float = math.inf
+    times_work: float = 1.5
+    models: SpellModels = field(default_factory=default_spell_models, repr=False)
+    gamma: float = 0.0
+    ask_every_s: float = 2 * HOUR_S
+    look_every_s: float = 600.0
+    start_s: float = 300.0
+    wakes_on: frozenset[Wake] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "times_work", "look_every_s", "start_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
+        if not self.gamma >= 0 or not self.ask_every_s >= 0:
+            raise InputError("gamma and ask_every_s cannot be negative")
+
+    @property
+    def name(self) -> str:
+        return str(self.rule)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        waiting = [job for job in view.jobs if not job.is_finished]
+        yield from self.provide(view, [(job, 0.0) for job in waiting])
+
+    def provide(self, view: View, jobs: Sequence[tuple[JobProgress, float]]) -> Iterator[Action]:
+        """Answer the events of a view for those jobs that are to have a machine.
+
+        Args:
+            view: The world.
+            jobs: And of each the steps that it is to do later, after another start: time is held back for them.
+        """
+        begun = {"began_s": view.now_s, "refused": {}, "jobs": {}}
+        memory: dict[str, Any] = view.memory.setdefault("deadline", begun)
+        for event in view.events:
+            if event.wake is Wake.LAUNCH_FAILED:
+                lease = view.lease(event.lease_id)
+                if not lease.on_demand:
+                    memory["refused"][str(lease.market)] = view.now_s
+            elif event.wake is Wake.RUNNING:
+                yield from take_over(view, view.lease(event.lease_id))
+        for job, later_steps in jobs:
+            yield from self._serve(view, job, later_steps, memory)
+        next_s = memory.get("look_s", -math.inf)
+        if jobs and next_s <= view.now_s:
+            memory["look_s"] = view.now_s + self.look_every_s
+            yield WakeAt(view.now_s + self.look_every_s)
+
+    def _serve(self, view: View, job: JobProgress, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
+        leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+        if any(not lease.is_booted for lease in leases):
+            # One is on its way: what comes of it will wake us.
+            return
+        own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
+        if "zones" not in own:
+            own.update(self._begin(view, job, memory))
+        zones = [Market(*fields) for fields in own["zones"]]
+        state = self._state(view, job, later_steps, memory, own, zones, leases)
+        answer = self._answer(state, own, zones)
+        own["was_safety"] = answer == GO_ON_DEMAND and state.slack_s - self.look_every_s < own["restart_s"]
+        if answer == WAIT:
+            yield from (Release(lease.lease_id) for lease in leases)
+        elif answer == GO_ON_DEMAND:
+            if state.held != ON_DEMAND:
+                yield Request(_on_demand_market(view, zones, state), on_demand=True, job=job.job_id)
+        elif state.held != SPOT or answer != state.zone:
+            own["asked_s"], own["zone"] = view.now_s, own["zone"] if state.held == SPOT else answer
+            # Today no price takes a machine away: a max price would only add interruptions.
+            price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
+            yield Request(zones[answer], price, job=job.job_id)
+
+    def _answer(self, state: DeadlineState, own: dict[str, Any], zones: Sequence[Market]) -> int:
+        if not own["can_save"]:
+            # What is lost with its machine is not put on one that can be taken.
+            return GO_ON_DEMAND
+        if self.rule is DeadlineRule.TABLE:
+            return table_answer(table_for(self._question(own, zones)), state)
+        return greedy_answer(state) if self.rule is DeadlineRule.GREEDY else progress_answer(state)
+
+    def _begin(self, view: View, job: JobProgress, memory: dict[str, Any]) -> dict[str, Any]:
+        """What stays as it is for a job: its zones, and what is foreseen of prices and times."""
+        if job.job.machines != 1:
+            raise InputError(f"job {job.job.name} wants {job.job.machines} machines; policy {self.name} gives one")
+        known = [market for market in view.markets if view.on_demand_price(market) is not None]
+        able = [market for market in known if view.steps_per_s(job.job, market) > 0]
+        if not able:
+            raise InputError(
+                f"no market with a known on-demand price can run job {job.job.name}; policy {self.name} needs one "
+                "as the way out"
+            )
+        mean = {market: view.mean_price(market, DAY_S) for market in able}
+        hours = {market: job.steps_left / view.steps_per_s(job.job, market) / HOUR_S for market in able}
+        deadline_s = self.deadline_s
+        if math.isinf(deadline_s):
+            deadline_s = self.times_work * memory.setdefault("longest_h", _longest_h(view)) * HOUR_S
+        left_s = deadline_s - (view.now_s - memory["began_s"])
+        vcpus = view.machine(able[0]).vcpus
+        restart_s = self.start_s + job.job.restore_s(vcpus)
+        in_time = [market for market in able if hours[market] * HOUR_S + 2.0 * restart_s <= left_s]
+        if not in_time:
+            raise InputError(
+                f"job {job.job.name} cannot be done in {left_s / HOUR_S:.1f} h: on the fastest machine it takes "
+                f"{min(hours.values()):.1f} h, and a start {restart_s / 60:.0f} min"
+            )
+        best = min(in_time, key=lambda market: (mean[market] * hours[market], market))
+        alike = [market for market in in_time if math.isclose(hours[market], hours[best], rel_tol=1e-6)]
+        if self.rule is DeadlineRule.PROGRESS:
+            alike = [best]
+        checkpoint = job.job.checkpoint
+        listed = [view.on_demand_price(market) or math.inf for market in alike]
+        return {
+            "zones": [[getattr(market, name) for name in MARKET_FIELDS] for market in alike],
+            "spot_usd": [mean[market] for market in alike],
+            "on_demand_usd": min(listed),
+            "work_h": hours[best],
+            "deadline_h": left_s / HOUR_S,
+            "ends_s": memory["began_s"] + deadline_s,
+            "restart_s": restart_s,
+            "begins_s": view.now_s,
+            "can_save": checkpoint is not None,
+            "checkpoint_bytes": checkpoint.size_bytes if checkpoint else 0,
+            "zone": alike.index(best),
+            "fell_s": view.now_s,
+        }
+
+    def _state(
+        self, view: View, job: JobProgress, later_steps: float, memory: dict[str, Any], own: dict[str, Any],
+        zones: Sequence[Market], leases: Sequence[Lease],
+    ) -> DeadlineState:
+        problem = self._question(own, zones).problem()
+        rate = view.steps_per_s(job.job, zones[0])
+        vcpus = view.machine(zones[0]).vcpus
+        save_s = job.job.save_s(vcpus)
+        left_s = own["ends_s"] - view.now_s
+        if later_steps:
+            left_s -= later_steps / rate + save_s + own["restart_s"]
+        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + save_s
+        if save_s > view.billing.notice_s:
+            # What is not saved when a machine goes is to be done again.
+            to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
+        spot = next((lease for lease in leases if not lease.on_demand), None)
+        held = SPOT if spot else ON_DEMAND if leases else NOTHING
+        if spot is not None:
+            own["zone"] = zones.index(spot.market)
+            own["lease"] = spot.lease_id
+        elif "lease" in own:
+            last = view.lease(own.pop("lease"))
+            own["fell_s"] = view.now_s
+            if last.state is LeaseState.REVOKED or math.isfinite(last.revoke_at_s):
+                own["fell_place"] = problem.place_of[own["zone"]]
+                memory["refused"][str(last.market)] = view.now_s
+        since_s = spot.started_s if spot is not None else own["fell_s"]
+        # A market that is not shown is backed off from: it counts as having refused just now.
+        times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
+        shown = set(view.markets)
+        refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
+        return DeadlineState(
+            problem, left_s, left_s - to_do_s, self.look_every_s,
+            np.array([view.price(market) for market in zones]), own["zone"], held, view.now_s - since_s,
+            view.now_s - np.array(refused), view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
+            job.restores == 0, own.get("fell_place", -1), bool(own.get("was_safety")),
+        )  # fmt: skip
+
+    def _question(self, own: dict[str, Any], zones: Sequence[Market]) -> Question:
+        models = [self.models.of(market) for market in zones]
+        return Question(
+            tuple(zones), tuple(own["spot_usd"]), own["on_demand_usd"], own["work_h"], own["deadline_h"],
+            own["restart_s"] / HOUR_S, own["checkpoint_bytes"],
+            tuple((np.ascontiguousarray(one.per_hour).tobytes(), np.ascontiguousarray(one.by_part).tobytes())
+                  for one in models),
+            own["begins_s"], self.ask_every_s, self.gamma,
+        )  # fmt: skip
+
+
+def _longest_h(view: View) -> float:
+    """The work of the longest job, each on the machine that does a step cheapest by the list price."""
+    found = []
+    for job in view.jobs:
+        prices = [
+            (price / rate, job.job.steps / rate / HOUR_S)
+            for market in view.markets
+            if (rate := view.steps_per_s(job.job, market)) > 0
+            and (price := view.on_demand_price(market)) is not None
+        ]
+        found.append(min(prices, default=(0.0, 0.0))[1])
+    return max(found)
+
+
+def _on_demand_market(view: View, zones: Sequence[Market], state: DeadlineState) -> Market:
+    """Where the checkpoint is, the cheapest on demand."""
+    here = zones[state.zone].place
+    return min(zones, key=lambda one: (one.place != here, view.on_demand_price(one) or math.inf, one))

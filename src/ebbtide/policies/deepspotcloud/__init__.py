@@ -1,0 +1,1 @@
+"""DeepSpotCloud's policy."""

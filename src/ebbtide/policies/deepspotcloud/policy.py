@@ -1,0 +1,154 @@
+"""DeepSpotCloud: when and where to move a job between spot markets (III-A to III-C), and a rule of our own.
+
+This is the paper's instance arbitrator; `recommender` says where to go. A move that nobody forces is made in one
+of two ways. As published (III-B) the old machine saves and is given back while the new one starts, and the job
+stands still meanwhile. With `overlap` the old one trains until the new one has booted: less time is lost, and two
+machines are paid for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ebbtide._utc import HOUR_S
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
+from ebbtide.policies.deepspotcloud.move_saving import MovePlan
+from ebbtide.policies.deepspotcloud.recommender import recommend, usd_per_step
+from ebbtide.policies.moving import list_price, take_over
+
+# While every market is above its max price.
+RETRY_S = 5 * 60.0
+
+# Where charges run by the second, how often a move is considered.
+LOOK_S = 10 * 60.0
+
+# To spare, so that no second of another period is begun.
+MARGIN_S = 60.0
+
+
+class MoveWhen(StrEnum):
+    """When to move without being forced to."""
+
+    NEVER = "interrupt"  # the paper's interrupt: only when revoked
+    CHEAPER = "best-price"  # as soon as another market is cheaper
+    PERIOD_END = "hourly"  # at the end of a charged period, if another market is cheaper
+    WORTHWHILE = "migrate"  # at the end of a period, if the saving to be expected is above the cost of the move
+
+
+@dataclass(frozen=True)
+class DeepSpotCloud:
+    """Jobs on one machine each, in the cheapest market, up to the on-demand price.
+
+    Attributes:
+        when: To move without being forced to.
+        overlap: Train on the old machine until the new one has booted.
+        start_s: From asking for a machine until it has booted (Table II: 121.6 s in the mean, 243 at most).
+        boot_s: Of it, what is charged for, in the mean.
+        stay_h: A move is reckoned over so many hours at most: a price tells little of those further ahead.
+        moves_per_day: How many more moves to reckon with; see `MovePlan`.
+        wakes_on: Prices, for `CHEAPER`.
+    """
+
+    when: MoveWhen = MoveWhen.PERIOD_END
+    overlap: bool = False
+    start_s: float = 180.0
+    boot_s: float = 101.0
+    stay_h: float = 1.0
+    moves_per_day: float = 8.0
+
+    @property
+    def name(self) -> str:
+        return f"deepspotcloud-{self.when}"
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return frozenset({Wake.PRICE}) if self.when is MoveWhen.CHEAPER else frozenset()
+
+    @property
+    def lead_s(self) -> float:
+        """How long before the old machine is to save the new one is asked for."""
+        return self.start_s if self.overlap else 0.0
+
+    def decide(self, view: View) -> Iterable[Action]:
+        for event in view.events:
+            if event.wake is Wake.RUNNING:
+                yield from self._arrived(view, view.lease(event.lease_id))
+        for job in (job for job in view.jobs if not job.is_finished):
+            machines = [lease for lease in view.leases_of(job.job_id) if _stays(view, lease)]
+            if not machines:
+                yield from self._replace(view, job)
+            elif len(machines) == 1 and self._is_due(view, machines[0]):
+                yield from self._consider(view, job, machines[0])
+
+    def _arrived(self, view: View, new: Lease) -> Iterator[Action]:
+        if not _stays(view, new):
+            return
+        yield from take_over(view, new)
+        if self.when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
+            yield WakeAt(self._next_look_s(view, new))
+
+    def _replace(self, view: View, job: JobProgress) -> Iterator[Action]:
+        """A forced move: the job has no machine, or one that is about to be taken (III-A)."""
+        market = recommend(view, job.job)
+        if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
+            if view.memory.get("retry_s", -math.inf) <= view.now_s:
+                view.memory["retry_s"] = view.now_s + RETRY_S
+                yield WakeAt(view.now_s + RETRY_S)
+        else:
+            yield Request(market, list_price(view, market), job=job.job_id)
+
+    def _is_due(self, view: View, lease: Lease) -> bool:
+        """Whether a move from a machine is to be considered now."""
+        if math.isnan(lease.running_s) or self.when is MoveWhen.NEVER:
+            return False
+        if view.billing.price_revokes and view.price(lease.market) > lease.max_price_usd_per_hour:
+            # It is being taken at this moment, and what is refunded then is not if we give it back.
+            return False
+        if self.when is MoveWhen.CHEAPER:
+            return True
+        looks: dict[str, float] = view.memory.setdefault("looks", {})
+        return view.now_s >= looks.get(str(lease.lease_id), math.inf) - 1e-6
+
+    def _consider(self, view: View, job: JobProgress, lease: Lease) -> Iterator[Action]:
+        """A move of our own will (III-A)."""
+        market = recommend(view, job.job)
+        if market is not None and market != lease.market and self._pays(view, job, lease, market):
+            yield Request(market, list_price(view, market), job=job.job_id)
+            if not self.overlap:
+                view.memory.setdefault("left", []).append(lease.lease_id)
+                yield Release(lease.lease_id)
+        if self.when is not MoveWhen.CHEAPER:
+            yield WakeAt(self._next_look_s(view, lease))
+
+    def _next_look_s(self, view: View, lease: Lease) -> float:
+        """Early enough before the end of a charged period to be off the machine by then."""
+        period_s = view.billing.period_s
+        if period_s < LOOK_S:
+            look_s = view.now_s + LOOK_S
+        else:
+            saving_s = max(job.job.save_s(view.machine(lease.market).vcpus) for job in view.jobs)
+            lead_s = self.lead_s + saving_s + MARGIN_S
+            begun = math.floor((view.now_s + lead_s - lease.started_s + 1e-6) / period_s)
+            look_s = lease.started_s + (begun + 1) * period_s - lead_s
+        view.memory.setdefault("looks", {})[str(lease.lease_id)] = look_s
+        return look_s
+
+    def _pays(self, view: View, job: JobProgress, lease: Lease, market: Market) -> bool:
+        """Whether a move is of use by the rule."""
+        if self.when is not MoveWhen.WORTHWHILE:
+            return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
+        plan = MovePlan(self.overlap, self.lead_s, self.boot_s, self.stay_h * HOUR_S, self.moves_per_day)
+        return plan.saving_usd(view, job, lease, market) > 0.0
+
+
+def _stays(view: View, lease: Lease) -> bool:
+    """Whether the lease is neither being taken nor being left."""
+    return math.isinf(lease.revoke_at_s) and lease.lease_id not in view.memory.get("left", ())

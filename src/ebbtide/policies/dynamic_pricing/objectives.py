@@ -1,0 +1,188 @@
+"""The objectives of Dynamic Pricing's section 4, each solved exactly where it can be, and told where it cannot.
+
+The paper's 4.2 maximises the sum over jobs of throughput over cost. Under quotas that is a sum of ratios, and not
+convex. Here are the three readings that can be solved: the ratio of the sums (linear-fractional, exact), the sum
+of the ratios where no quota binds (each job's best type, exact), and the linear `(T / c) X` of the authors'
+scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import numpy as np
+from scipy import sparse
+
+from ebbtide.errors import InputError
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.dynamic_pricing.linear import Layout, Rows, in_the_way, maximised
+from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
+
+# Bisection ends when the makespan is known to this share of itself.
+_MAKESPAN_TOLERANCE = 1e-4
+
+
+class CostObjective(StrEnum):
+    """What 4.2 is read as."""
+
+    TOTAL = "total"  # all throughput over all cost
+    PER_JOB = "per-job"  # the sum of each job's ratio; exact where no quota or SLO binds
+    LINEAR = "linear"  # sum of (T / c) X, as the authors' scheduler has it
+
+
+def max_total_throughput(problem: AllocationProblem) -> Floats:
+    """The allocation of the most effective throughput in all (4.1), SLOs kept.
+
+    Returns:
+        X, shape (m, n).
+
+    Raises:
+        InputError: SLOs and quotas cannot all be met.
+    """
+    layout = Layout(problem)
+    rows = Rows.joined([layout.time(), layout.quotas(), layout.slos()])
+    return layout.matrix(maximised(_relative(layout), rows))
+
+
+def min_cost(problem: AllocationProblem, objective: CostObjective = CostObjective.TOTAL) -> Floats:
+    """The allocation of the most throughput for its money (4.2), SLOs kept (4.3).
+
+    Throughput is counted in jobs: steps as a share of all the job's steps.
+
+    Returns:
+        X, shape (m, n).
+
+    Raises:
+        InputError: SLOs and quotas cannot all be met; or `PER_JOB` was asked for and a quota or SLO binds.
+    """
+    if objective is CostObjective.PER_JOB:
+        return _best_type_of_each(problem)
+    layout = Layout(problem)
+    rows = Rows.joined([layout.time(), layout.quotas(), layout.slos()])
+    if objective is CostObjective.LINEAR:
+        return layout.matrix(maximised(_relative(layout) / layout.prices, rows))
+    return layout.matrix(_most_per_usd(layout, rows))
+
+
+def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
+    """The least time in which all jobs can be done within a budget (4.3), by bisection over feasible programs.
+
+    Returns:
+        X, shape (m, n), and the makespan in hours.
+
+    Raises:
+        InputError: The budget does not pay for the work however long it takes, or SLOs and quotas cannot be met.
+    """
+    layout = Layout(problem)
+    high_h = _long_enough_h(problem)
+    spent = _least_usd(layout, high_h)
+    if spent is None:
+        raise InputError(f"jobs cannot all be done; in the way: {'; '.join(in_the_way(_within(layout, high_h)))}")
+    hours, usd = spent
+    if usd > budget_usd * (1 + 1e-9):
+        raise InputError(f"the budget of {budget_usd:g} USD is too small: the work costs {usd:.2f} USD at least")
+    low_h = float((problem.steps / problem.steps_per_hour.max(axis=1)).max())
+    made_h = high_h
+    while made_h - low_h > _MAKESPAN_TOLERANCE * made_h:
+        # The range spans orders of magnitude: halved by its logarithm.
+        middle_h = math.sqrt(low_h * made_h)
+        spent = _least_usd(layout, middle_h)
+        if spent is not None and spent[1] <= budget_usd * (1 + 1e-9):
+            made_h, hours = middle_h, spent[0]
+        else:
+            low_h = middle_h
+    return layout.matrix(hours / made_h), made_h
+
+
+def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
+    """The same as one linear program: hours on each type, `Z = M X`, make every constraint linear.
+
+    It needs no bisection, and is what that is tested against.
+    """
+    layout = Layout(problem)
+    parts = [layout.time(0.0), layout.quotas(0.0), _work(layout)]
+    if math.isfinite(budget_usd):
+        parts.append(layout.spending(budget_usd))
+    rows = Rows.joined(parts)
+    # One variable more, M, stands on the right of time and quotas.
+    column = np.zeros(rows.matrix.shape[0])
+    number = len(problem.jobs)
+    column[:number] = -1.0
+    limited = problem.quotas[np.isfinite(problem.quotas)]
+    column[number : number + len(limited)] = -limited
+    matrix = sparse.csr_array(sparse.hstack([rows.matrix, sparse.csr_array(column[:, None])], format="csr"))
+    gain = np.append(np.zeros(layout.size), -1.0)
+    found = maximised(gain, Rows(matrix, rows.limits, rows.names))
+    return layout.matrix(found[:-1] / found[-1]), float(found[-1])
+
+
+def _relative(layout: Layout) -> Floats:
+    """Rates as shares of each job's steps: a job of quick steps is worth no more than one of slow ones."""
+    return np.asarray(layout.rates / layout.problem.steps[layout.job])
+
+
+def _best_type_of_each(problem: AllocationProblem) -> Floats:
+    per_usd = problem.steps_per_hour / problem.usd_per_hour
+    shares = np.zeros(per_usd.shape)
+    shares[np.arange(len(per_usd)), per_usd.argmax(axis=1)] = 1.0
+    over = np.flatnonzero(shares.sum(axis=0) > problem.quotas * (1 + 1e-9))
+    if len(over):
+        kind = over[0]
+        raise InputError(
+            f"the quota of {problem.quotas[kind]:g} {problem.types[kind]} binds: {shares[:, kind].sum():g} jobs "
+            "would have them; the sum of ratios is exact only where none does: take objective total or linear"
+        )
+    late = np.flatnonzero(problem.throughput(shares) * problem.slo_h < problem.steps * (1 - 1e-9))
+    if len(late):
+        raise InputError(f"the SLO of {problem.jobs[late[0]]} binds; take objective total or linear")
+    return shares
+
+
+def _most_per_usd(layout: Layout, rows: Rows) -> Floats:
+    """Maximise `T x / c x` (Charnes and Cooper 1962): with `y = t x` and `c y = 1` it is linear in y and t."""
+    matrix = sparse.csr_array(sparse.hstack([rows.matrix, sparse.csr_array(-rows.limits[:, None])], format="csr"))
+    homogeneous = Rows(matrix, np.zeros(len(rows.limits)), rows.names)
+    equal = Rows(sparse.csr_array(np.append(layout.prices, 0.0)[None, :]), np.ones(1), ("",))
+    try:
+        found = maximised(np.append(_relative(layout), 0.0), homogeneous, equal, interior=True)
+    except InputError:
+        # What y and t cannot meet, x cannot meet either, and there it can be named.
+        maximised(np.zeros(layout.size), rows)
+        raise
+    if found[-1] > 1e-12:
+        return np.asarray(found[:-1] / found[-1])
+    # Any multiple is as good: as much of it as fits.
+    x = found[:-1]
+    used = rows.matrix @ x
+    room = np.divide(rows.limits, used, out=np.full(len(used), np.inf), where=used > 1e-12)
+    return np.asarray(x * float(room[room > 0].min(initial=np.inf)))
+
+
+def _work(layout: Layout) -> Rows:
+    """All steps are done; variables are hours."""
+    steps = layout.problem.steps
+    return layout.paces(steps, tuple(f"work of {name}" for name in layout.problem.jobs))
+
+
+def _within(layout: Layout, makespan_h: float) -> Rows:
+    return Rows.joined([layout.time(makespan_h), layout.quotas(makespan_h), _work(layout)])
+
+
+def _least_usd(layout: Layout, makespan_h: float) -> tuple[Floats, float] | None:
+    """Hours on each type that do all work within a makespan at the least cost, and the cost; None: none do."""
+    try:
+        hours = maximised(-layout.prices, _within(layout, makespan_h))
+    except InputError:
+        return None
+    return hours, float(layout.prices @ hours)
+
+
+def _long_enough_h(problem: AllocationProblem) -> float:
+    """A makespan that lets every job wait for the type that does it at the least cost, whatever the quotas."""
+    cheapest = (problem.steps_per_hour / problem.usd_per_hour).argmax(axis=1)
+    alone_h = problem.steps / problem.steps_per_hour[np.arange(len(cheapest)), cheapest]
+    machines = np.maximum(np.where(np.isfinite(problem.quotas), problem.quotas, len(cheapest)), 1e-3)
+    slowest = problem.steps / np.where(problem.can_run, problem.steps_per_hour, np.inf).min(axis=1)
+    queued_h = np.bincount(cheapest, weights=alone_h, minlength=len(machines)) / machines
+    return float(max(alone_h.max(), queued_h.max(), slowest.max()) + slowest.sum())

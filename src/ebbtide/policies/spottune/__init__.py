@@ -1,0 +1,1 @@
+"""SpotTune's policy."""

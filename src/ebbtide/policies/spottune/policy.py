@@ -1,0 +1,262 @@
+"""SpotTune (Algorithm 1): every trial on the machine of least expected step cost, bad trials ended early.
+
+A machine that its provider revokes within the first hour costs nothing where the billing says so. SpotTune then
+prefers machines likely to be revoked, and gives a machine back after an hour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ebbtide._utc import HOUR_S
+from ebbtide.forecasts.learning_curves.calibration import default_calibration
+from ebbtide.forecasts.learning_curves.curves import Bools
+from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
+from ebbtide.forecasts.learning_curves.predictions import observed
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.billing import Refund
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
+from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
+from ebbtide.policies.spottune.step_times import ObservedStepTimes
+
+# Algorithm 1 looks every ten seconds; whether staying is still cheaper, every ten minutes will do.
+_LOOP_S = 10.0
+_LOOK_AGAIN_S = 600.0
+
+# Of the time up to a deadline, what may be planned for training; the rest is for starting, moving and waiting.
+_TRAINING_SHARE = 0.8
+
+# Of a trial, how often it is looked at whether it has converged.
+_CONVERGENCE_CHECKS = 10
+
+
+@dataclass(frozen=True)
+class SpotTune:
+    """SpotTune's provisioner and orchestrator.
+
+    Attributes:
+        theta: Trials are predicted from this share of their steps; 1: all are trained to the end.
+        mcnt: So many trials, the best by prediction, are chosen.
+        trains_on: Train the chosen to the end; else they are ended, too, where they were predicted.
+        provisioner: Reckons what a step costs in each market, and the max price to ask for.
+        stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
+            move every hour whatever it costs, as Algorithm 1 has it.
+        parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
+        measured: The trials' rates were measured beforehand; else seconds per step are learnt while they train.
+        predictor: Of where curves end; None: EarlyCurve as calibrated.
+        maximise: The metric is better the higher it is.
+        deadline_s: Seconds from the start by which all should be done: dearer machines are taken where cheaper
+            ones would be too slow.
+        machines: Where capacity, not price, decides: machines are rented by this policy instead, under its
+            deadline, whose time for what is left after theta it holds back.
+        name: For tables.
+        wakes_on: Nothing but what is always delivered.
+    """
+
+    theta: float = 0.7
+    mcnt: int = 3
+    trains_on: bool = True
+    provisioner: Provisioner = field(default_factory=StepCost)
+    stays: bool = True
+    parallel: float = 0.5
+    measured: bool = False
+    predictor: EarlyCurve | None = None
+    maximise: bool = False
+    deadline_s: float = math.inf
+    machines: Deadline | None = None
+    name: str = "spottune"
+    wakes_on: frozenset[Wake] = frozenset()
+
+    def decide(self, view: View) -> Iterable[Action]:
+        memory = view.memory
+        times = ObservedStepTimes.in_memory(memory, self.parallel)
+        if any(event.wake is Wake.START for event in view.events):
+            memory["paused"], memory["chosen"], memory["started_s"] = [], None, view.now_s
+            for job in view.jobs:
+                yield from self._milestones(view, job)
+        for job in view.jobs:
+            times.observe(view, job)
+        for event in view.events:
+            if event.wake is Wake.RUNNING:
+                yield WakeAt(event.time_s + HOUR_S)
+            elif event.wake is Wake.MILESTONE:
+                yield from self._reached(view, view.jobs[event.job_id])
+        if self.machines is None:
+            yield from self._give_back(view, times)
+        if memory["chosen"] is None and all(
+            job.is_finished or job.job_id in memory["paused"] for job in view.jobs
+        ):
+            yield from self._select(view)
+        if self.machines is None:
+            yield from self._provide(view, times)
+        else:
+            training = [job for job in view.jobs if not job.is_finished and not self._waits(view, job)]
+            wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
+            yield from self.machines.provide(view, wanted)
+
+    def offers(self, view: View, job: JobProgress) -> list[Offer]:
+        """What a step of a trial would cost now, in each market that can run it."""
+        return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
+
+    def _goal(self, job: JobProgress) -> int:
+        """Steps before the trial is predicted."""
+        return max(math.ceil(self.theta * job.job.steps), 1)
+
+    def _end(self, view: View, job: JobProgress) -> int:
+        """Steps at which the trial, as things stand, leaves its machine by itself."""
+        chosen = view.memory.get("chosen")
+        return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
+
+    def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
+        if self._selects(view):
+            yield WakeAtStep(job.job_id, self._goal(job))
+        for check in range(1, _CONVERGENCE_CHECKS):
+            yield WakeAtStep(job.job_id, max(job.job.steps * check // _CONVERGENCE_CHECKS, 1))
+
+    def _selects(self, view: View) -> bool:
+        """Whether trials are compared at theta: there have to be more than are wanted, and they have to be able
+        to wait."""
+        can_wait = all(job.job.checkpoint is not None for job in view.jobs)
+        return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
+
+    def _reached(self, view: View, job: JobProgress) -> Iterator[Action]:
+        """A trial has come to theta, or to a look at whether it has converged."""
+        if job.is_finished:
+            return
+        steps, metric = self._measured(view, job)
+        if len(steps) and (not math.isfinite(metric[-1]) or self._predictor().has_converged(metric)):
+            yield Stop(job.job_id)
+            return
+        waits = view.memory["chosen"] is None and job.job_id not in view.memory["paused"]
+        if self._selects(view) and waits and job.steps_done >= self._goal(job) - 1e-6:
+            view.memory["paused"].append(job.job_id)
+            for lease in view.leases_of(job.job_id):
+                yield Release(lease.lease_id)
+
+    def _give_back(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
+        """Machines held for an hour: from now on they would be paid even if they were revoked."""
+        if view.billing.refund is not Refund.WITHIN_FIRST_HOUR:
+            return
+        given_back = view.memory.setdefault("given_back", [])
+        # When each machine that was kept is to be looked at again, by lease.
+        looks: dict[str, float] = view.memory.setdefault("looks", {})
+        # What cannot be saved cannot move.
+        for job in (job for job in view.jobs if job.job.checkpoint is not None):
+            for lease in job.leases:
+                held_s = view.now_s - lease.started_s
+                due_s = looks.get(str(lease.lease_id), -math.inf)
+                if held_s < HOUR_S - 1e-6 or not math.isinf(lease.revoke_at_s) or lease.lease_id in given_back:
+                    continue
+                if view.now_s < due_s:
+                    continue
+                if self.stays and self._stays(view, job, lease.market, times):
+                    looks[str(lease.lease_id)] = view.now_s + _LOOK_AGAIN_S
+                    yield WakeAt(view.now_s + _LOOK_AGAIN_S)
+                    continue
+                given_back.append(lease.lease_id)
+                yield Release(lease.lease_id)
+
+    def _stays(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
+        """Whether no offer is cheaper than staying, the time of moving reckoned."""
+        markets, seconds = self._usable(view, job, times)
+        place = markets.index(here)
+        if not self._in_time(view, job, seconds)[place]:
+            return False
+        vcpus = view.machine(here).vcpus
+        moving_s = job.job.save_s(vcpus) + job.job.restore_s(vcpus)
+        best = self._best(view, job, times)
+        staying = self.provisioner.staying(view, place, markets, seconds)
+        return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
+
+    def _select(self, view: View) -> Iterator[Action]:
+        """Predict where every trial ends; train the best on, end the others (lines 48 to 53)."""
+        waiting = [view.jobs[job_id] for job_id in view.memory["paused"]]
+        measured = [self._measured(view, job) for job in waiting]
+        if not all(len(steps) for steps, _ in measured):
+            # Nothing to compare them by: all are trained on.
+            view.memory["chosen"] = [job.job_id for job in waiting]
+            return
+        pairs = zip(waiting, measured, strict=True)
+        seen = [observed(steps, metric, job.job.steps, "sweep") for job, (steps, metric) in pairs]
+        ends = [end.value for end in self._predictor().ends(seen)]
+        ranked = sorted(zip(ends, (job.job_id for job in waiting), strict=True))
+        chosen = [job_id for _, job_id in ranked[: self.mcnt]]
+        view.memory["chosen"] = chosen
+        for job in waiting:
+            if job.job_id not in chosen or not self.trains_on:
+                yield Stop(job.job_id)
+
+    def _measured(self, view: View, job: JobProgress) -> tuple[Floats, Floats]:
+        """Steps and metric so far, turned so that lower is better."""
+        steps, metric = view.measured(job.job_id)
+        return steps, -metric if self.maximise else metric
+
+    def _predictor(self) -> EarlyCurve:
+        return self.predictor or default_calibration().everywhere
+
+    def _provide(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
+        """A machine for each trial that has none, or none that stays."""
+        memory = view.memory
+        given_back = set(memory.get("given_back", []))
+        refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
+        if refused and not any(event.wake is Wake.TIMER for event in view.events):
+            # Asked again at once, it would be refused again.
+            yield WakeAt(view.now_s + _LOOP_S)
+            return
+        for job in view.jobs:
+            held = [
+                lease
+                for lease in view.leases_of(job.job_id)
+                if math.isinf(lease.revoke_at_s) and lease.lease_id not in given_back
+            ]
+            if job.is_finished or held or self._waits(view, job):
+                continue
+            offer = self._best(view, job, times)
+            if offer is None:
+                yield WakeAt(view.now_s + 5 * 60.0)
+            else:
+                yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
+
+    def _waits(self, view: View, job: JobProgress) -> bool:
+        """Paused at theta, it waits for the choice, and goes on if it is among the chosen."""
+        return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
+
+    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
+        """getBestInst: of the markets where the trial ends in time, the one of least expected step cost."""
+        offers = self._offers(view, job, times)
+        if not offers:
+            return None
+        in_time = self._in_time(view, job, np.array([offer.seconds_per_step for offer in offers]))
+        kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
+        return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
+
+    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[Offer]:
+        markets, seconds = self._usable(view, job, times)
+        if not markets:
+            return []
+        left = self._end(view, job) - job.steps_done
+        return self.provisioner.offers(view, job, left, markets, seconds)
+
+    def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
+        """Where the trial can run, and its seconds per step there."""
+        markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
+        if self.measured:
+            return markets, np.array([1.0 / view.steps_per_s(job.job, market) for market in markets])
+        return markets, np.array(times.of_all(view, job, markets))
+
+    def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:
+        """Which seconds per step let the trial end by the deadline; if none does, the least."""
+        if math.isinf(self.deadline_s):
+            return np.ones(len(seconds), dtype=bool)
+        left_s = self.deadline_s - (view.now_s - view.memory["started_s"])
+        able = seconds * job.steps_left <= _TRAINING_SHARE * left_s
+        return able if able.any() else np.asarray(seconds <= seconds.min())

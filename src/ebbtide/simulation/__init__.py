@@ -1,0 +1,1 @@
+"""Replays of the past: the market, the training, and fast simulators."""

@@ -1,0 +1,63 @@
+"""Scenarios: everything about an experiment but the policies and the starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ebbtide.engine.engine import run_policy
+from ebbtide.engine.outcome import Outcome
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability
+from ebbtide.market.billing import Billing
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.egress import EgressPrices
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything about a backtest but the policies and the starts.
+
+    Attributes:
+        jobs: What is to be done.
+        prices: The markets.
+        billing: Of spot leases.
+        availability: Capacity, of the markets that have a record.
+        delay: How long machines take to start.
+        catalogue: Instance types and list prices.
+        seed: Of the policies' random numbers.
+        curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
+        egress: What data cost that leave a region.
+    """
+
+    jobs: tuple[Job, ...]
+    prices: PriceHistory
+    billing: Billing
+    availability: Availability | None = None
+    delay: StartDelay | MeasuredStartDelay = field(default_factory=StartDelay)
+    catalogue: Catalogue = field(default_factory=default_catalogue)
+    seed: int = 0
+    curves: tuple[Curve | None, ...] = ()
+    egress: EgressPrices = field(default_factory=EgressPrices)
+
+    def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
+        """One policy from one start: the same outcome every time."""
+        market = ReplayedMarket(
+            self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
+        )
+        provider = ReplayProvider(market, catalogue=self.catalogue, curves=self.curves)
+        return run_policy(
+            policy,
+            self.jobs,
+            provider,
+            self.billing,
+            catalogue=self.catalogue,
+            egress=self.egress,
+            seed=self.seed,
+            record=record,
+        )

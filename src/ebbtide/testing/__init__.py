@@ -1,0 +1,1 @@
+"""What tests of policies, clouds and runs need."""

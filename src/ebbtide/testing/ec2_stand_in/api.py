@@ -1,0 +1,133 @@
+"""moto's server with prices of ours, and refusals when they are wanted: real HTTP, read by a real boto3."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+from xml.sax.saxutils import escape
+
+from ebbtide._utc import iso
+from ebbtide.errors import InputError
+from ebbtide.market.markets import LINUX
+from ebbtide.market.prices import PriceHistory
+
+_KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/ec2/")
+_STATUS = {
+    "InsufficientInstanceCapacity": "500 Internal Server Error",
+    "RequestLimitExceeded": "503 Service Unavailable",
+}
+
+
+@dataclass
+class Refusals:
+    """What EC2 is to refuse.
+
+    Attributes:
+        launches: Codes with which the next launches are refused, one each; empty: that one is let through.
+        expired: Access keys that hold no more.
+        ends: Code with which the end of machines is refused; empty: it is not.
+        told: Codes that were sent, in order.
+    """
+
+    launches: deque[str] = field(default_factory=deque)
+    expired: set[str] = field(default_factory=set)
+    ends: str = ""
+    told: list[str] = field(default_factory=list)
+
+
+class StandInApi:
+    """Serves EC2 and S3 until it is closed.
+
+    Args:
+        prices: What EC2 tells as the price history.
+
+    Raises:
+        InputError: moto is not installed.
+    """
+
+    def __init__(self, prices: PriceHistory) -> None:
+        try:
+            from moto.server import DomainDispatcherApplication, create_backend_app
+            from werkzeug.serving import WSGIRequestHandler, make_server
+        except ImportError:
+            raise InputError("the stand-in for EC2 needs moto: pip install 'moto[ec2,s3,server]'") from None
+        self.refusals = Refusals()
+        self._prices = prices
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=quiet)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        signed = _KEY.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if signed is None:
+            return self._passed(environ, start)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+        action = asked.get("Action")
+        code = self._refusal(signed.group(1), action)
+        if code:
+            return _sent(start, _STATUS.get(code, "400 Bad Request"), _error(code))
+        if action == "DescribeSpotPriceHistory":
+            return _sent(start, "200 OK", self._history(signed.group(2), asked))
+        return self._passed(environ, start)
+
+    def _passed(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        answer: Iterable[bytes] = self._app(environ, start)
+        return answer
+
+    def _refusal(self, key: str, action: str | None) -> str:
+        refusals = self.refusals
+        with self._lock:
+            code = "RequestExpired" if key in refusals.expired else ""
+            if not code and action == "RunInstances" and refusals.launches:
+                code = refusals.launches.popleft()
+            if not code and action == "TerminateInstances":
+                code = refusals.ends
+            if code:
+                refusals.told.append(code)
+            return code
+
+    def _history(self, region: str, asked: dict[str, str]) -> str:
+        """All on one page."""
+        types = {value for name, value in asked.items() if name.startswith("InstanceType")}
+        items = [
+            f"<item><instanceType>{market.instance_type}</instanceType><productDescription>{LINUX}</productDescription>"
+            f"<spotPrice>{usd:.6f}</spotPrice><timestamp>{iso(time_s)}</timestamp>"
+            f"<availabilityZone>{market.zone}</availabilityZone></item>"
+            for market, series in self._prices.items()
+            if market.region == region and (not types or market.instance_type in types)
+            for time_s, usd in zip(series.times_s, series.prices, strict=True)
+        ]
+        return (
+            '<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+            f"<requestId>stand-in</requestId><spotPriceHistorySet>{''.join(items)}</spotPriceHistorySet>"
+            "</DescribeSpotPriceHistoryResponse>"
+        )
+
+
+def _error(code: str) -> str:
+    return (
+        f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>as told to</Message></Error></Errors>"
+        "<RequestID>stand-in</RequestID></Response>"
+    )
+
+
+def _sent(start: Callable[..., Any], status: str, content: str) -> Iterable[bytes]:
+    body = content.encode()
+    start(status, [("Content-Type", "text/xml"), ("Content-Length", str(len(body)))])
+    return [body]

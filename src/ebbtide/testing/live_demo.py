@@ -1,0 +1,193 @@
+"""A sweep trained for real on this machine, through revocations: `python -m ebbtide.testing.live_demo`.
+
+The winner is then trained once more without interruption: its weights are to be the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ebbtide._files import write_text
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.controller import command_of, metrics_of
+from ebbtide.live.local_run import begin_local, end_local, run_local
+from ebbtide.live.settings import RunFolder
+from ebbtide.live.storage import object_store
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.generator import generate_prices
+from ebbtide.policies.choice import policy_of
+from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS
+
+_DAYS = 20.0
+# A market hour in two minutes: to start sixteen trainings takes two cores a quarter of one.
+_SPEED = 30.0
+
+
+@dataclass(frozen=True)
+class LiveReport:
+    """What a live run showed.
+
+    Attributes:
+        trials: Trained.
+        revocations: Machines taken, once charging had begun.
+        identical_weights: The winner's are those of an uninterrupted run.
+        steps_lost: Trained, and trained again since they were not saved.
+        steps_counted_twice: In the sum of all progress.
+        instances_left_running: When the run was over.
+        cost_usd: By our ledger.
+        refund_usd: Of what was charged.
+        ledger_difference_usd: To the provider's record.
+        saved_share: Of what the same machine time costs on demand.
+        seconds: Real ones.
+    """
+
+    trials: int
+    revocations: int
+    identical_weights: bool
+    steps_lost: float
+    steps_counted_twice: float
+    instances_left_running: int
+    cost_usd: float
+    refund_usd: float
+    ledger_difference_usd: float
+    saved_share: float
+    seconds: float
+
+
+def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
+    """Run a sweep on a local cloud, and look at what came of it."""
+    began = time.monotonic()
+    sweep = Sweep.read(sweep_file)
+    folder = begin_local(
+        sweep, sweep_file.parent, runs, policy="spottune", prices=generate_prices(days=_DAYS, seed=seed),
+        speed=_SPEED, seed=seed,
+    )  # fmt: skip
+    try:
+        ended = run_local(folder, policy_of(sweep))
+    finally:
+        end_local(folder)
+    seconds = time.monotonic() - began
+    return live_report(folder, sweep, ended.outcome, ended.billed_usd, ended.left_running, seconds)
+
+
+def live_report(
+    folder: RunFolder, sweep: Sweep, outcome: Outcome, billed_usd: float, left_running: int, seconds: float
+) -> LiveReport:
+    """What a run that has ended showed.
+
+    Args:
+        folder: The run's.
+        sweep: What was trained.
+        outcome: By the engine.
+        billed_usd: By the provider's record.
+        left_running: Machines that ran when it was over.
+        seconds: It took.
+
+    Raises:
+        InputError: No trial was trained to its end, so that there is no winner.
+    """
+    catalogue = default_catalogue()
+    on_demand_usd = 0.0
+    for lease in outcome.leases:
+        listed = catalogue.on_demand_usd_per_hour(lease.market, lease.requested_s)
+        if lease.is_charged and listed is not None:
+            on_demand_usd += (lease.ended_s - lease.started_s) / 3600.0 * listed
+    twice = sum(job.steps_run - job.steps_lost - job.steps_done for job in outcome.jobs)
+    return LiveReport(
+        trials=len(outcome.jobs),
+        revocations=outcome.revocations,
+        identical_weights=_identical(folder, sweep, winner(sweep, folder, outcome)),
+        steps_lost=outcome.steps_lost,
+        steps_counted_twice=max(twice, 0.0),
+        instances_left_running=left_running,
+        cost_usd=outcome.cost_usd,
+        refund_usd=outcome.refund_usd,
+        ledger_difference_usd=abs(outcome.cost_usd - billed_usd),
+        saved_share=1.0 - outcome.cost_usd / on_demand_usd if on_demand_usd else 0.0,
+        seconds=seconds,
+    )
+
+
+def winner(sweep: Sweep, folder: RunFolder, outcome: Outcome) -> int:
+    """The number of the best trial that was trained to its end.
+
+    Raises:
+        InputError: None was.
+    """
+    best = {}
+    for number, (job, metrics) in enumerate(zip(outcome.jobs, metrics_of(folder), strict=True)):
+        if not job.stopped and job.steps_done >= (sweep.max_trial_steps or 0):
+            best[number] = metrics[max(metrics)]
+    if not best:
+        raise InputError(f"no trial of {sweep.name} was trained to its end; see {folder.path / 'logs'}")
+    order = sorted(best, key=lambda number: best[number], reverse=sweep.direction is Direction.MAXIMIZE)
+    return order[0]
+
+
+def _identical(folder: RunFolder, sweep: Sweep, number: int) -> bool:
+    settings = folder.settings
+    with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
+        undisturbed, stored = Path(temporary) / "undisturbed", Path(temporary) / "stored"
+        subprocess.run(
+            command_of(sweep, number), cwd=settings.sweep_folder, check=True, stdout=subprocess.DEVNULL,
+            env=os.environ | {CHECKPOINT_DIR: str(undisturbed), MAX_STEPS: str(sweep.max_trial_steps)},
+        )  # fmt: skip
+        CheckpointStore(object_store(settings.store), f"{settings.run}-{number:03d}").restore(stored)
+        name = f"step-{sweep.max_trial_steps:012d}"
+        ours, theirs = (
+            torch.load(place / name / "state.pt", weights_only=True)["parts"] for place in (stored, undisturbed)
+        )
+    return _same(ours, theirs)
+
+
+def _same(one: object, other: object) -> bool:
+    """Every tensor, bit for bit."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one == other
+
+
+def main() -> None:
+    """Run the demo, print what it showed, and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--provider", choices=("local", "ec2"), default="local", help="ec2: a stand-in here")
+    parser.add_argument("--sweep", type=Path, default=Path("examples/live/sweep.yaml"))
+    parser.add_argument("--json", type=Path, default=Path("reports/demo-live.json"))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="ebbtide-live-") as runs:
+        found: LiveReport
+        if options.provider == "ec2":
+            from ebbtide.testing.ec2_demo import ec2_demo
+
+            found = ec2_demo(options.sweep, Path(runs), seed=options.seed)
+        else:
+            found = live_demo(options.sweep, Path(runs), seed=options.seed)
+    write_text(options.json, json.dumps(asdict(found), indent=2) + "\n")
+    for name, value in asdict(found).items():
+        told = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+        sys.stdout.write(f"{name.replace('_', ' '):>24}  {told}\n")
+    sys.stdout.write(f"wrote {options.json}\n")
+
+
+if __name__ == "__main__":
+    main()

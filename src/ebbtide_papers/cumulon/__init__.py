@@ -1,0 +1,1 @@
+"""Cümülön-D: matrix programs with a deadline on a market of machines."""

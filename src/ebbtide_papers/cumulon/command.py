@@ -1,0 +1,49 @@
+"""`ebbtide reproduce cumulon`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.progress import progress
+from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.cumulon.claims import reproduce_cumulon
+from ebbtide_papers.cumulon.figures import cumulon_figure
+from ebbtide_papers.cumulon.real_market import real_market_study
+from ebbtide_papers.cumulon.study import cumulon_study
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+
+# With --quick.
+_FEW_TRACES = 4_000
+
+
+def command(
+    prices: Annotated[
+        Path | None, typer.Option(help="A Parquet file with c3.xlarge: RSVD-1 on a real market, too.")
+    ] = None,
+    traces: Annotated[int, typer.Option(min=100, help="How many simulated ones.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 2 and 4 to 8 there.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Cümülön-D's Figures 2 and 4 to 8 and Table 2: what a cookbook costs beside its rivals.
+
+    ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
+    """
+    real = None
+    with progress("compiling") as state:
+        found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=state.say)
+        if prices:
+            history = PriceHistory.read(prices, catalogue_with(instance_types))
+            market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
+            real = real_market_study(history, market, on_progress=state.say) if market else None
+    result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
+    tell(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))

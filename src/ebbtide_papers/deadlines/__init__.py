@@ -1,0 +1,1 @@
+"""Deadlines when capacity, not price, decides: Uniform Progress and the optimum."""

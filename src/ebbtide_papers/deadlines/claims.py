@@ -1,0 +1,238 @@
+"""Deadlines where capacity decides: `deadline` against Uniform Progress, greedy and the optimum, as rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.zone_records import LeftOut, ZoneRecords
+from ebbtide_papers.deadlines.inputs import DeadlineInputs
+from ebbtide_papers.deadlines.study import (
+    DEADLINES_H,
+    RESTARTS_H,
+    Cell,
+    draw_ticks,
+    left_out_model,
+    own_past_model,
+    study_zone,
+)
+from ebbtide_papers.deadlines.zone_rows import CLAIMED, multi_claims, multi_rows, multi_table
+from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
+from ebbtide_papers.reproduction import Reproduction, Row
+
+Told = Callable[[str, float, float], None]
+
+_LATE_H = 1e-9
+
+_TIMES = tuple(itertools.product(DEADLINES_H, RESTARTS_H))
+
+_OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
+
+# What a move takes along, by accelerator, as in the published runs; of any other as of the smaller.
+_CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
+
+
+def reproduce_deadlines(
+    given: DeadlineInputs,
+    *,
+    starts: int = 300,
+    seed: int = 0,
+    inputs: dict[str, str] | None = None,
+    on_progress: Told | None = None,
+) -> Reproduction:
+    """Every policy in one zone, and in several at once, of whatever is recorded.
+
+    A claim that the given files are of, and that cannot be computed from them, is a row that does not hold, with
+    the reason as its note.
+
+    Args:
+        given: Records.
+        starts: In each record, drawn at random.
+        seed: Of them.
+        inputs: Digests of the files.
+        on_progress: Told what is being done, how many records are done, and of how many.
+
+    Raises:
+        InputError: Nothing at all can be computed.
+    """
+    rows: list[Row] = []
+    tables: dict[str, Any] = {}
+    sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
+    gangs = [all_of for _, all_of in given.rounds]
+    done, total = 0, len(given.records) + len(sets) + len(gangs)
+
+    def tell(name: str) -> None:
+        nonlocal done
+        if on_progress:
+            on_progress(f"record of {name}", done, total)
+        done += 1
+
+    if given.records:
+        cells, past = study_records(given.records, starts, seed, tell)
+        rows += [*_rows(cells), *_past_rows(past)]
+        tables["zones"] = [{"zone": cell.zone, **_told([cell])} for cell in cells]
+        tables["cells"] = [_told(_cell(cells, *times)) for times in _TIMES]
+        tables["overall"] = _told(cells)
+    left_out: list[LeftOut] = []
+    studies = _studied(sets, starts, seed, left_out, tell)
+    whole = _studied(gangs, starts, seed, left_out, tell, gang=True)
+    if studies:
+        rows += multi_rows(studies, whole)
+        tables["several_zones"] = multi_table([*studies, *whole])
+    if not rows:
+        reasons = dict.fromkeys(one.why for one in (*given.left_out, *left_out))
+        raise InputError("; ".join(reasons) or "no record is long enough")
+    rows += _not_computed([*given.left_out, *left_out], {row.id for row in rows})
+    if left_out:
+        tables["left_out"] = [one.why for one in left_out]
+    return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
+
+
+def _studied(
+    sets: Sequence[ZoneRecords],
+    starts: int,
+    seed: int,
+    left_out: list[LeftOut],
+    tell: Callable[[str], None],
+    *,
+    gang: bool = False,
+) -> list[ZonesStudy]:
+    """Those sets that are long enough; of the others the reason."""
+    found = []
+    for records in sets:
+        tell(records.name)
+        size_bytes = _CHECKPOINT_BYTES.get(records.accelerator, min(_CHECKPOINT_BYTES.values()))
+        try:
+            found.append(study_zones(records, size_bytes, starts, seed))
+        except InputError as error:
+            left_out.append(LeftOut(records.accelerator, str(error), gang))
+    return found
+
+
+def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
+    """A row that does not hold for each claim of what was left out, unless another record answers the claim."""
+    rows: dict[str, Row] = {}
+    for one in left_out:
+        if one.accelerator is not None and one.accelerator not in CLAIMED:
+            continue
+        claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
+        for row_id, claim in claims.items():
+            if row_id not in known and row_id not in rows:
+                unit = "runs" if row_id.endswith("misses") else "ratio"
+                rows[row_id] = Row(row_id, claim, None, None, unit, False, f"not computed: {one.why}")
+    return list(rows.values())
+
+
+def zone_claims() -> dict[str, str]:
+    """The claims of single zones, by id."""
+    return {
+        "misses": "deadlines missed, all policies",
+        **{
+            f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}":
+            f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h"
+            for deadline_h, restart_h in _TIMES
+        },
+        "gap_closed_overall": "what deadline closes of the gap from Uniform Progress to the optimum",
+        "greedy_gap_vs_uniform_progress": "cost of greedy / Uniform Progress",
+        "saving_vs_on_demand_overall": "saved against on-demand",
+    }  # fmt: skip
+
+
+def study_records(
+    records: Sequence[ZoneRecord], starts: int, seed: int, tell: Callable[[str], None] = lambda _name: None
+) -> tuple[list[Cell], list[Cell]]:
+    """Single zones: with a model of the other zones; and on later halves also with one of the own past."""
+    cells: list[Cell] = []
+    past: list[Cell] = []
+    for place, record in enumerate(records):
+        tell(record.name)
+        others = left_out_model(records, place)
+        cells += study_zone(record, {"deadline": others}, draw_ticks(record, starts, seed))
+        half = len(record.available) // 2
+        if record.hours / 2.0 > max(DEADLINES_H) + 1.0:
+            models = {_OWN_PAST: own_past_model(records, place, half), _LEFT_OUT: others}
+            past += study_zone(record, models, draw_ticks(record, starts, seed, after_tick=half))
+    return cells, past
+
+
+def _rows(cells: Sequence[Cell]) -> list[Row]:
+    policies = [name for name in cells[0].usd if name != "optimum"]
+    late = sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells for name in policies)
+    rows = [Row("misses", "deadlines missed, all policies", 0.0, float(late), "runs", late == 0, "none")]
+    for deadline_h, restart_h in _TIMES:
+        here = _cell(cells, deadline_h, restart_h)
+        ratio = _mean(here, "deadline") / _mean(here, "uniform-progress")
+        rows.append(
+            Row(f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}",
+                f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h", None, ratio,
+                "ratio", ratio < 1.0, "below 1")
+        )  # fmt: skip
+    uniform, ours = _mean(cells, "uniform-progress"), _mean(cells, "deadline")
+    greedy, dear = _mean(cells, "greedy"), _mean(cells, "on-demand")
+    closed, advantage = _closed(cells, "deadline"), greedy / uniform
+    rows += [
+        Row("gap_closed_overall", "what deadline closes of the gap from Uniform Progress to the optimum", 0.05,
+            closed, "fraction", closed >= 0.3, "at least 0.3; 0.05: the best published rule that never misses"),
+        Row("greedy_gap_vs_uniform_progress", "cost of greedy / Uniform Progress", 119.03 / 101.68, advantage,
+            "ratio", advantage > 1.0, "above 1; the figure beside it is of other starts in six of the zones"),
+        Row("saving_vs_on_demand_overall", "saved against on-demand", None, 1.0 - ours / dear, "fraction",
+            ours < dear, "above 0"),
+    ]  # fmt: skip
+    return rows
+
+
+def _past_rows(past: Sequence[Cell]) -> list[Row]:
+    """The same starts with both models: those of records long enough to have a past."""
+    found = []
+    for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
+        if not past:
+            least_h = 2 * (max(DEADLINES_H) + 1.0)
+            note = f"not computed: no record is longer than {least_h:g} h, half of which is the past"
+            claim = f"the same on later halves, model {name.replace('_', ' ')}"
+            found.append(Row(f"gap_closed_{name}", claim, None, None, "fraction", False, note))
+            continue
+        closed = _closed(past, policy)
+        found.append(
+            Row(f"gap_closed_{name}", f"the same on later halves, model {name.replace('_', ' ')}", None, closed,
+                "fraction", closed >= 0.3, "at least 0.3")
+        )  # fmt: skip
+    return found
+
+
+def _mean(cells: Sequence[Cell], name: str) -> float:
+    return float(np.mean([cell.usd[name].mean() for cell in cells]))
+
+
+def _cell(cells: Sequence[Cell], deadline_h: float, restart_h: float) -> list[Cell]:
+    """Of all zones."""
+    wanted = (deadline_h, restart_h)
+    return [cell for cell in cells if (cell.problem.deadline_h, cell.problem.restart_h) == wanted]
+
+
+def _closed(cells: Sequence[Cell], policy: str) -> float:
+    """What a policy closes of the gap from Uniform Progress to the optimum; 0 where there is none."""
+    uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", policy, "optimum"))
+    return (uniform - ours) / (uniform - best) if uniform > best else 0.0
+
+
+def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Some cells together: of each policy mean, 95th percentile and misses; and what deadline closes."""
+    deadlines, restarts = ({getattr(cell.problem, name) for cell in cells} for name in ("deadline_h", "restart_h"))
+    return {
+        "deadlines_h": sorted(deadlines),
+        "restarts_h": sorted(restarts),
+        "gap_closed": _closed(cells, "deadline"),
+        "policies": {
+            name: {
+                "mean_usd": _mean(cells, name),
+                "p95_usd": float(np.quantile(np.concatenate([cell.usd[name] for cell in cells]), 0.95)),
+                "misses": sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells),
+            }
+            for name in cells[0].usd
+        },
+    }

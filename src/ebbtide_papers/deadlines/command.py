@@ -1,0 +1,45 @@
+"""`ebbtide reproduce deadlines`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.progress import progress
+from ebbtide_papers.deadlines.claims import reproduce_deadlines
+from ebbtide_papers.deadlines.inputs import read_inputs
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+
+# With --quick.
+_FEW_STARTS = 3
+
+
+def command(
+    traces: Annotated[
+        list[Path],
+        typer.Option(help="A table of availability, probes or capacity; or a folder of them and of prices."),
+    ],
+    starts: Annotated[int, typer.Option(min=1, help="How many starts in each record.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+) -> None:
+    """Deadlines where capacity decides: in one zone, and in several at once, against rivals and the optimum.
+
+    What a file tells of is seen by its columns. Prices that go with probes or capacity rounds are taken from what
+    is given, and from the folder that the file lies in.
+
+    ebbtide reproduce deadlines --traces traces/ --json deadlines.json
+    """
+    count = _FEW_STARTS if quick else starts
+    with progress("reading records") as state:
+        given = read_inputs(traces)
+        result = reproduce_deadlines(
+            given, starts=count, seed=seed, inputs=sha256_of(given.files), on_progress=state.at
+        )
+    tell(result, "Deadlines", json_path)
+    for why in dict.fromkeys(one.why for one in given.left_out):
+        typer.echo(f"left out: {why}", err=True)

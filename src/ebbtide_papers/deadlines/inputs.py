@@ -1,0 +1,78 @@
+"""What `reproduce deadlines` is pointed at: files or folders of recorded availability, capacity and prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.tick_records import TooShort, ZoneRecord, read_records
+from ebbtide.forecasts.spells.zone_records import (
+    LeftOut,
+    ZoneRecords,
+    kind_of,
+    read_capacity_rounds,
+    read_probed_zones,
+)
+from ebbtide_papers.deadlines.study import DEADLINES_H
+
+
+@dataclass(frozen=True)
+class DeadlineInputs:
+    """Records of one zone each, and sets of zones.
+
+    Attributes:
+        records: Of single zones, long enough for the longest deadline.
+        probed: Sets of zones with moving prices.
+        rounds: Sets of zones, by capacity: with one machine of those asked for, and with all of them.
+        files: All that was read.
+        left_out: What those files have and cannot be studied, and why.
+    """
+
+    records: tuple[ZoneRecord, ...]
+    probed: tuple[ZoneRecords, ...]
+    rounds: tuple[tuple[ZoneRecords, ZoneRecords], ...]
+    files: tuple[Path, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
+    """Read files, or all Parquet files of folders. Prices are also looked for beside a file that needs them.
+
+    Raises:
+        InputError: A file cannot be read, or nothing that was given tells of availability.
+    """
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    kinds = {path: kind_of(path) for path in dict.fromkeys(files)}
+    beside = {
+        other: kind_of(other)
+        for path, kind in kinds.items()
+        if kind in ("probes", "rounds")
+        for other in sorted(path.parent.glob("*.parquet"))
+        if other not in kinds
+    }
+    prices = [path for path, kind in {**kinds, **beside}.items() if kind == "prices"]
+    catalogues = [path for path, kind in {**kinds, **beside}.items() if kind == "catalogue"]
+    ticks, probes, rounds = ([path for path, kind in kinds.items() if kind == wanted] for wanted in _TOLD)
+    if not (ticks or probes or rounds):
+        raise InputError(
+            f"{', '.join(map(str, paths))}: nothing there tells of availability; known are tables of ticks (zone, "
+            "start, gap_seconds, data), probes (timestamp, zone, available) and rounds (launched of requested)"
+        )
+    left_out: list[LeftOut] = []
+    sets = [one for path in probes for one in read_probed_zones(path, prices, left_out=left_out)]
+    pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues, left_out)]
+    used = [*ticks, *probes, *rounds, *(prices if sets else []), *(catalogues if pairs else [])]
+    records: list[ZoneRecord] = []
+    for path in ticks:
+        try:
+            records += read_records(path, max(DEADLINES_H) + 1.0)
+        except TooShort as error:
+            left_out.append(LeftOut(None, str(error)))
+    return DeadlineInputs(tuple(records), tuple(sets), tuple(pairs), tuple(used), tuple(left_out))
+
+
+_TOLD = ("ticks", "probes", "rounds")

@@ -1,0 +1,226 @@
+"""Deadlines with several zones: every policy from the same starts, paying for moves, beside the optimum.
+
+The first third of a record is the past (less, where the record is short), on which models are fitted and the
+interval of asking is chosen; starts are drawn from what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import (
+    AGE_BINS_S,
+    PARTS_OF_DAY,
+    SpellModel,
+    fit_spells,
+    part_of_day,
+    spells_of_probes,
+)
+from ebbtide.forecasts.spells.zone_records import ZoneRecords
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.deadline import zone_runs
+from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
+from ebbtide.policies.deadline.zone_table import ZoneTable, solve_zones
+from ebbtide.policies.deadline.zones import ZonesProblem, zones_problem
+
+WORK_H, DEADLINE_H, RESTART_H = 40.0, 60.0, 0.2
+_PAST = 1.0 / 3.0
+
+# Of slack, in the optimum's program.
+_STEP_S = 120.0
+
+# How often other zones may be asked while a spot machine is held: what is chosen from.
+ASK_EVERY_S = (0.0, 1800.0, 2 * HOUR_S, 6 * HOUR_S)
+
+# Where the past is too short to try them.
+_USUAL_S = 2 * HOUR_S
+
+# So many runs on the past choose among them.
+_TRIED = 40
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One policy from all starts; arrays of shape (starts,).
+
+    Attributes:
+        usd: Paid, egress included.
+        egress_usd: Of it.
+        late_h: 0: in time.
+        started: Machines.
+        asked: Requests for spot machines.
+    """
+
+    usd: Floats
+    egress_usd: Floats
+    late_h: Floats
+    started: Floats
+    asked: Floats
+
+    @classmethod
+    def of(cls, runs: Iterable[tuple[float, float, float, int, int]]) -> Runs:
+        """Of what the compiled runs return."""
+        return cls(*np.array(list(runs), dtype=float).T)
+
+
+@dataclass(frozen=True)
+class ZonesStudy:
+    """All policies on one set of zones.
+
+    Attributes:
+        records: What they ran on.
+        problem: What was to be done, at the past's mean prices.
+        ask_every_s: As chosen on the past.
+        runs: By policy; single zones as `uniform-progress ZONE`.
+    """
+
+    records: ZoneRecords
+    problem: ZonesProblem
+    ask_every_s: float
+    runs: Mapping[str, Runs]
+
+
+def study_zones(
+    records: ZoneRecords, checkpoint_bytes: int, starts: int, seed: int, gamma: float = 0.0
+) -> ZonesStudy:
+    """Run every policy from the same starts.
+
+    Args:
+        records: Of capacity and prices.
+        checkpoint_bytes: What a move takes along.
+        starts: How many, drawn at random from behind the past.
+        seed: Of them.
+        gamma: Of `deadline`.
+
+    Raises:
+        InputError: The record is too short.
+    """
+    whole = int(np.ceil(DEADLINE_H * HOUR_S / records.tick_s))
+    past = min(int(records.ticks * _PAST), (records.ticks - whole) // 2)
+    if past * records.tick_s < DAY_S:
+        raise InputError(
+            f"{records.name}: a record of {records.ticks * records.tick_s / HOUR_S:.0f} h is too short for a past "
+            f"of a day and runs of {DEADLINE_H:g} h from as many starts"
+        )
+    problem = zones_problem(
+        list(zip(records.zones, records.places, strict=True)), records.spot_usd[:, :past].mean(axis=1).tolist(),
+        records.on_demand_usd, work_h=WORK_H, deadline_h=DEADLINE_H, restart_h=RESTART_H,
+        checkpoint_bytes=checkpoint_bytes,
+    )  # fmt: skip
+    own, pooled = past_models(records, past)
+    random = np.random.default_rng(seed)
+    every_s = _USUAL_S
+    if past > whole:
+        every_s = _chosen_interval(records, problem, own, random.integers(0, past - whole, _TRIED), gamma)
+    table = solve_zones(problem, own, ask_every_s=every_s, gamma=gamma)
+    drawn = random.integers(past, records.ticks - whole, starts)
+    others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
+    runs = {
+        "deadline": _by_part_of_day(records, problem, own, drawn, every_s, gamma),
+        "deadline without the time of day": Runs.of(by_table(records, table, drawn, every_s)),
+        "deadline, model of the other zones": Runs.of(by_table(records, others, drawn, every_s)),
+        "next-cheapest failover": Runs.of(by_failover(records, problem, drawn)),
+    }
+    for zone, name in enumerate(records.zones):
+        runs[f"uniform-progress {name}"] = Runs.of(by_failover(records.alone(zone), problem.alone(zone), drawn))
+    on_demand = (WORK_H + RESTART_H) * records.on_demand_usd
+    none = np.zeros(starts)
+    runs["on-demand"] = Runs(np.full(starts, on_demand), none, none, np.ones(starts), none)
+    runs["optimum"] = Runs(_optimum(records, problem, drawn), none, none, none, none)
+    return ZonesStudy(records, problem, every_s, runs)
+
+
+def _chosen_interval(
+    records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, gamma: float
+) -> float:
+    """How often to ask others while a machine is held: what cost least from these starts; of equals, seldomest."""
+    costs = {}
+    for every_s in ASK_EVERY_S:
+        table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma)
+        costs[every_s] = float(Runs.of(by_table(records, table, starts, every_s)).usd.mean())
+    return max(every_s for every_s, usd in costs.items() if usd <= min(costs.values()) + 1e-9)
+
+
+def past_models(records: ZoneRecords, past: int) -> tuple[list[SpellModel], list[SpellModel]]:
+    """Models of each zone from the past: of its own spells leaning on the others', and of theirs alone."""
+    times_s = records.times_s()[:past]
+    spells = [spells_of_probes(times_s, up[:past], 1.5 * records.tick_s) for up in records.available]
+    others = [spells[:zone] + spells[zone + 1 :] for zone in range(len(spells))]
+    own = [fit_spells(spells[zone], others[zone]) for zone in range(len(spells))]
+    return own, [fit_spells(None, others[zone]) for zone in range(len(spells))]
+
+
+def by_table(
+    records: ZoneRecords, table: ZoneTable, starts: Sequence[int] | np.ndarray, ask_every_s: float
+) -> list[tuple[float, float, float, int, int]]:
+    """`deadline` from each start."""
+    return _run(zone_runs.TABLE, records, table.problem, starts, ask_every_s, table)
+
+
+def by_failover(
+    records: ZoneRecords, problem: ZonesProblem, starts: Sequence[int] | np.ndarray
+) -> list[tuple[float, float, float, int, int]]:
+    """Uniform Progress that fails over to the next-cheapest zone, from each start; with one zone: as it is."""
+    return _run(zone_runs.FAILOVER, records, problem, starts, 0.0, None)
+
+
+def _by_part_of_day(
+    records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, every_s: float,
+    gamma: float,
+) -> Runs:
+    """`deadline` with a table for each part of the day that runs start in."""
+    times_s = records.times_s()[starts]
+    parts = part_of_day(times_s)
+    found: list[tuple[float, float, float, int, int]] = [(0.0, 0.0, 0.0, 0, 0)] * len(starts)
+    for part in range(PARTS_OF_DAY):
+        places = np.flatnonzero(parts == part)
+        if not len(places):
+            continue
+        # In the middle of it.
+        begins_s = (part + 0.5) * DAY_S / PARTS_OF_DAY
+        table = solve_zones(problem, models, begins_s=begins_s, ask_every_s=every_s, gamma=gamma)
+        for place, run in zip(places, by_table(records, table, starts[places], every_s), strict=True):
+            found[place] = run
+    return Runs.of(found)
+
+
+def _run(
+    rule: int, records: ZoneRecords, problem: ZonesProblem, starts: Sequence[int] | np.ndarray, every_s: float,
+    table: ZoneTable | None,
+) -> list[tuple[float, float, float, int, int]]:
+    zones = len(problem.zones)
+    none = np.zeros((1, 3, 1, 1, 2), dtype=np.float32)
+    usd, tick_s, step_s = (none, 1.0, 1.0) if table is None else (table.usd, table.tick_s, table.step_s)
+    lasts_s = np.zeros(zones) if table is None else table.lasts_s
+    ages = np.ones((zones, len(AGE_BINS_S))) if table is None else table.ages
+    home, away_s = (0, 0.0) if table is None else (table.home, table.away_s)
+    return [
+        zone_runs.run_zones(
+            rule, records.available, records.spot_usd, int(first), records.tick_s, problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s,
+            problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd, every_s, usd, tick_s,
+            step_s, AGE_BINS_S, np.array(problem.spot_usd_per_hour), lasts_s, ages, home, away_s,
+        )
+        for first in starts
+    ]  # fmt: skip
+
+
+def _optimum(records: ZoneRecords, problem: ZonesProblem, starts: np.ndarray) -> Floats:
+    steps = int(np.ceil(problem.slack_s / _STEP_S)) + 2
+
+    def least(first: int) -> float:
+        return hindsight_zones(
+            records.available, records.spot_usd, first, records.tick_s, problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s,
+            problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd, steps, _STEP_S,
+        )  # fmt: skip
+
+    # Compiled code runs beside other threads.
+    with ThreadPoolExecutor() as pool:
+        return np.array(list(pool.map(least, map(int, starts))))

@@ -1,0 +1,1 @@
+"""DeepSpotCloud: deep learning on GPU spot machines across regions."""

@@ -1,0 +1,82 @@
+"""`ebbtide reproduce deepspotcloud`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.progress import progress
+from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.deepspotcloud.claims import reproduce_deepspotcloud
+from ebbtide_papers.deepspotcloud.figures import deepspotcloud_figure
+from ebbtide_papers.deepspotcloud.price_analysis import standings
+from ebbtide_papers.deepspotcloud.regions import region_study
+from ebbtide_papers.deepspotcloud.study import (
+    gpu_markets,
+    migration_study,
+    one_type_job,
+    with_generated_regions,
+)
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+
+# With --quick.
+_FEW_MOVES = 20
+
+
+def command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file: two markets of a GPU type at least.")],
+    region: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Threads.")] = 2,
+    generated: Annotated[
+        bool,
+        typer.Option("--generated-regions/--real-only", help="A second table, generated regions beside the real."),
+    ] = True,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1, 2 and 6 there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """DeepSpotCloud's Figures 1, 2 and 6: GPU prices; when to move a job, by its length.
+
+    ebbtide reproduce deepspotcloud --prices prices.parquet --json deepspotcloud.json
+    """
+    catalogue = catalogue_with(instance_types)
+    whole = PriceHistory.read(prices, catalogue)
+    history = gpu_markets(whole, catalogue)
+    job_of = partial(one_type_job, history.markets[0].instance_type)
+    number = _FEW_MOVES if quick else starts
+    with progress("compiling") as state:
+        study = partial(
+            migration_study,
+            job_of=job_of,
+            starts=number,
+            seed=seed,
+            workers=workers,
+            catalogue=catalogue,
+            on_progress=state.say,
+        )
+        found = study(history)
+        wider = study(with_generated_regions(history, catalogue, seed)) if generated else None
+        regions = {
+            path.stem: region_study(
+                PriceHistory.read(path, catalogue), catalogue, starts=number, seed=seed, workers=workers,
+                on_progress=state.say,
+            )
+            for path in region or []
+        }
+    files = sha256_of([prices, *(region or [])])
+    result = reproduce_deepspotcloud(
+        found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed
+    )
+    figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
+    tell(result, "DeepSpotCloud's claims", json_path, plot, figure)

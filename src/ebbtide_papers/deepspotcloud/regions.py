@@ -1,0 +1,137 @@
+"""Moving at the scale of a region: every market that can run a job, billed by the second as today.
+
+A GPU job runs on machines with K80, P100 or V100 (Dynamic Pricing, Table 1: ResNet-50), all of a machine's GPUs
+together; a CPU job on all others with memory enough, at a speed by its cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.market.catalogue import Catalogue, InstanceType
+from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.deepspotcloud.study import CHECKPOINT, MigrationStudy, Told, migration_study
+from ebbtide_papers.dynamic_pricing.study import TABLE_ONE
+
+BILLING = "ec2-second"
+
+_MODEL = "ResNet-50"
+_STEPS_PER_HOUR = 3_600.0
+_CPU_CORES = (4, 16)
+_CPU_MEMORY_GIB = 8.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What choosing a market is worth: USD per step over the least at the same hour, means over time.
+
+    Attributes:
+        median_market: Of the median market.
+        median_zone: Of the median zone of the cheapest market's type.
+    """
+
+    median_market: float
+    median_zone: float
+
+
+@dataclass(frozen=True)
+class RegionFound:
+    """Of one kind of job: what choosing is worth, and what moving is."""
+
+    choice: Choice
+    study: MigrationStudy
+
+
+def region_study(
+    prices: PriceHistory,
+    catalogue: Catalogue,
+    *,
+    starts: int,
+    seed: int,
+    workers: int = 2,
+    on_progress: Told | None = None,
+) -> dict[str, RegionFound]:
+    """Every rule for moving, for a GPU job and for a CPU job, over all markets that suit them.
+
+    Args:
+        prices: Of a region.
+        catalogue: Instance types and list prices.
+        starts: How many.
+        seed: Of all chance.
+        workers: Threads.
+        on_progress: Told what is being done.
+
+    Returns:
+        By kind of job; a kind for which there are no two markets is left out.
+
+    Raises:
+        InputError: There is none for either.
+    """
+    types = {(market.cloud, market.instance_type) for market in prices}
+    machines = [catalogue.instance_type(*key) for key in sorted(types)]
+    kinds = {"gpu": _gpu_rates(machines), "cpu": _cpu_rates(machines)}
+    found = {}
+    for kind, rates in kinds.items():
+        suitable = [market for market in prices if market.instance_type in rates]
+        if len(suitable) < 2:
+            continue
+        if on_progress:
+            on_progress(f"{kind} jobs, {len(suitable)} markets")
+        chosen = prices.select(suitable)
+        study = migration_study(
+            chosen,
+            partial(_job, kind, rates),
+            billing=BILLING,
+            starts=starts,
+            seed=seed,
+            workers=workers,
+            catalogue=catalogue,
+        )
+        found[kind] = RegionFound(_choice(chosen, rates), study)
+    if not found:
+        raise InputError("these prices have no two markets that suit a GPU job or a CPU job")
+    return found
+
+
+def _choice(prices: PriceHistory, rates: dict[str, float]) -> Choice:
+    hours = np.arange(prices.start_s + DAY_S, prices.end_s, 6 * HOUR_S)
+    types = np.array([market.instance_type for market in prices])
+    usd = np.stack([prices[market].at_each(hours) / rates[market.instance_type] for market in prices])
+    known = np.where(np.isnan(usd), np.inf, usd)
+    cheapest = known.argmin(axis=0)
+    least = known[cheapest, np.arange(len(hours))]
+    zones = [np.nanmedian(usd[types == types[best], hour]) for hour, best in enumerate(cheapest)]
+    return Choice(float(np.mean(np.nanmedian(usd, axis=0) / least)), float(np.mean(np.array(zones) / least)))
+
+
+def _gpu_rates(machines: list[InstanceType]) -> dict[str, float]:
+    """Steps an hour by type; that of one V100 is the unit of length."""
+    speeds = TABLE_ONE[_MODEL]
+    rates = {}
+    for machine in machines:
+        gpu = (machine.accelerator or "").removeprefix("NVIDIA ").lower()
+        if gpu in speeds:
+            rates[machine.name] = _STEPS_PER_HOUR * machine.accelerator_count * speeds[gpu] / speeds["v100"]
+    return rates
+
+
+def _cpu_rates(machines: list[InstanceType]) -> dict[str, float]:
+    """Steps an hour by type; that of sixteen cores is the unit of length."""
+    least, most = _CPU_CORES
+    return {
+        machine.name: _STEPS_PER_HOUR * machine.vcpus / most
+        for machine in machines
+        if not machine.accelerator_count
+        and least <= machine.vcpus <= most
+        and machine.memory_gib >= _CPU_MEMORY_GIB
+    }
+
+
+def _job(kind: str, rates: dict[str, float], hours: float) -> Job:
+    return Job(name=kind, steps=round(hours * _STEPS_PER_HOUR), steps_per_hour=rates, checkpoint=CHECKPOINT)

@@ -1,0 +1,195 @@
+"""DeepSpotCloud's evaluation (V-B, Fig. 6) on other prices: when to move a job between markets of one GPU type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Checkpointing, Job
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.generator import MarketProfile, generate_prices, profile_of
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
+from ebbtide.simulation.migration_replays import MigrationReplays, Replays
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import MeasuredStartDelay
+from ebbtide.simulation.starts import draw_starts
+
+# Fig. 6: total running times, by the names that the rows have.
+LENGTHS_H = {"4h": 4.0, "1d": 24.0, "3d": 72.0, "1w": 168.0}
+
+# Fig. 5: writing a checkpoint takes some five seconds a GB, and reading it as long; Table I: uploading it within
+# its region fifteen at most.
+_WRITE_S_PER_GB = 5.0
+_UPLOAD_S_PER_GB = 15.0
+
+
+def measured_checkpoint(size_gb: float) -> Checkpointing:
+    """What saving and restoring so many GB takes by the paper's measurements; fetching by region (Table I)."""
+    return Checkpointing(
+        save_s=(_WRITE_S_PER_GB + _UPLOAD_S_PER_GB) * size_gb,
+        restore_s=_WRITE_S_PER_GB * size_gb,
+        size_bytes=round(size_gb * 1e9),
+        by_region=True,
+    )
+
+
+# As large as the paper's machines could handle.
+CHECKPOINT = measured_checkpoint(1.0)
+
+# In the table with generated regions, so many zones in each of them are made in the image of a real one.
+_GENERATED = ("us-west-2a", "us-west-2b", "eu-west-1a", "eu-west-1b", "ap-northeast-1a")
+
+_STEPS_PER_HOUR = 3_600.0
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One rule on jobs of one length, over the runs that ended under every rule.
+
+    Attributes:
+        cost_usd: Mean; NaN: none ended.
+        egress_usd: Of it.
+        makespan_h: Mean.
+        moves: Mean number of machines after the first.
+        revocations: Mean.
+        unfinished: How many runs found no end.
+    """
+
+    cost_usd: float
+    egress_usd: float
+    makespan_h: float
+    moves: float
+    revocations: float
+    unfinished: int
+
+
+@dataclass(frozen=True)
+class MigrationStudy:
+    """What came out.
+
+    Attributes:
+        markets: How many there were to choose from.
+        replays: By length and rule; lengths that do not fit into the record are left out.
+    """
+
+    markets: int
+    replays: Mapping[str, Mapping[str, Replayed]]
+
+
+def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
+    """The markets of the GPU type that is in most of them, of those with a list price.
+
+    Raises:
+        InputError: There are fewer than two: nowhere to move.
+    """
+    by_type: dict[str, list[Market]] = {}
+    for market in prices:
+        machine = catalogue.instance_type(market.cloud, market.instance_type)
+        if machine.accelerator and catalogue.on_demand_usd_per_hour(market, prices.start_s) is not None:
+            by_type.setdefault(market.instance_type, []).append(market)
+    most = max(by_type.values(), key=lambda markets: (len(markets), markets), default=[])
+    if len(most) < 2:
+        raise InputError("no GPU type has a list price and two markets in these prices; there is nowhere to move")
+    return prices.select(most)
+
+
+def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int) -> PriceHistory:
+    """The markets, and zones of other regions in their image."""
+    first = max(prices, key=lambda market: len(prices[market]))
+    listed = catalogue.on_demand_usd_per_hour(first, prices.start_s)
+    assert listed is not None
+    measured = asdict(profile_of(prices[first], listed, prices.end_s))
+    # What a market of few changes does not tell is as in the generator's own.
+    profile = MarketProfile(**{name: value for name, value in measured.items() if math.isfinite(value)})
+    made = [Market(first.cloud, zone[:-1], zone, first.instance_type, first.product) for zone in _GENERATED]
+    known = [
+        market
+        for market in made
+        if market not in prices and catalogue.on_demand_usd_per_hour(market, prices.start_s) is not None
+    ]
+    if not known:
+        return prices
+    days = (prices.end_s - prices.start_s) / DAY_S
+    extra = generate_prices(known, start=prices.start_s, days=days, seed=seed, profile=profile)
+    return PriceHistory({**prices, **extra}, start_s=prices.start_s, end_s=prices.end_s)
+
+
+def one_type_job(instance_type: str, hours: float) -> Job:
+    """So many hours of work on a type of machine."""
+    return Job(
+        name=instance_type,
+        steps=round(hours * _STEPS_PER_HOUR),
+        steps_per_hour={instance_type: _STEPS_PER_HOUR},
+        checkpoint=CHECKPOINT,
+    )
+
+
+def migration_study(
+    prices: PriceHistory,
+    job_of: Callable[[float], Job],
+    *,
+    billing: str = "ec2-hourly",
+    starts: int = 1000,
+    seed: int = 1,
+    workers: int = 2,
+    catalogue: Catalogue | None = None,
+    on_progress: Told | None = None,
+) -> MigrationStudy:
+    """Replay every rule for moving on every length of job, from the same starts (Fig. 6).
+
+    Args:
+        prices: Markets that the job can run in.
+        job_of: A job of so many hours, on the fastest machine.
+        billing: A preset's name.
+        starts: How many.
+        seed: Of the starts, and of the times that machines take to start (Table II).
+        workers: Threads.
+        catalogue: Instance types and list prices.
+        on_progress: Told what is being done.
+    """
+    known = catalogue or default_catalogue()
+    span_h = (prices.end_s - prices.start_s) / HOUR_S
+    delay = MeasuredStartDelay(seed)
+    replays = {}
+    for name, hours in LENGTHS_H.items():
+        if 2.0 * hours >= span_h:
+            continue
+        if on_progress:
+            on_progress(f"jobs of {name}")
+        job = job_of(hours)
+        drawn = draw_starts(job, prices, starts, seed, known)
+        scenario = Scenario((job,), prices, billing_preset(billing), delay=delay, catalogue=known)
+        compiled = MigrationReplays(scenario)
+        replays[name] = _means(
+            {rule: compiled.run(DeepSpotCloud(rule), drawn, workers=workers) for rule in MoveWhen}
+        )
+    return MigrationStudy(len(prices), replays)
+
+
+def _means(found: Mapping[MoveWhen, Replays]) -> dict[str, Replayed]:
+    ended = np.all([~np.isnan(runs.makespan_s) for runs in found.values()], axis=0)
+    return {
+        str(rule): Replayed(
+            _mean(runs.cost_usd[ended]),
+            _mean(runs.egress_usd[ended]),
+            _mean(runs.makespan_s[ended]) / HOUR_S,
+            _mean(runs.machines[ended]) - 1.0,
+            _mean(runs.revocations[ended]),
+            int(np.isnan(runs.makespan_s).sum()),
+        )
+        for rule, runs in found.items()
+    }
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan

@@ -1,0 +1,1 @@
+"""Training on a Dime: deep learning with dynamic prices."""

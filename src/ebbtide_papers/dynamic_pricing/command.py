@@ -1,0 +1,47 @@
+"""`ebbtide reproduce dynamic-pricing`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.progress import progress
+from ebbtide.market.prices import PriceHistory
+from ebbtide.market.probe_log import read_probe_log
+from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
+from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
+from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, gpu_markets, read_throughputs
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+
+
+def command(
+    prices: Annotated[list[Path], typer.Option(help="A Parquet file of prices; again for another cloud.")],
+    throughputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help='Steps a second: {gpu: {model: {"null": rate}}}; else Table 1.'),
+    ] = None,
+    probes: Annotated[
+        Path | None, typer.Option(help="A Parquet log of machines that were kept running: Fig. 2.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1 to 6 there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: what each source of price variation is worth.
+
+    ebbtide reproduce dynamic-pricing --prices aws.parquet --prices azure.parquet --json dynamic-pricing.json
+    """
+    catalogue = catalogue_with(instance_types)
+    histories = [PriceHistory.read(path, catalogue) for path in prices]
+    rates = read_throughputs(throughputs) if throughputs else TABLE_ONE
+    lives = read_probe_log(probes) if probes else ()
+    files = [*prices, *(path for path in (throughputs, probes) if path)]
+    with progress("solving allocations on recorded prices"):
+        result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
+    figure = partial(dynamic_pricing_figure, gpu_markets(histories, catalogue), lives, result.tables)
+    tell(result, "Dynamic Pricing's claims", json_path, plot, figure)

@@ -1,0 +1,1 @@
+"""ExoSphere: portfolios of spot machines for parallel applications."""

@@ -1,0 +1,56 @@
+"""`ebbtide reproduce exosphere`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide._utc import DAY_S
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.progress import progress
+from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.exosphere.claims import reproduce_exosphere
+from ebbtide_papers.exosphere.figures import exosphere_figure
+from ebbtide_papers.exosphere.mpi import EVERY_S
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+
+# With --quick.
+_FEW_STARTS = 3
+_RARELY_S = 2 * DAY_S
+
+
+def command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file of auction prices.")],
+    region: Annotated[
+        list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Few starts, and {_FEW_STARTS} losses.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 3, 4 and 7 to 12 there.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """ExoSphere's Figures 3, 4 and 7 to 12 and Table 1: what portfolios of markets save and risk beside rivals.
+
+    ebbtide reproduce exosphere --prices prices.parquet --json exosphere.json
+    """
+    catalogue = catalogue_with(instance_types)
+    with progress("reading prices") as state:
+        history = PriceHistory.read(prices, catalogue)
+        regions = {path.stem: PriceHistory.read(path, catalogue) for path in region or ()}
+        result = reproduce_exosphere(
+            history,
+            regions,
+            catalogue,
+            inputs=sha256_of([prices, *(region or ())]),
+            draws=_FEW_STARTS if quick else 20,
+            starts_every_s=_RARELY_S if quick else EVERY_S,
+            seed=seed,
+            on_progress=state.say,
+        )
+    tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))

@@ -1,0 +1,51 @@
+"""A reproduction on the terminal, and in the files that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide._files import write_text
+from ebbtide.cli.options import terminal
+from ebbtide_papers.reproduction import Reproduction
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+def tell(
+    result: Reproduction,
+    title: str,
+    json_path: Path | None,
+    plot: Path | None = None,
+    figure: Callable[[], go.Figure] | None = None,
+) -> None:
+    """Write what was asked for, print the claims, and tell what was written."""
+    if json_path:
+        result.write(json_path)
+    if plot and figure:
+        write_text(plot, figure().to_html(include_plotlyjs=True, full_html=True))
+    _show(result, title)
+    for path in (json_path, plot):
+        if path:
+            typer.echo(f"wrote {path}")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.2g}"
+
+
+def _show(result: Reproduction, title: str) -> None:
+    table = Table(title=title, box=SIMPLE_HEAD)
+    for heading in ("claim", "paper", "ours", "unit", "holds"):
+        table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
+    for row in result.rows:
+        table.add_row(row.id, _number(row.paper), _number(row.ours), row.unit, "yes" if row.holds else "no")
+    terminal().print(table)

@@ -1,0 +1,114 @@
+"""Pages of the papers' reproductions, written from what `ebbtide reproduce` wrote; and their table for the README.
+
+    python -m ebbtide_papers.readme_table data/reproductions --readme README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ebbtide._files import write_text
+from ebbtide.errors import InputError
+
+BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
+
+# Of each paper, what its abstract claims, by row.
+HEADLINES = {
+    "spottune": ("cost_saving_theta07_vs_cheapest", "cost_saving_theta07_vs_fastest", "top3_accuracy_theta07"),
+    "dynamic-pricing": ("total_cost_reduction_max", "dynamic_cost_reduction_max"),
+    "deepspotcloud": ("hourly_cost_vs_interrupt_1w", "migrate_cost_vs_interrupt_1w"),
+    "cumulon": ("dynamic_mean_cost", "fixed_mean_cost", "on_demand_only_cost"),
+    "deadlines": ("gap_closed_overall", "multi_v100_cost_vs_optimum", "multi_h100_cost_vs_optimum"),
+    "exosphere": ("saving_vs_on_demand", "risk_vs_best_greedy"),
+}
+
+
+def read_reproductions(folder: Path) -> list[dict[str, Any]]:
+    """All in a folder, by name; none, if it is not there.
+
+    Raises:
+        InputError: A file is no reproduction.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["rows"], content["name"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError("is nothing that `ebbtide reproduce --json` wrote", file=path) from None
+        found.append(content)
+    return found
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """One paper's, as Markdown."""
+    rows = content["rows"]
+    hold = sum(row["holds"] for row in rows)
+    told = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
+    lines = [f"# {content['name']}", "", told, ""]
+    lines += ["| claim | paper | here | unit | holds | by which rule |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        holds = "yes" if row["holds"] else "**no**"
+        cells = [row["claim"], _told(row["paper"]), _told(row["ours"]), row["unit"], holds, row["note"]]
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    lines += ["", "Made from:", ""]
+    lines += [f"- `{name}`, SHA-256 {digest}" for name, digest in content["inputs"].items()]
+    lines += [f"- seed {content['seed']}", ""]
+    return "\n".join(lines)
+
+
+def overview(contents: Sequence[Mapping[str, Any]]) -> str:
+    """All papers in one table: how many claims hold, and what the abstract says beside what came out."""
+    lines = ["| system | claims that hold | for example | paper | here |", "|---|---|---|---|---|"]
+    for content in contents:
+        rows = {row["id"]: row for row in content["rows"]}
+        hold = f"{sum(row['holds'] for row in content['rows'])} of {len(rows)}"
+        wanted = [rows[row_id] for row_id in HEADLINES.get(content["name"], ()) if row_id in rows]
+        for place, row in enumerate(wanted or [content["rows"][0]]):
+            first = (content["name"], hold) if not place else ("", "")
+            cells = (*first, row["claim"], _told(row["paper"]), _told(row["ours"]))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_pages(folder: Path, into: Path) -> list[Path]:
+    """A page for each reproduction in a folder; returns where."""
+    written = []
+    for content in read_reproductions(folder):
+        written.append(into / f"{content['name']}.md")
+        write_text(written[-1], page(content))
+    return written
+
+
+def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
+    """Put the overview between the two marks.
+
+    Raises:
+        InputError: They are not there.
+    """
+    text = readme.read_text(encoding="utf-8")
+    begin, end = text.find(BEGINS), text.find(ENDS)
+    if not 0 <= begin < end:
+        raise InputError(f"has no {BEGINS} ... {ENDS}", file=readme)
+    write_text(readme, f"{text[: begin + len(BEGINS)]}\n{overview(contents)}{text[end:]}")
+
+
+def _told(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def main() -> None:
+    """Write the table into the README."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--readme", type=Path, required=True)
+    options = parser.parse_args()
+    update_readme(options.readme, read_reproductions(options.folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""SpotTune: hyper-parameter tuning on spot machines."""

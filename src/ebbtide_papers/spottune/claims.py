@@ -1,0 +1,147 @@
+"""SpotTune's claims (IV), each with the paper's figure and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ebbtide.engine.outcome import Outcome
+from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.spottune.study import Runs, Study, means, moving_share, refunded_share, tables_of
+
+_PCR = "performance-cost rate"
+_OTHER_PRICES = "other prices than the paper's two weeks of 2017, which are not public in full"
+
+
+def reproduce_spottune(
+    found: Study, curve_scores: Mapping[str, Any], *, inputs: dict[str, str], seed: int
+) -> Reproduction:
+    """The claims, from a study and from EarlyCurve's scores on the same curves.
+
+    Args:
+        found: See `study`.
+        curve_scores: By method, `by_theta` scores on the same curves; EarlyCurve with thresholds chosen on the
+            other workloads.
+        inputs: Digests of the files that went in.
+        seed: Of the study.
+    """
+    runs = found.outcomes
+    rows = [
+        _saving(runs, "cost_saving_full_vs_cheapest", "spottune-full", "cheapest-spot", 0.415),
+        _saving(runs, "cost_saving_full_vs_fastest", "spottune-full", "fastest-spot", 0.8604),
+        _saving(runs, "cost_saving_theta07_vs_full", "spottune", "spottune-full", 0.5716),
+        _saving(runs, "cost_saving_theta07_vs_cheapest", "spottune", "cheapest-spot", 0.7564),
+        _saving(runs, "cost_saving_theta07_vs_fastest", "spottune", "fastest-spot", 0.9418),
+        _ratio(runs, "jct_speedup_theta07_vs_cheapest", "cheapest-spot", "spottune", _mean_hours, 2.14,
+               "completion time of cheapest-spot / SpotTune(0.7)"),
+        _ratio(runs, "jct_ratio_theta07_vs_fastest", "fastest-spot", "spottune", _mean_hours, 0.6459,
+               "completion time of fastest-spot / SpotTune(0.7); the paper has SpotTune between its baselines",
+               holds=lambda ratio: ratio <= 1.0, rule="not faster than the fastest"),
+        _ratio(runs, "pcr_full_vs_cheapest", "spottune-full", "cheapest-spot", _pcr, 2.65,
+               f"{_PCR} of spottune-full / cheapest-spot"),
+        _ratio(runs, "pcr_full_vs_fastest", "spottune-full", "fastest-spot", _pcr, 3.36,
+               f"{_PCR} of spottune-full / fastest-spot"),
+        _ratio(runs, "pcr_theta07_vs_cheapest", "spottune", "cheapest-spot", _pcr, 13.11,
+               f"{_PCR} of spottune / cheapest-spot"),
+        _ratio(runs, "pcr_theta07_vs_fastest", "spottune", "fastest-spot", _pcr, 16.61,
+               f"{_PCR} of spottune / fastest-spot"),
+        _share(runs, "refunded_step_share", "share of steps run free of charge by SpotTune(0.7)", refunded_share,
+               0.775, lambda share: share > 0.5, "more than half; delta and forecast decide, see the tables"),
+        _share(runs, "checkpoint_restore_share", "time of saving and restoring beside that of training",
+               moving_share, 0.1, lambda share: share < 0.1, "under 10 %, the paper's upper bound"),
+        _accuracy(curve_scores["earlycurve"], "top1_accuracy_theta07", "top1", 0.7),
+        _accuracy(curve_scores["earlycurve"], "top3_accuracy_theta07", "top3", 1.0),
+        _saving(runs, "revpred_vs_tributary_cost", "spottune", "spottune-tributary", 0.25),
+        _no_refund(found.without_refund),
+        _saving(runs, "cost_saving_bid_vs_cheapest", "spottune-bid", "cheapest-spot", None),
+        _distance(runs),
+    ]  # fmt: skip
+    return Reproduction("spottune", inputs, seed, tuple(rows), tables_of(found, curve_scores))
+
+
+def _usd(outcome: Outcome) -> float:
+    return outcome.cost_usd
+
+
+def _hours(outcome: Outcome) -> float:
+    return outcome.makespan_s / 3600.0
+
+
+def _mean(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> float:
+    """Over workloads, each weighing alike."""
+    return float(np.nanmean(list(means(runs, policy, of).values())))
+
+
+def _mean_hours(runs: Runs, policy: str) -> float:
+    return _mean(runs, policy, _hours)
+
+
+def _pcr(runs: Runs, policy: str) -> float:
+    """1 / (completion time x cost), of their means: a run that happened to be free would have an infinite rate."""
+    return 1.0 / (_mean_hours(runs, policy) * _mean(runs, policy, _usd))
+
+
+def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | None) -> Row:
+    saving = 1.0 - _mean(runs, policy, _usd) / _mean(runs, rival, _usd)
+    ours, theirs = means(runs, policy, _usd), means(runs, rival, _usd)
+    by_workload = ", ".join(f"{name} {1.0 - usd / theirs[name]:.0%}" for name, usd in ours.items())
+    note = f"holds if it is cheaper; {by_workload}; {_OTHER_PRICES}"
+    return Row(row_id, f"{policy} is cheaper than {rival}", paper, saving, "fraction", saving > 0.0, note)
+
+
+def _ratio(
+    runs: Runs,
+    row_id: str,
+    above: str,
+    below: str,
+    of: Callable[[Runs, str], float],
+    paper: float,
+    claim: str,
+    *,
+    holds: Callable[[float], bool] = lambda ratio: ratio > 1.0,
+    rule: str = "above 1",
+) -> Row:
+    ratio = of(runs, above) / of(runs, below)
+    return Row(row_id, claim, paper, ratio, "ratio", holds(ratio), f"holds if {rule}; {_OTHER_PRICES}")
+
+
+def _share(
+    runs: Runs,
+    row_id: str,
+    claim: str,
+    of: Callable[[Outcome], float],
+    paper: float,
+    holds: Callable[[float], bool],
+    rule: str,
+) -> Row:
+    share = _mean(runs, "spottune", of)
+    return Row(row_id, claim, paper, share, "fraction", holds(share), f"holds if {rule}")
+
+
+def _accuracy(scores: Mapping[str, Any], row_id: str, key: str, paper: float) -> Row:
+    found = float(scores["by_theta"]["0.7"][key])
+    claim = f"EarlyCurve's {key} accuracy at theta 0.7, over six workloads"
+    rule = "holds if not below the paper's by more than one workload of six"
+    return Row(row_id, claim, paper, found, "fraction", found >= paper - 1.0 / 6.0 - 1e-9, rule)
+
+
+def _distance(runs: Runs) -> Row:
+    ours, frequency, bound = (
+        _mean(runs, f"spottune-{name}", _usd) for name in ("bid", "past-frequency", "foresight")
+    )
+    share = (frequency - ours) / (frequency - bound) if frequency > bound else float("nan")
+    claim = "what spottune-bid closes of the distance from SpotTune with past frequencies to one that foresees"
+    exact = _mean(runs, "spottune-bid-foresight", _usd)
+    note = (
+        f"holds if more than half; mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, "
+        f"a bid that knows when each revocation comes: {exact:.3f}"
+    )
+    return Row("bid_share_of_distance_to_foresight", claim, None, share, "fraction", share > 0.5, note)
+
+
+def _no_refund(runs: Runs) -> Row:
+    ratio = _mean(runs, "spottune-full", _usd) / _mean(runs, "cheapest-spot", _usd)
+    claim = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
+    return Row("no_refund_cost_vs_cheapest", claim, None, ratio, "ratio", ratio <= 1.03, "holds if at most 1.03")

@@ -1,0 +1,59 @@
+"""`ebbtide reproduce spottune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.progress import progress
+from ebbtide.forecasts.learning_curves.calibration import default_calibration
+from ebbtide.forecasts.learning_curves.curves import read_curves
+from ebbtide.forecasts.learning_curves.methods import evaluate_methods, table_two_curves
+from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.printing import tell
+from ebbtide_papers.reproduction import sha256_of
+from ebbtide_papers.spottune.claims import reproduce_spottune
+from ebbtide_papers.spottune.figures import spottune_figure
+from ebbtide_papers.spottune.study import study
+
+# With --quick.
+_FEW_STARTS = 3
+
+
+def command(
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices: its first 40 % train the forecasts.")],
+    curves: Annotated[
+        Path | None,
+        typer.Option(help="A Parquet file of learning curves; else those of Table II."),
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 6 to 12 there.")] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """SpotTune's Figures 6 to 12: cost, completion time, refunds, forecasts, selection.
+
+    ebbtide reproduce spottune --prices prices.parquet --json spottune.json
+    """
+    catalogue = catalogue_with(instance_types)
+    history = PriceHistory.read(prices, catalogue)
+    whole = read_curves(curves) if curves else table_two_curves()
+    with progress("preparing") as state:
+        found = study(
+            history,
+            whole,
+            starts=_FEW_STARTS if quick else starts,
+            seed=seed,
+            catalogue=catalogue,
+            on_progress=state.say,
+        )
+        state.say("fitting learning curves")
+        scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
+    files = [prices, *([curves] if curves else [])]
+    result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
+    tell(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))

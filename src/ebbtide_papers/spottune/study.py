@@ -1,0 +1,240 @@
+"""SpotTune's evaluation (IV) on other prices: its policies, its baselines, and the bounds of its idea.
+
+The predictors are trained on the first part of the history; every run starts after it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
+from ebbtide.analysis.backtest import backtest
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.calibration import default_calibration
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.revocation.forecasts import Forecast, Foresight, Learnt, PastFrequency
+from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
+from ebbtide.forecasts.revocation.models import revpred, tributary
+from ebbtide.forecasts.revocation.network_model import NetworkModel
+from ebbtide.forecasts.revocation.passage import ForeseenPassages
+from ebbtide.forecasts.revocation.splits import split_at
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.baselines import CheapestSpot, FastestSpot
+from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import Provisioner, StepCost
+from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.simulation.starts import work_s
+from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
+
+# Trained on this share of the history, and on no more than so many days of it.
+_TRAIN_SHARE = 0.4
+_TRAIN_DAYS = 40.0
+
+# Room after a start, in units of the longest trial's work: some waiting, and a second round for the best trials.
+_ROOM = 3.0
+
+# Fig. 8; at 1 it is `spottune-full`.
+_THETAS = tuple(step / 10 for step in range(1, 10))
+
+Told = Callable[[str], None]
+
+# By workload and policy, one for each start.
+Runs = Mapping[str, Mapping[str, tuple[Outcome, ...]]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What came out.
+
+    Attributes:
+        outcomes: By workload and policy, one for each start.
+        without_refund: The same under a billing rule without refunds, of two policies.
+        by_theta: SpotTune at each theta below 1, as policies called so.
+        step_seconds: Of the first trial of each workload, by instance type.
+    """
+
+    outcomes: Runs
+    without_refund: Runs
+    by_theta: Runs
+    step_seconds: Mapping[str, Mapping[str, float]]
+
+
+def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, float]:
+    """A mean over starts, by workload; over those from which every policy finished."""
+    found = {}
+    for workload, by_policy in runs.items():
+        own = by_policy[policy]
+        whole = [all(outs[n].finished for outs in by_policy.values()) for n in range(len(own))]
+        values = [of(out) for out, counted in zip(own, whole, strict=True) if counted]
+        found[workload] = float(np.mean(values)) if values else float("nan")
+    return found
+
+
+def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tell: Told) -> dict[str, Forecast]:
+    """Learnt forecasts, trained on minutes up to `train_until`, and the bounds below and above them."""
+    days = min(train_until * MINUTE_S / DAY_S, _TRAIN_DAYS)
+    first = train_until - round(days * DAY_S / MINUTE_S)
+    split = split_at(minutes, first, days, 0.1, stride=stride)
+    found: dict[str, Forecast] = {"past-frequency": PastFrequency(minutes), "foresight": Foresight(minutes)}
+    makers: dict[str, Callable[[int], NetworkModel]] = {"revpred": revpred, "tributary": tributary}
+    for name, make in makers.items():
+        tell(f"training {name}")
+        model = make(seed)
+        with warnings.catch_warnings():
+            # Markets with too few rises get constants; the model's card says so.
+            warnings.simplefilter("ignore")
+            model.fit(minutes, split.train, split.validation)
+        found[name] = Learnt(model, minutes, name=name)
+    return found
+
+
+def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Policy]:
+    """The paper's four, the same with other forecasts, as published, and with market and max price together."""
+    learnt = StepCost(known["revpred"])
+    published = StepCost(known["revpred"], delta=None, doubt=0.0)
+    bound = BestBid(ForeseenPassages(prices), doubt=0.0)
+    rivals = ("tributary", "past-frequency", "foresight")
+    return [
+        CheapestSpot(),
+        FastestSpot(),
+        SpotTune(theta=1.0, provisioner=learnt, name="spottune-full"),
+        _at_theta(learnt, "spottune"),
+        SpotTune(theta=0.7, provisioner=learnt, name="spottune-and-best-three"),
+        *(_at_theta(StepCost(known[name]), f"spottune-{name}") for name in rivals),
+        SpotTune(theta=0.7, trains_on=False, provisioner=published, stays=False, parallel=1.0,
+                 name="spottune-published"),
+        _at_theta(BestBid(), "spottune-bid"),
+        _at_theta(bound, "spottune-bid-foresight"),
+    ]  # fmt: skip
+
+
+def _at_theta(provisioner: Provisioner, name: str, theta: float = 0.7) -> SpotTune:
+    """SpotTune as the paper reckons it: its cost ends where the best are chosen."""
+    return SpotTune(theta=theta, trains_on=False, provisioner=provisioner, name=name)
+
+
+def study(
+    prices: PriceHistory,
+    curves: Sequence[Curve],
+    *,
+    starts: int = 20,
+    seed: int = 1,
+    stride: int = 30,
+    catalogue: Catalogue | None = None,
+    on_progress: Told | None = None,
+) -> Study:
+    """Run every policy on every workload from the same starts.
+
+    Args:
+        prices: The history; its first part is for training.
+        curves: Of the workloads.
+        starts: How many.
+        seed: Of models, starts and policies.
+        stride: Minutes between training samples.
+        catalogue: Instance types and list prices.
+        on_progress: Told what is being done.
+
+    Raises:
+        InputError: The history is too short to train on and to run after.
+    """
+    tell = on_progress or (lambda _text: None)
+    known_types = catalogue or default_catalogue()
+    minutes = minutes_of(prices)
+    train_until = round(len(minutes.times_s) * _TRAIN_SHARE)
+    sweeps = sweeps_of(curves, prices, known_types)
+    start_times = _starts(prices, sweeps, float(minutes.times_s[train_until]), starts, seed, known_types)
+    known = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, tell=tell)
+
+    def run(sweep: Sweep, policies: Sequence[Policy], billing: str) -> Mapping[str, tuple[Outcome, ...]]:
+        return backtest(
+            policies, sweep.jobs, prices, billing=billing, starts=start_times, seed=seed, catalogue=known_types,
+            curves=sweep.curves,
+        ).outcomes  # fmt: skip
+
+    full = SpotTune(theta=1.0, provisioner=StepCost(known["revpred"]), name="spottune-full")
+    thetas = [_at_theta(StepCost(known["revpred"]), f"{theta:g}", theta) for theta in _THETAS]
+    outcomes, without, by_theta = {}, {}, {}
+    for sweep in sweeps:
+        tell(f"running {sweep.name}")
+        outcomes[sweep.name] = run(sweep, policies_of(known, prices), "ec2-second")
+        without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
+        by_theta[sweep.name] = run(sweep, thetas, "ec2-second")
+    rates = {sweep.name: sweep.jobs[0].steps_per_hour for sweep in sweeps}
+    seconds = {name: {kind: HOUR_S / rate for kind, rate in own.items()} for name, own in rates.items()}
+    return Study(outcomes, without, by_theta, seconds)
+
+
+def _starts(
+    prices: PriceHistory, sweeps: Sequence[Sweep], after_s: float, number: int, seed: int, catalogue: Catalogue
+) -> list[float]:
+    longest = max(max(work_s(job, prices, catalogue).values()) for sweep in sweeps for job in sweep.jobs)
+    first, last = after_s + DAY_S, prices.end_s - _ROOM * longest
+    if last <= first:
+        need_h = (_ROOM * longest + DAY_S) / HOUR_S / (1.0 - _TRAIN_SHARE)
+        have_h = (prices.end_s - prices.start_s) / HOUR_S
+        raise InputError(
+            f"the history has {have_h:.0f} h; training on its first part and running after needs {need_h:.0f}"
+        )
+    drawn = np.random.default_rng([seed, number]).uniform(first, last, number)
+    return [float(time_s) for time_s in np.floor(drawn)]
+
+
+def refunded_share(outcome: Outcome) -> float:
+    """Share of the steps run on machines whose whole cost was given back (Fig. 9)."""
+    free = {
+        lease.lease_id
+        for lease in outcome.leases
+        if outcome.ledger.refund_of(lease.lease_id) > 0.0 and outcome.ledger.usd_of(lease.lease_id) <= 1e-12
+    }
+    on: list[tuple[int, float]] = [pair for job in outcome.jobs for pair in job.steps_on.items()]
+    total = sum(steps for _, steps in on)
+    return sum(steps for lease_id, steps in on if lease_id in free) / total if total else float("nan")
+
+
+def moving_share(outcome: Outcome) -> float:
+    """Time spent on saving and restoring, as a share of that spent on training (Fig. 12)."""
+    training = sum(job.training_s for job in outcome.jobs)
+    return sum(job.moving_s for job in outcome.jobs) / training if training else float("nan")
+
+
+def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Means by workload and policy, and by theta, in plain values: what the paper's figures show.
+
+    Args:
+        found: The study.
+        curve_scores: By method, `by_theta` scores of predicted curve ends.
+    """
+    measures: dict[str, Callable[[Outcome], float]] = {
+        "cost_usd": lambda out: out.cost_usd,
+        "makespan_h": lambda out: out.makespan_s / HOUR_S,
+        "refunded_step_share": refunded_share,
+        "moving_share": moving_share,
+        "revocations": lambda out: float(out.revocations),
+        "steps_lost": lambda out: out.steps_lost,
+    }
+    names = next(iter(found.outcomes.values()))
+    by_policy = {name: {key: means(found.outcomes, name, of) for key, of in measures.items()} for name in names}
+    unfinished = {
+        name: sum(not out.finished for runs in found.outcomes.values() for out in runs[name]) for name in names
+    }
+    predictor = default_calibration().everywhere.thresholds
+    thetas = {
+        theta: {key: means(found.by_theta, theta, measures[key]) for key in ("cost_usd", "makespan_h")}
+        for theta in next(iter(found.by_theta.values()))
+    }
+    return {
+        "seconds_per_step": {name: dict(by_type) for name, by_type in found.step_seconds.items()},
+        "by_policy": by_policy,
+        "by_theta": thetas,
+        "curve_ends": {name: scores["by_theta"] for name, scores in curve_scores.items()},
+        "unfinished": unfinished,
+        "stage_thresholds": {"xi": predictor.change, "epsilon": predictor.steady, "window": predictor.window},
+    }

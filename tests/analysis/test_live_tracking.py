@@ -1,0 +1,249 @@
+"""What MLflow is told of a live run: parameters, money, the winner and its model, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+from tests.live.sweeps import START_S, A, sweep
+
+from ebbtide.analysis import live_tracking
+from ebbtide.analysis.live_tracking import (
+    abandon_tracking,
+    begin_tracking,
+    best_trial,
+    end_tracking,
+    resume_tracking,
+)
+from ebbtide.analysis.trial_costs import trial_costs
+from ebbtide.engine.ledger import Ledger
+from ebbtide.engine.outcome import Outcome
+from ebbtide.engine.snapshot import lease_values
+from ebbtide.engine.timeline import Timeline
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.storage import object_store
+from ebbtide.live.stretches import Stretch
+from ebbtide.market.billing import Bill, Charge
+from ebbtide.market.leases import Lease, LeaseState
+
+
+def lease(number: int, hours: float) -> Lease:
+    ended_s = START_S + hours * 3600
+    return Lease(number, A, math.inf, False, START_S, LeaseState.RELEASED, START_S, START_S, math.inf, ended_s)
+
+
+@dataclass
+class Live:
+    """A live run as its controller leaves it, without one."""
+
+    path: Path
+    wanted: Sweep
+    trials: list[dict[str, Any]] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder(self.path / "run-1")
+        settings = LiveSettings("run-1", "local", "spottune", self.wanted.model_dump(mode="json"), ".", str(self.path / "objects"), {}, 7)
+        self.folder.begin(settings)
+        self.uri = f"sqlite:///{self.path / 'mlflow.db'}"
+        self.client = MlflowClient(self.uri)
+        self.trials = [{"metrics": [], "problem": "", "on": None} for _ in self.wanted.trials()]
+
+    def begin(self) -> None:
+        begin_tracking(self.folder, self.uri, self.path / "artifacts")
+
+    def end(self, *, done: int = 0, gave_up: str = "") -> None:
+        jobs = tuple(JobProgress(number, job) for number, job in enumerate(self.wanted.jobs()))
+        for job in jobs:
+            job.steps_run = job.steps_done = float(10 * (job.job_id + 1))
+        for job in jobs[:done]:
+            job.finished_s = START_S
+        leases, ledger = tuple(lease(number, 2.0) for number in range(len(self.spent))), Ledger()
+        for one, usd in zip(leases, self.spent, strict=True):
+            ledger.add(one, Bill((Charge(START_S, one.ended_s, usd / 2, usd),), 0.0))
+        engine = {"leases": [lease_values(one) for one in leases], "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills]}
+        Journal(self.folder.journal).keep({"run": {"provider": {"trials": self.trials}, "engine": engine}})
+        end_tracking(
+            self.folder,
+            Outcome("p", START_S, START_S + 7200, done == len(jobs), ledger.total_usd, 0.0, 0, 0, 0.0, leases, jobs, ledger,
+                    Timeline(), 0, gave_up),
+        )  # fmt: skip
+
+    def runs(self) -> tuple[Run, list[Run]]:
+        (experiment,) = self.client.search_experiments(filter_string="name = 'live runs'")
+        found = self.client.search_runs([experiment.experiment_id])
+        (parent,) = (run for run in found if run.data.tags["ebbtide.kind"] == "live")
+        return parent, sorted((run for run in found if run is not parent), key=lambda run: str(run.data.tags["ebbtide.trial"]))
+
+    def statuses(self) -> list[str]:
+        parent, trials = self.runs()
+        return [run.info.status for run in (parent, *trials)]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Live:
+    return Live(tmp_path, sweep(tmp_path, trials=3, steps=30, budget_usd=4.0, mcnt=2))
+
+
+def test_a_run_that_is_stopped_is_killed_runs_again_when_resumed_and_has_each_value_once(live: Live) -> None:
+    live.begin()
+    parent, _ = live.runs()
+    wanted = {"budget_usd": "4.0", "mcnt": "2", "seed": "7", "policy": "spottune", "trials": "3", "decides": "price"}
+    assert wanted.items() <= parent.data.params.items()
+    live.trials[0]["metrics"] = [[5, 0.5], [10, 0.25]]
+    live.spent = [1.0]
+    live.end(done=1, gave_up="stopped by its user")
+    assert live.statuses() == ["KILLED", "FINISHED", "KILLED", "KILLED"]
+    assert live.runs()[0].data.tags["ebbtide.ended"] == "stopped by its user"
+    resume_tracking(live.folder)
+    assert live.statuses() == ["RUNNING", "FINISHED", "RUNNING", "RUNNING"]
+    # The winner is another now.
+    live.trials[0]["metrics"] += [[30, 0.3]]
+    live.trials[2]["metrics"] = [[5, 0.2], [10, 0.4]]
+    live.spent = [1.0, 2.0]
+    # Of two hours on each of two machines, all were kept but one.
+    live.trials[0]["stretches"] = [asdict(Stretch(0, 7200.0, 0, 0.0, 20.0, 10.0, True))]
+    live.trials[2]["stretches"] = [asdict(Stretch(1, 7200.0, 0, 0.0, 30.0, 30.0, True, True))]
+    live.end(done=3)
+    assert live.statuses() == ["FINISHED"] * 4
+    parent, trials = live.runs()
+    history = live.client.get_metric_history(trials[0].info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(5, 0.5), (10, 0.25), (30, 0.3)]
+    assert [run.data.tags["ebbtide.winner"] for run in trials] == ["false", "false", "true"]
+    assert parent.data.tags["ebbtide.winner"] == "run-1-002"
+    (best,) = live.client.get_metric_history(parent.info.run_id, "best_loss")[1:]
+    assert (best.step, best.value) == (5, 0.2)
+    assert parent.data.metrics["cost_usd"] == pytest.approx(3.0)
+    # c3.xlarge; what was thrown away is no saving.
+    assert parent.data.metrics["on_demand_usd"] == pytest.approx(3 * 0.21)
+    assert parent.data.metrics["saved_share"] == pytest.approx(1 - 3 / 0.63)
+    assert parent.data.metrics["lost_usd"] == pytest.approx(0.5)
+    assert [run.data.metrics["ebbtide.cost_usd"] for run in trials] == pytest.approx([1.0, 0.0, 2.0])
+
+
+def test_what_failed_is_failed_and_wins_nothing(live: Live) -> None:
+    live.begin()
+    live.trials[1] |= {"metrics": [[5, 0.001]], "problem": "failed 5 times"}
+    live.trials[2]["metrics"] = [[5, 0.5]]
+    live.end(done=3)
+    assert live.statuses() == ["FAILED", "FINISHED", "FAILED", "FINISHED"]
+    assert live.runs()[0].data.tags["ebbtide.winner"] == "run-1-002"
+
+
+def test_a_program_that_logs_by_itself_does_not_have_its_metric_twice(live: Live) -> None:
+    live.begin()
+    _, trials = live.runs()
+    live.client.log_metric(trials[0].info.run_id, "loss", 9.0, step=1)
+    live.trials[0]["metrics"] = [[5, 0.5]]
+    for _ in range(2):
+        live.end(done=3)
+    assert [point.value for point in live.client.get_metric_history(trials[0].info.run_id, "loss")] == [9.0]
+
+
+def test_the_winner_s_model_is_an_artifact_if_it_is_small_and_named_if_not(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.begin()
+    model = live.path / "here"
+    model.mkdir()
+    (model / "model.pt").write_bytes(b"w" * 1000)
+    writer = CheckpointStore(object_store(live.path / "objects"), "run-1-001").begin_writing("m")
+    writer.save(model, 20)
+    live.trials[1]["metrics"] = [[5, 0.5]]
+    monkeypatch.setattr(live_tracking, "_MOST_MODEL_BYTES", 999)
+    live.end(done=3)
+    parent, _ = live.runs()
+    told = {name: text for name, text in parent.data.tags.items() if name.startswith("ebbtide.winner_")}
+    assert told["ebbtide.winner_checkpoint"] == str(live.path / "objects" / "trials" / "run-1-001")
+    assert (told["ebbtide.winner_step"], told["ebbtide.winner_bytes"]) == ("20", "1000")
+    assert live.client.list_artifacts(parent.info.run_id) == []
+    monkeypatch.setattr(live_tracking, "_MOST_MODEL_BYTES", 1000)
+    live.end(done=3)
+    assert [file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")] == ["winner/model.pt"]
+    loaded = live.client.download_artifacts(parent.info.run_id, "winner/model.pt", str(live.path))
+    assert Path(loaded).read_bytes() == b"w" * 1000
+
+
+def test_storage_that_is_gone_does_not_lose_the_rest(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    live.begin()
+    writer = CheckpointStore(object_store(live.path / "objects"), "run-1-001").begin_writing("m")
+    (live.path / "here").mkdir()
+    (live.path / "here" / "model.pt").write_text("w")
+    manifest = writer.save(live.path / "here", 20)
+    assert manifest is not None
+    (live.path / "objects" / CheckpointStore(object_store(live.path / "objects"), "run-1-001").data_key(1, 1, 0)).unlink()
+    live.trials[1]["metrics"] = [[5, 0.5]]
+    live.end(done=3)
+    assert "the checkpoint of the best trial is not in MLflow: model.pt is missing" in caplog.text
+    assert live.statuses() == ["FINISHED"] * 4
+
+
+def test_one_training_without_a_metric_is_its_own_winner(tmp_path: Path) -> None:
+    live = Live(tmp_path, sweep(tmp_path, trials=1, steps=30).model_copy(update={"metric": None}))
+    live.begin()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "model.pt").write_text("w")
+    CheckpointStore(object_store(tmp_path / "objects"), "run-1-000").begin_writing("m").save(tmp_path / "here", 30)
+    live.end(done=1)
+    parent, (only,) = live.runs()
+    assert parent.data.tags["ebbtide.winner"] == "run-1-000"
+    assert "best_None" not in parent.data.metrics
+    assert not {name for name in only.data.metrics if not name.startswith("ebbtide.")}
+    assert [file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")] == ["winner/model.pt"]
+
+
+def test_without_tracking_nothing_is_told(live: Live) -> None:
+    live.end(done=3)
+    resume_tracking(live.folder)
+    assert live.client.search_experiments(filter_string="name = 'live runs'") == []
+
+
+def test_the_best_is_the_best_ever_reported() -> None:
+    trials = [{"metrics": [[1, 0.2], [2, 0.9]], "problem": ""}, {"metrics": [[1, math.nan], [2, 0.5]], "problem": ""},
+              {"metrics": [], "problem": ""}, {"metrics": [[1, 99.0], [2, -99.0]], "problem": "failed"}]  # fmt: skip
+    assert best_trial(Direction.MINIMIZE, trials) == (0, 1, 0.2)
+    assert best_trial(Direction.MAXIMIZE, trials) == (0, 2, 0.9)
+    assert best_trial(Direction.MINIMIZE, trials[2:]) is None
+
+
+def outcome(spent: list[float], steps: list[float]) -> Outcome:
+    leases, ledger = tuple(lease(number, 1.0) for number in range(len(spent))), Ledger()
+    for one, usd in zip(leases, spent, strict=True):
+        ledger.add(one, Bill((Charge(START_S, one.ended_s, usd, usd),), 0.0))
+    jobs = tuple(JobProgress(number, None, steps_run=run) for number, run in enumerate(steps))  # type: ignore[arg-type]
+    return Outcome("p", 0.0, 1.0, True, ledger.total_usd, 0.0, 0, 0, 0.0, leases, jobs, ledger, Timeline(), 0)
+
+
+def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
+    def stretch(lease_id: int, duration_s: float) -> dict[str, Any]:
+        return {"lease_id": lease_id, "duration_s": duration_s}
+
+    kept = [{"stretches": [stretch(0, 300.0), stretch(0, 600.0)]}, {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]}, {}]
+    # The third machine trained nothing: shared by all training time, 900 to 1,100 seconds.
+    costs = trial_costs(outcome([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), kept)
+    assert costs == pytest.approx([0.9 + 4.0 * 0.45, 0.1 + 2.0 + 4.0 * 0.55, 0.0])
+
+
+def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same() -> None:
+    assert trial_costs(outcome([3.0], [10.0, 20.0]), [{}, {}]) == pytest.approx([1.0, 2.0])
+    assert trial_costs(outcome([3.0], [0.0, 0.0]), [{}, {}]) == pytest.approx([1.5, 1.5])
+    assert trial_costs(outcome([], [0.0]), [{}]) == [0.0]
+
+
+def test_a_run_whose_controller_broke_is_killed_until_it_goes_on(tmp_path: Path) -> None:
+    live = Live(tmp_path, sweep(tmp_path))
+    live.begin()
+    abandon_tracking(live.folder, "the disk is full")
+    parent, trials = live.runs()
+    assert {run.info.status for run in (parent, *trials)} == {"KILLED"}
+    assert parent.data.tags["ebbtide.ended"] == "the disk is full"
+    resume_tracking(live.folder)
+    parent, trials = live.runs()
+    assert {run.info.status for run in (parent, *trials)} == {"RUNNING"}

@@ -1,0 +1,50 @@
+"""Tracked runs, in a real MLflow database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ebbtide as eb
+from ebbtide.analysis.tracking import log_record
+from ebbtide.policies.registry import policies
+
+
+def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, one_day: eb.Job) -> None:
+    from mlflow.tracking import MlflowClient
+
+    result = eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=3)
+    uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
+    note = tmp_path / "note.txt"
+    note.write_text("kept")
+    parent = log_record(
+        result.record(), uri=uri, experiment="tests", artifacts=tmp_path / "artifacts",
+        parameters={"billing": "ec2-second"}, files=(note,),
+    )  # fmt: skip
+    client = MlflowClient(uri)
+    runs = {run.info.run_name: run for run in client.search_runs([client.get_run(parent).info.experiment_id])}
+    assert set(runs) == {"on-demand", "reactive", result.record().title}
+    reactive = runs["reactive"]
+    assert reactive.data.tags["mlflow.parentRunId"] == parent
+    assert reactive.data.params == {"policy": "reactive", "billing": "ec2-second"}
+    told = result.summary()["reactive"]
+    assert reactive.data.metrics["cost_usd_mean"] == pytest.approx(told["cost_usd"]["mean"])
+    for metric in ("makespan_h_mean", "revocations_mean", "refund_usd_mean", "unfinished"):
+        assert metric in reactive.data.metrics
+    assert all(run.info.status == "FINISHED" for run in runs.values())
+    assert [file.path for file in client.list_artifacts(parent)] == ["note.txt"]
+
+
+def test_a_log_that_breaks_is_marked_failed(tmp_path: Path, one_day: eb.Job) -> None:
+    from mlflow.tracking import MlflowClient
+
+    record = eb.backtest([eb.Reactive()], one_day, eb.generate_prices(days=15), starts=1).record()
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(Exception, match="none"):
+        log_record(
+            record, uri=uri, experiment="tests", artifacts=tmp_path, parameters={}, files=(tmp_path / "none",)
+        )
+    client = MlflowClient(uri)
+    home = client.get_experiment_by_name("tests").experiment_id
+    assert {run.info.run_name: run.info.status for run in client.search_runs([home])}[record.title] == "FAILED"

@@ -1,0 +1,98 @@
+"""Data that move with a job are in the ledger, and within the budget."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.scripted import Scripted, replay
+from tests.markets import START_S, history
+
+import ebbtide as eb
+from ebbtide.engine.ledger import Entry
+from ebbtide.jobs.job import Checkpointing, Dataset
+from ebbtide.market.egress import GIB
+from ebbtide.policies.api.actions import Request
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
+
+EAST = eb.Market("aws", "us-east-1", "us-east-1a", "g2.2xlarge")
+NEXT_DOOR = eb.Market("aws", "us-east-1", "us-east-1b", "g2.2xlarge")
+EUROPE = eb.Market("aws", "eu-west-1", "eu-west-1a", "g2.2xlarge")
+AZURE = eb.Market("azure", "us-east", "us-east", "NC6")
+
+
+def job(hours: int = 3, **more: object) -> eb.Job:
+    return eb.Job(name="g", steps=3600 * hours, steps_per_hour={"g2.2xlarge": 3600.0, "NC6": 3600.0},
+                  checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=2 * GIB), **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+def moved(market: eb.Market, work: eb.Job) -> eb.Outcome:
+    """From the east, where the price leaps after an hour, to another market."""
+    policy = Scripted({
+        Wake.START: lambda *_: [Request(EAST, 0.5, job=0)],
+        Wake.NOTICE: lambda *_: [Request(market, job=0)],
+    })  # fmt: skip
+    return replay(policy, [work], history({EAST: [(0, 0.1), (3600, 0.6)], market: [(0, 0.1)]}))
+
+
+def test_a_checkpoint_that_leaves_its_region_is_a_line() -> None:
+    outcome = moved(EUROPE, job())
+    assert outcome.finished
+    (line,) = [line for line in outcome.ledger.lines if line.entry is Entry.EGRESS]
+    assert line.usd == pytest.approx(2 * 0.02)
+    assert line.lease_id == 1
+    assert line.start_s == line.end_s > START_S + 3600
+    assert outcome.egress_usd == line.usd
+    assert outcome.cost_usd == pytest.approx(math.fsum(line.usd for line in outcome.ledger.lines))
+    assert outcome.cost_usd == pytest.approx(outcome.ledger.usd_of(0) + outcome.ledger.usd_of(1) + 0.04)
+    assert set(outcome.ledger.to_frame().entry) == {Entry.CHARGE, Entry.EGRESS}
+
+
+def test_next_door_it_costs_nothing() -> None:
+    outcome = moved(NEXT_DOOR, job())
+    assert outcome.finished
+    assert outcome.egress_usd == 0
+
+
+def test_to_another_cloud_the_dataset_goes_too_and_the_job_waits_for_it() -> None:
+    dataset = Dataset(size_bytes=50 * GIB, cloud="aws", region="us-east-1", copy_s=600.0)
+    outcome, without = moved(AZURE, job(dataset=dataset)), moved(AZURE, job())
+    assert outcome.egress_usd == pytest.approx((50 + 2) * 0.09)
+    assert without.egress_usd == pytest.approx(2 * 0.09)
+    assert outcome.makespan_s == pytest.approx(without.makespan_s + 600.0)
+
+
+def test_migrate_weighs_egress_and_best_price_does_not() -> None:
+    """Half a cent an hour cheaper across the ocean, for four hours: not worth 20 GiB."""
+    heavy = eb.Job(name="g", steps=4 * 3600, steps_per_hour={"g2.2xlarge": 3600.0},
+                   checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=20 * GIB))  # fmt: skip
+    prices = history({EAST: [(0, 0.100), (1800, 0.110)], EUROPE: [(0, 0.105)]})
+    moves = {}
+    for when in (MoveWhen.CHEAPER, MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
+        policy = DeepSpotCloud(when)
+        (outcome,) = eb.backtest([policy], heavy, prices, billing="ec2-second", starts=[START_S]).outcomes[policy.name]
+        moves[when] = len(outcome.leases) - 1
+        assert outcome.egress_usd == pytest.approx(0.40 * moves[when])
+    assert moves == {MoveWhen.CHEAPER: 1, MoveWhen.PERIOD_END: 1, MoveWhen.WORTHWHILE: 0}
+
+
+@cache
+def six_days(seed: int) -> eb.PriceHistory:
+    azure = eb.Market("azure", "us-east", "us-east", "NC6", "Linux")
+    return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(list(MoveWhen)), st.floats(0.05, 6.0), st.integers(0, 5), st.booleans())
+def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, seed: int, overlap: bool) -> None:
+    prices = six_days(seed)
+    dataset = Dataset(size_bytes=10 * GIB, cloud="aws", region="us-east-1")
+    policy = eb.WithinBudget(DeepSpotCloud(when, overlap=overlap), budget_usd)
+    found = eb.backtest([policy], job(30, dataset=dataset), prices, starts=[prices.start_s + 3600])
+    (outcome,) = found.outcomes[policy.name]
+    assert outcome.cost_usd <= budget_usd
+    assert outcome.finished or outcome.gave_up

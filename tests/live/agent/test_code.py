@@ -1,0 +1,101 @@
+"""The user's code on its way to machines."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent import code
+from ebbtide.live.storage import FolderStore
+
+
+def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text("print()\n")
+    (folder / "package" / "run.sh").write_text("true\n")
+    (folder / "package" / "run.sh").chmod(0o755)
+    for hidden in (".git", "__pycache__"):
+        (folder / hidden).mkdir()
+        (folder / hidden / "x").write_text("not code")
+    content = code.packed(folder)
+    assert content == code.packed(folder)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("runs/a/code.tar.gz", content)
+    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+    assert sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")) == [
+        "package", "package/run.sh", "train.py",
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "package" / "run.sh").stat().st_mode & 0o100
+    # Again changes nothing.
+    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+
+
+def test_no_code_is_an_empty_folder(tmp_path: Path) -> None:
+    """Of a command that needs none."""
+    (tmp_path / "none").mkdir()
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("code", code.packed(tmp_path / "none"))
+    code.unpack(store, "code", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"))
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError):
+        code.unpack(store, "bad", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "outside").exists()
+
+
+def test_links_lead_to_code_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "code"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "inside" / "real.py").write_text("x = 1\n")
+    (folder / "link.py").symlink_to("inside/real.py")
+    (folder / "data").symlink_to(tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(code.packed(folder))) as tar:
+        assert tar.getnames() == ["inside/real.py", "link.py"]
+        assert all(member.isreg() for member in tar)
+    assert "data is a link to a folder, and is not sent" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["../credentials", "inside", ".env", "{absolute}"])
+def test_a_link_to_what_is_no_code_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (tmp_path / "credentials").write_text("secret")
+    (folder / ".env").write_text("secret")
+    # By way of another link, too.
+    (folder / "inside").symlink_to("../credentials")
+    (folder / "data.txt").symlink_to(target.format(absolute=tmp_path / "credentials"))
+    with pytest.raises(InputError, match=r"is a link to .* would be sent to machines"):
+        code.packed(folder)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_is_none_of_ours(tmp_path: Path, kind: bytes) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("inside")
+        entry.type, entry.linkname = kind, "/etc/passwd"
+        tar.addfile(entry)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError, match="no plain file"):
+        code.unpack(store, "bad", tmp_path / "out")
+
+
+def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "MOST_BYTES", 10)
+    (tmp_path / "images.bin").write_bytes(b"0" * 11)
+    with pytest.raises(InputError, match=r"the largest file is images\.bin"):
+        code.packed(tmp_path)

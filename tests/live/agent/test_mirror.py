@@ -1,0 +1,265 @@
+"""Programs that know nothing of Ebbtide: what they write is stored while they train, and only whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ebbtide.live.agent.checkpoint_folder import link_checkpoints, linked_view
+from ebbtide.live.agent.log_lines import LogLines
+from ebbtide.live.agent.mirror import Mirror, held, is_written, signature_of
+
+Started = Callable[..., subprocess.Popen[str]]
+
+# Two files of one checkpoint, the first long before the second, and never a moment without writing.
+PAIRS = """
+import pathlib, sys, time
+folder, number = pathlib.Path(sys.argv[1]), 0
+while True:
+    number += 1
+    for name, wait_s in (("model", 0.3), ("optimizer", float(sys.argv[2]))):
+        part = folder / f".{name}"
+        part.write_text(str(number)); part.rename(folder / name); time.sleep(wait_s)
+"""
+# In place, and slowly: the file is torn for as long as it is open.
+SLOWLY = """
+import pathlib, sys, time
+path = pathlib.Path(sys.argv[1]) / "model"
+while True:
+    with path.open("w") as file:
+        for part in range(10):
+            file.write("x" * 100); file.flush(); time.sleep(float(sys.argv[2]) / 10)
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    processes = []
+    (tmp_path / "checkpoints").mkdir()
+
+    def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, str(tmp_path / "checkpoints"), *map(str, arguments)]
+        processes.append(subprocess.Popen(command, start_new_session=True, text=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait(10)
+
+
+def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def mirror(folder: Path, process: subprocess.Popen[str], copies: list[dict[str, str]], **options: float) -> Mirror:
+    def found(copy: Path) -> None:
+        copies.append({path.name: path.read_text() for path in copy.iterdir()})
+
+    return Mirror(folder / "checkpoints", folder / "copies", process.pid, found, lambda: False, **options)
+
+
+def test_files_of_one_checkpoint_are_copied_together(started: Started, tmp_path: Path) -> None:
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started(PAIRS, 1.5), copies, quiet_s=0.6)
+    until(lambda: len(copies) >= 2)
+    watching.close()
+    assert all(set(copy) == {"model", "optimizer"} and copy["model"] == copy["optimizer"] for copy in copies)
+
+
+def test_one_that_never_rests_is_copied_between_two_writes(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.mirror._RESTLESS_S", 1.0)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started(SLOWLY, 0.3, 0.4), copies, quiet_s=5.0)
+    until(lambda: len(copies) >= 2)
+    watching.close()
+    # Never one that was open.
+    assert {copy["model"] for copy in copies} == {"x" * 1000}
+
+
+def test_what_is_stored_already_is_not_copied(started: Started, tmp_path: Path) -> None:
+    process = started("import time; time.sleep(60)")
+    (tmp_path / "checkpoints" / "model").write_text("restored")
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, process, copies, quiet_s=0.2)
+    time.sleep(1.0)
+    assert copies == []
+    assert not watching.has_new(0)
+    (tmp_path / "checkpoints" / "model").write_text("trained on")
+    until(lambda: bool(copies))
+    watching.close()
+    assert copies == [{"model": "trained on"}]
+    assert not watching.has_new(0)
+
+
+def test_no_copy_is_made_while_one_is_uploaded(started: Started, tmp_path: Path) -> None:
+    busy, copies = threading.Event(), []
+    busy.set()
+    process = started("import time; time.sleep(60)")
+    watching = Mirror(
+        tmp_path / "checkpoints", tmp_path / "copies", process.pid, copies.append, busy.is_set, quiet_s=0.1
+    )
+    (tmp_path / "checkpoints" / "model").write_text("1")
+    time.sleep(0.8)
+    assert copies == []
+    busy.clear()
+    until(lambda: bool(copies))
+    watching.close()
+
+
+def test_it_dies_between_two_writes_and_what_it_leaves_is_whole(started: Started, tmp_path: Path) -> None:
+    """It is open for nine tenths of the time: killed anywhere it would mostly be torn."""
+    process = started(SLOWLY, 0.5, 0.05)
+    watching = mirror(tmp_path, process, [], quiet_s=60.0)
+    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    watching.ask_to_leave()
+    assert process.wait(20) == -signal.SIGTERM
+    watching.close()
+    assert watching.has_new(-signal.SIGTERM)
+    assert (tmp_path / "checkpoints" / "model").read_text() == "x" * 1000
+
+
+def test_what_is_torn_is_not_taken(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.mirror.MOST_WAIT_S", 0.3)
+    process = started(SLOWLY, 60, 0)
+    watching = mirror(tmp_path, process, [], quiet_s=60.0)
+    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    watching.ask_to_leave()
+    assert process.wait(20) == -signal.SIGTERM
+    watching.close()
+    assert not watching.has_new(-signal.SIGTERM)
+
+
+def test_what_a_dead_program_left_is_not_copied_however_long_it_rests(started: Started, tmp_path: Path) -> None:
+    process = started(SLOWLY, 60, 0)
+    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, process, copies, quiet_s=0.2)
+    (tmp_path / "checkpoints" / "more").touch()
+    os.kill(process.pid, signal.SIGKILL)
+    time.sleep(1.0)
+    watching.close()
+    assert copies == []
+    assert not watching.has_new(-signal.SIGKILL)
+
+
+def test_who_ends_by_itself_has_written_what_it_wanted(started: Started, tmp_path: Path) -> None:
+    handles = """
+import pathlib, signal, sys, time
+def stop(*_):
+    (pathlib.Path(sys.argv[1]) / "model").write_text("saved at the signal"); sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+(pathlib.Path(sys.argv[1]) / "ready").touch()
+time.sleep(60)
+"""
+    process = started(handles)
+    until(lambda: (tmp_path / "checkpoints" / "ready").exists())
+    watching = mirror(tmp_path, process, [], quiet_s=60.0)
+    watching.ask_to_leave()
+    assert process.wait(20) == 0
+    watching.close()
+    assert watching.has_new(0)
+
+
+def test_one_is_held_for_an_instant_and_goes_on(started: Started, tmp_path: Path) -> None:
+    process = started(PAIRS, 0.01)
+    until(lambda: (tmp_path / "checkpoints" / "optimizer").exists())
+    with held(process.pid) as is_held:
+        assert is_held
+        before = signature_of(tmp_path / "checkpoints")
+        time.sleep(0.8)
+        assert signature_of(tmp_path / "checkpoints") == before
+    until(lambda: signature_of(tmp_path / "checkpoints") != before)
+    process.kill()
+    process.wait(10)
+    with held(process.pid) as is_held:
+        assert not is_held
+
+
+def test_files_open_for_writing_are_seen_and_those_for_reading_are_not(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    path = tmp_path / "folder" / "model"
+    group = os.getpgid(0)
+    with path.open("w"):
+        assert is_written(tmp_path / "folder", group)
+        assert is_written(tmp_path / "link", group)
+        assert not is_written(tmp_path / "folder", 1)
+    with path.open():
+        assert not is_written(tmp_path / "folder", group)
+
+
+def test_hidden_files_are_under_way(tmp_path: Path) -> None:
+    (tmp_path / ".part").write_text("x")
+    (tmp_path / ".coming").mkdir()
+    (tmp_path / ".coming" / "model").write_text("x")
+    assert signature_of(tmp_path) == ()
+    (tmp_path / "epoch-1").mkdir()
+    (tmp_path / "epoch-1" / "model").write_text("xy")
+    found = signature_of(tmp_path)
+    assert found is not None
+    assert [about[:2] for about in found] == [("epoch-1/model", 2)]
+
+
+@pytest.mark.parametrize("checkpoints", ["ckpt", "out/ckpt", "new/deep/ckpt"])
+def test_the_program_s_own_folder_is_the_one_that_is_stored(tmp_path: Path, checkpoints: str) -> None:
+    source, folder = tmp_path / "source", tmp_path / "checkpoints"
+    for path in (source / "out" / "ckpt" / "old", source / "ckpt", folder):
+        path.mkdir(parents=True)
+    (source / "train.py").write_text("pass")
+    (source / "out" / "data").write_text("data")
+    runs_in = linked_view(source, tmp_path / "run")
+    link_checkpoints(runs_in, checkpoints, folder)
+    (runs_in / checkpoints / "model").write_text("1")
+    assert (folder / "model").read_text() == "1"
+    assert (runs_in / "train.py").read_text() == "pass"
+    assert (runs_in / "out" / "data").read_text() == "data"
+    # What the user has there stays as it is, and is not seen.
+    assert sorted(path.name for path in (source / "out").rglob("*")) == ["ckpt", "data", "old"]
+    assert [path.name for path in (runs_in / checkpoints).iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["Epoch 3/10 loss 0.125"], [{"step": 3, "loss": 0.125}]),
+        (["epoch [ 4/10], step [100/500], loss: 1e-3"], [{"step": 4, "loss": 1e-3}]),
+        (["epoch=1", "step 700 loss=0.5", "epoch 2"], [{"step": 1}, {}, {"step": 2}]),
+        (["global_step: 1200 | val_loss=0.3 loss=-0.5"], [{"step": 1200, "loss": -0.5}]),
+        (["iter 5 loss nan", "Iteration 6: loss 2."], [{"step": 5}, {"step": 6, "loss": 2.0}]),
+        (["loading 3 epochs of data", "footsteps 5", "", "100%|####| 3/3"], [{}, {}, {}, {}]),
+    ],
+)
+def test_lines_for_people_tell_how_far_it_is(lines: list[str], told: list[dict[str, float]]) -> None:
+    reader = LogLines("loss")
+    assert [reader.told(line) for line in lines] == told
+
+
+@pytest.mark.parametrize(
+    ("began", "printed", "told"),
+    [
+        (0, [0, 1, 2], [1, 2, 3]),
+        (0, [1, 2, 3], [1, 2, 3]),
+        (0, [100, 200], [100, 200]),
+        # Resumed where five were done: the next is the sixth, whichever way it counts.
+        (5, [5, 6], [6, 7]),
+        (5, [6, 7], [6, 7]),
+    ],
+)
+def test_programs_that_count_from_nought_lose_no_step(began: int, printed: list[int], told: list[int]) -> None:
+    reader = LogLines("", began)
+    assert [reader.told(f"Epoch {number}")["step"] for number in printed] == told

@@ -1,0 +1,197 @@
+"""Checkpoints are whole or not there, the newest whole one wins, and one writer at a time has a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from ebbtide.errors import InputError, StorageError, SupersededWriterError
+from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, relative_path
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.storage import FolderStore, ObjectStore, S3Store
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    if request.param == "folder":
+        yield FolderStore(tmp_path / "objects")
+        return
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        yield S3Store("bucket", "some/prefix", client)
+
+
+def written(folder: Path, **files: str) -> Path:
+    """A folder with such files, `__` in a name for a slash."""
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_saved_is_restored_and_what_was_there_is_gone(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "sweep-3")
+    there = written(tmp_path / "there", stale="old")
+    assert store.restore(there) is None
+    assert content_of(there) == {"stale.txt": "old"}
+    saved = store.begin_writing("me").save(written(tmp_path / "here", a="1", deep__b="2", empty=""), step=7)
+    found = store.restore(there)
+    assert found == saved
+    assert (found.step, found.number, found.writer, found.size_bytes) == (7, 1, 1, 2)
+    assert content_of(there) == {"a.txt": "1", "deep/b.txt": "2", "empty.txt": ""}
+
+
+def test_a_torn_or_damaged_checkpoint_is_skipped_with_a_warning(
+    objects: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    for step in (1, 2, 3, 4):
+        writer.save(written(tmp_path / f"at-{step}", a=f"{step}" * 100), step, keep=9)
+    # The newest lost a file, the next one's is another, the third's manifest is cut short.
+    objects.delete("trials/t/data/00000004-000001/000000")
+    (tmp_path / "short").write_text("3" * 99)
+    objects.put_file("trials/t/data/00000003-000001/000000", tmp_path / "short")
+    half = objects.get("trials/t/manifests/00000002")[:-20]
+    objects.delete("trials/t/manifests/00000002")
+    assert objects.put_once("trials/t/manifests/00000002", half)
+    with caplog.at_level(logging.WARNING):
+        found = store.restore(tmp_path / "there")
+    assert found is not None
+    assert found.step == 1
+    told = " ".join(record.getMessage() for record in caplog.records)
+    for number, why in ((4, "missing"), (3, "not what was saved"), (2, "damaged")):
+        assert f"checkpoint {number} of trial t is skipped" in told
+        assert why in told
+    assert content_of(tmp_path / "there") == {"a.txt": "1" * 100}
+
+
+def test_an_upload_that_is_cut_short_and_said_to_be_whole_is_seen(objects: ObjectStore, tmp_path: Path) -> None:
+    class Cutting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(objects, name)
+
+        def put_file(self, key: str, path: Path) -> None:
+            (tmp_path / "cut").write_bytes(path.read_bytes()[:-1])
+            objects.put_file(key, tmp_path / "cut")
+
+    writer = CheckpointStore(Cutting(), "t").begin_writing("me")  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=r"of a\.txt 9 of 10 bytes are stored"):
+        writer.save(written(tmp_path / "here", a="x" * 10), 1)
+    assert list(CheckpointStore(objects, "t").manifests()) == []
+
+
+def test_an_upload_that_did_not_end_is_not_there_and_is_cleared_away(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    (tmp_path / "half").write_text("half")
+    objects.put_file("trials/t/data/00000001-000009/000000", tmp_path / "half")
+    assert store.restore(tmp_path / "there") is None
+    for step in (1, 2, 3):
+        writer.save(written(tmp_path / f"at-{step}", a=str(step)), step, keep=2)
+    assert [manifest.step for manifest in store.manifests()] == [3, 2]
+    assert sorted(objects.keys("trials/t/data/")) == [
+        "trials/t/data/00000002-000001/000000",
+        "trials/t/data/00000003-000001/000000",
+    ]
+
+
+def test_what_training_fails_from_is_set_aside(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    for step in (1, 2):
+        writer.save(written(tmp_path / f"at-{step}", a=str(step)), step)
+    store.set_aside(2, "training failed from it twice")
+    found = store.restore(tmp_path / "there")
+    assert found is not None
+    assert found.step == 1
+    # Later numbers go on after it.
+    assert writer.save(written(tmp_path / "at-3", a="3"), 3).number == 3
+    assert [manifest.step for manifest in store.manifests()] == [3, 1]
+
+
+def test_who_was_taken_over_writes_no_more(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "t")
+    first, folder = store.begin_writing("first"), written(tmp_path / "here", a="1")
+    first.save(folder, 1)
+    second = store.begin_writing("second")
+    with pytest.raises(SupersededWriterError, match="trial t has writer 2; this is 1"):
+        first.save(folder, 2)
+    assert second.save(folder, 3).writer == 2
+    assert [manifest.step for manifest in store.manifests()] == [3, 1]
+
+
+def test_the_one_that_took_over_goes_round_a_number_that_the_other_took_last(objects: ObjectStore, tmp_path: Path) -> None:
+    """The first passed its check, then the second began, then the first wrote its manifest."""
+    store = CheckpointStore(objects, "t")
+    second = store.begin_writing("second")
+    late = Manifest("t", 1, 0, 5, 0.0, ())
+    assert objects.put_once("trials/t/manifests/00000001", late.encode())
+    saved = second.save(written(tmp_path / "here", a="1"), 9)
+    assert saved.number == 2
+    assert [manifest.step for manifest in store.manifests()] == [9, 5]
+
+
+def test_of_many_that_begin_at_once_each_has_a_number_and_the_last_alone_writes(tmp_path: Path) -> None:
+    store, folder = CheckpointStore(FolderStore(tmp_path / "objects"), "t"), written(tmp_path / "here", a="1")
+    writers, lock = [], threading.Lock()
+
+    def begin() -> None:
+        writer = store.begin_writing("someone")
+        with lock:
+            writers.append(writer)
+
+    threads = [threading.Thread(target=begin) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(writer.writer for writer in writers) == list(range(1, 13))
+    outcomes = []
+    for writer in writers:
+        try:
+            outcomes.append(writer.save(folder, writer.writer).writer)
+        except SupersededWriterError:
+            outcomes.append(0)
+    assert sorted(outcomes) == [0] * 11 + [12]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_manifest_is_read_as_it_was_written_or_not_at_all(data: st.DataObject) -> None:
+    manifest = Manifest("t", 3, 2, data.draw(st.integers(0, 10**12)), 1.5, (StoredFile("a/b", 4, "00ff"),))
+    content = manifest.encode()
+    assert Manifest.decode(content) == manifest
+    place = data.draw(st.integers(0, len(content) - 1))
+    damaged = content[:place] + bytes([content[place] ^ data.draw(st.integers(1, 255))]) + content[place + 1 :]
+    with contextlib.suppress(InputError):
+        assert Manifest.decode(damaged) == manifest
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", ""])
+def test_no_file_leads_out_of_its_folder(path: str) -> None:
+    with pytest.raises(InputError, match="no path inside a checkpoint"):
+        relative_path(path)
+
+
+@pytest.mark.parametrize("trial_id", ["../x", "a/b", "", "a b"])
+def test_no_id_leads_out_of_its_place(trial_id: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no id of a trial|no key of an object"):
+        CheckpointStore(FolderStore(tmp_path), trial_id)

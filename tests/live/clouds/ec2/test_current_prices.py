@@ -1,0 +1,41 @@
+"""Prices as EC2 tells them, looked at again when they are old."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from tests.live.sweeps import A, flapping, sweep
+
+from ebbtide.errors import InputError
+from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
+from ebbtide.market.price_store import PriceStore
+from ebbtide.testing.ec2_demo import stand_in, until_now
+
+
+def test_they_are_the_allowed_markets_and_kept_where_ec2_does_not_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = sweep(tmp_path, markets={"zones": [A.zone]})
+    whole = until_now(flapping(), time.time())
+    store = PriceStore(tmp_path / "prices.db")
+    with stand_in(tmp_path / "stand-in", whole) as (api, _, _):
+        prices = CurrentPrices(store, wanted, ["us-east-1"], every_s=0.0)
+        found = prices()
+        assert list(found.markets) == [A]
+        assert found[A].prices.tolist() == whole[A].prices.tolist()
+        assert found[A].times_s == pytest.approx(whole[A].times_s, abs=1.0)
+        api.refusals.expired.add("FIRST")
+        with caplog.at_level(logging.WARNING):
+            assert prices()[A].prices.tolist() == whole[A].prices.tolist()
+        assert "prices stay as they were" in caplog.text
+
+
+def test_a_sweep_that_allows_no_market_is_told(tmp_path: Path) -> None:
+    wanted = sweep(tmp_path, markets={"zones": ["us-east-1f"]})
+    with stand_in(tmp_path / "stand-in", until_now(flapping(), time.time())):
+        prices = CurrentPrices(PriceStore(tmp_path / "prices.db"), wanted, ["us-east-1"])
+        with pytest.raises(InputError, match="allows none of the 2 markets"):
+            prices()

@@ -1,0 +1,107 @@
+"""`ebbtide` as a process, as a user has it: a sweep in a folder, and what one does to it meanwhile."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import yaml
+from tests.live.sweeps import flapping, sweep
+
+from ebbtide.cli.main import main
+from ebbtide.live.agent.processes import MACHINE, processes_with
+from ebbtide.live.journal import Journal
+from ebbtide.live.local_run import end_local
+from ebbtide.live.settings import RunFolder, known_runs
+
+# Reports nothing, saves nothing, and dies at once when it is told to leave.
+SILENT = "import time\ntime.sleep(300)\n"
+
+
+@dataclass
+class User:
+    """One with a sweep in a folder.
+
+    Attributes:
+        folder: Of the sweep, its program and the prices.
+        started: Commands that were started and not waited for.
+    """
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def run(self) -> RunFolder:
+        """The newest run."""
+        return known_runs(self.runs)[-1]
+
+    def write(self, *, every_h: float = 0.12, **options: object) -> None:
+        wanted = sweep(self.folder, **options)  # type: ignore[arg-type]
+        (self.folder / "sweep.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", exclude_none=True)))
+        flapping(every_h).write(self.folder / "prices.parquet")
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ebbtide.cli.main", *map(str, words), "--runs", str(self.runs)]
+        self.started.append(
+            subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        return self.started[-1]
+
+    def start_run(self, *words: object, policy: str = "cheapest-spot") -> subprocess.Popen[str]:
+        return self.start("run", "sweep.yaml", "--prices", "prices.parquet", "--policy", policy, *words)
+
+    def do(self, *words: object) -> tuple[int, str, str]:
+        """One command to its end, in this process: exit code, output, errors."""
+        out, errors = io.StringIO(), io.StringIO()
+        # Wide, so that no cell is folded.
+        wide = patch.dict(os.environ, COLUMNS="200")
+        with wide, redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+            main([*map(str, words), "--runs", str(self.runs)])
+        return int(ended.value.code or 0), out.getvalue(), errors.getvalue()
+
+    def machines(self) -> list[int]:
+        """Processes of the newest run's machines, whatever started them."""
+        place = self.run.path / "cloud"
+        return [pid for machine in place.glob("machine-*")
+                for pid in processes_with(MACHINE, str((machine / "work").resolve()))]  # fmt: skip
+
+    def trains(self, trials: int = 1) -> bool:
+        """Whether so many are on machines."""
+        kept = (
+            Journal(self.run.journal, read_only=True).state("run") if list(self.runs.glob("*/run.json")) else None
+        )
+        return kept is not None and sum(trial["on"] is not None for trial in kept["provider"]["trials"]) >= trials
+
+    def wait(self, condition: Callable[[], object], within_s: float = 40.0) -> None:
+        end_s = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < end_s, "it did not come about"
+            time.sleep(0.05)
+
+
+@contextmanager
+def user(folder: Path) -> Iterator[User]:
+    """Whatever becomes of it, nothing of it is left."""
+    one = User(folder)
+    try:
+        yield one
+    finally:
+        for process in one.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+        for path in one.runs.glob("*/run.json"):
+            end_local(RunFolder(path.parent))

@@ -1,0 +1,203 @@
+"""Sweeps by real processes on a local cloud: interrupted, failing, stopped, killed, and right at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.live.sweeps import START_S, flapping, sweep, total
+
+import ebbtide as eb
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
+from ebbtide.live.clouds.local.server import ADDRESS
+from ebbtide.live.journal import Journal
+from ebbtide.live.local_run import begin_local, end_local, run_local
+from ebbtide.live.settings import RunFolder, find_run
+from ebbtide.live.stopping import LOCK, StopRequest, controlling, request_stop
+from ebbtide.live.storage import object_store
+from ebbtide.policies.exosphere.master import ExoSphere
+
+CONTROLLER = """
+import logging, sys
+from pathlib import Path
+from ebbtide.live.local_run import run_local
+from ebbtide.live.settings import RunFolder
+from ebbtide.policies.exosphere.master import ExoSphere
+logging.basicConfig(level=logging.WARNING)
+run_local(RunFolder(Path(sys.argv[1])), ExoSphere())
+"""
+
+
+@pytest.fixture
+def begun() -> Iterator[list[RunFolder]]:
+    """Runs that a test began: whatever becomes of it, no machine of theirs is left."""
+    folders: list[RunFolder] = []
+    yield folders
+    for folder in folders:
+        end_local(folder)
+
+
+def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **options: object) -> RunFolder:
+    wanted = sweep(tmp_path, **options)  # type: ignore[arg-type]
+    folder = begin_local(
+        wanted, tmp_path, tmp_path / "runs", policy="exosphere", prices=flapping(), start_s=START_S, speed=speed
+    )
+    begun.append(folder)
+    return folder
+
+
+def totals(folder: RunFolder) -> dict[int, float]:
+    """What each trial's program printed at last."""
+    found = {}
+    for path in sorted((folder.path / "logs").iterdir()):
+        lines = [line for line in path.read_text().splitlines() if line.startswith("total")]
+        found[int(path.stem[-3:])] = float(lines[-1].split()[1])
+    return found
+
+
+def test_a_sweep_is_trained_through_revocations_and_its_ledger_is_the_cloud_s(
+    begun: list[RunFolder], tmp_path: Path
+) -> None:
+    folder = begin(begun, tmp_path)
+    ended = run_local(folder, ExoSphere())
+    outcome = ended.outcome
+    assert outcome.finished
+    assert outcome.revocations >= 3
+    assert ended.left_running == 0
+    assert outcome.cost_usd == pytest.approx(ended.billed_usd, abs=1e-12)
+    assert outcome.cost_usd > 0
+    # The notice is used, and what it was too short for was saved every twenty steps.
+    assert outcome.steps_lost <= 25 * outcome.revocations
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 200)) for n in range(3)}
+    for number in range(3):
+        store = CheckpointStore(object_store(folder.settings.store), f"{folder.settings.run}-{number:03d}")
+        assert next(store.manifests()).step == 200
+    what = [moment[1] for moment in Journal(folder.journal).moments()]
+    assert what.count("finished") == 3
+    assert "notice" in what
+
+
+def test_training_that_fails_is_tried_a_few_times_and_its_sweep_goes_on(begun: list[RunFolder], tmp_path: Path) -> None:
+    program = """
+import sys, time
+if float(sys.argv[3]) < 0.15:
+    raise SystemExit("bad setting")
+time.sleep(0.1); print("total 1.0", flush=True)
+"""
+    folder = begin(begun, tmp_path, trials=2, program=program)
+    outcome = run_local(folder, ExoSphere()).outcome
+    assert outcome.finished
+    failed = next(moment[4] for moment in Journal(folder.journal).moments() if moment[4].startswith("failed"))
+    assert failed.startswith("failed 5 times, last with exit code 1: bad setting")
+    assert outcome.jobs[0].stopped
+    assert not outcome.jobs[1].stopped
+    # That training failed is no revocation.
+    assert outcome.revocations == sum(lease.state == "revoked" for lease in outcome.leases)
+
+
+def test_a_checkpoint_that_training_fails_from_is_set_aside(begun: list[RunFolder], tmp_path: Path) -> None:
+    program = """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[1]); state = folder / "state.json"
+step = json.loads(state.read_text()) if state.exists() else 0
+if step == 20: raise SystemExit("this checkpoint is poison")
+step += 10 if step != 10 or (folder / "again").exists() else 10
+tried = pathlib.Path("TRIED")
+if tried.exists() and step == 20: step = 30
+state.write_text(json.dumps(step)); print(json.dumps({"saved": step}), flush=True)
+if step == 20: tried.touch()
+if step < 30: raise SystemExit("not at the end yet")
+print("total 30", flush=True)
+"""
+    folder = begin(begun, tmp_path, trials=1, steps=30, program=program.replace("TRIED", str(tmp_path / "tried")))
+    outcome = run_local(folder, ExoSphere()).outcome
+    assert outcome.finished
+    assert not outcome.jobs[0].stopped
+    assert totals(folder) == {0: 30.0}
+
+
+def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(begun: list[RunFolder], tmp_path: Path) -> None:
+    folder = begin(begun, tmp_path, steps=400)
+    for wait_s in (4.0, 3.0, 2.0):
+        controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
+        begun_by_s = time.monotonic() + 60.0
+        while not (folder.path / "cloud" / ADDRESS).exists() and time.monotonic() < begun_by_s:
+            time.sleep(0.1)
+        time.sleep(wait_s)
+        controller.send_signal(signal.SIGKILL)
+        controller.wait(10)
+    cloud = LocalCloud(folder.path / "cloud", eb.PriceHistory.read(folder.path / "prices.parquet"))
+    # Machines train on meanwhile.
+    assert cloud.processes()
+    ended = run_local(folder, ExoSphere())
+    assert ended.outcome.finished
+    assert ended.left_running == 0
+    assert ended.outcome.cost_usd == pytest.approx(ended.billed_usd, abs=1e-12)
+    assert len(ended.bills) == sum(lease.is_charged for lease in ended.outcome.leases)
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 400)) for n in range(3)}
+
+
+def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(begun: list[RunFolder], tmp_path: Path) -> None:
+    folder = begin(begun, tmp_path, trials=2, steps=300)
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
+    journal = Journal(folder.journal)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and (journal.state("run") or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"] < 40:
+        time.sleep(0.1)
+    request_stop(folder.path, StopRequest.STOP)
+    assert controller.wait(30) == 0
+    summary = journal.state("outcome")
+    assert (summary["finished"], summary["gave_up"]) == (False, "stopped by its user")
+    assert summary["steps_lost"] <= 25 * summary["revocations"]
+    assert not (folder.path / "cloud" / "cloud.json").exists()
+    ended = run_local(find_run(tmp_path / "runs", None), ExoSphere())
+    assert ended.outcome.finished
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 300)) for n in range(2)}
+
+
+def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Path) -> None:
+    folder = begin(begun, tmp_path, trials=1, steps=300)
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (folder.path / "controller.lock").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    try:
+        with pytest.raises(eb.InputError, match="another controller is under way"):
+            run_local(folder, ExoSphere())
+    finally:
+        controller.kill()
+        controller.wait(10)
+    assert os.path.exists(folder.journal)
+
+
+def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_paused_does_not(tmp_path: Path) -> None:
+    flapping().write(tmp_path / "prices.parquet")
+    settings = LocalCloudSettings(
+        str(tmp_path / "cloud"), str(tmp_path / "prices.parquet"), START_S, 120.0,
+        lock=str(tmp_path / LOCK), unused_s=0.5,
+    )  # fmt: skip
+    with controlling(tmp_path):
+        cloud = start_local_cloud(settings)
+        try:
+            time.sleep(2.5)
+            assert psutil.pid_exists(cloud.pid)
+        except BaseException:
+            cloud.end()
+            raise
+    try:
+        for _ in range(100):
+            if not (tmp_path / "cloud" / ADDRESS).exists():
+                break
+            time.sleep(0.1)
+        assert not (tmp_path / "cloud" / ADDRESS).exists()
+    finally:
+        cloud.end()

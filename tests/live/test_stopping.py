@@ -1,0 +1,310 @@
+"""Spending stops when it is told to: stop, down, Ctrl-C, whatever policy, cloud and program do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.commands import SILENT, User, user
+
+from ebbtide.errors import InputError
+from ebbtide.live.clouds.local.server import bills_of
+from ebbtide.live.journal import Journal
+from ebbtide.live.stopping import (
+    StopRequest,
+    controller_pid,
+    controlling,
+    forget_stop,
+    request_stop,
+    requested_stop,
+)
+
+
+@pytest.fixture
+def someone(tmp_path: Path) -> Iterator[User]:
+    with user(tmp_path) as one:
+        yield one
+
+
+def test_stop_is_obeyed_though_nothing_happens(someone: User) -> None:
+    """No timers, no reports: nothing would ever wake the controller."""
+    someone.write(trials=2, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains(2))
+    began_s = time.monotonic()
+    code, out, _ = someone.do("stop")
+    assert (code, f"controller pid {controller.pid}" in out) == (0, True)
+    out, _ = controller.communicate(timeout=20)
+    assert time.monotonic() - began_s < 10.0
+    assert controller.returncode == 130
+    assert "ebbtide resume" in out
+    assert not someone.machines()
+    code, out, _ = someone.do("status", someone.run.path.name)
+    assert out.strip().splitlines()[-1].startswith("stopped")
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
+
+
+def test_down_reaches_a_live_controller_which_rents_no_more(someone: User) -> None:
+    someone.write(trials=2, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains(2))
+    code, out, errors = someone.do("down")
+    assert code == 0, errors
+    named = rf"{someone.run.path.name} \(the newest, begun \d+ s ago\)"
+    assert re.fullmatch(rf"{named}: controller ended, 2 machines given back, none left\n", out)
+    assert f"controller (pid {controller.pid})" in errors
+    assert controller.wait(20) == 130
+    assert not someone.machines()
+    assert not (someone.run.path / "cloud" / "cloud.json").exists()
+    rented = len(Journal(someone.run.journal).state("run")["engine"]["leases"])
+    assert rented == 2
+    code, out, _ = someone.do("status", someone.run.path.name)
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
+    assert out.strip().splitlines()[-1].startswith("down: its machines were ended")
+
+
+def test_down_after_a_killed_controller_leaves_none_and_status_says_so(someone: User) -> None:
+    someone.write(trials=2, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains(2))
+    controller.kill()
+    controller.wait(10)
+    code, out, _ = someone.do("status")
+    assert re.search(r"controller gone.* 0/2 +- +2 ", out)
+    code, out, _ = someone.do("status", someone.run.path.name)
+    assert out.strip().splitlines()[-1].startswith("controller gone, and 2 machines may run")
+    code, out, _ = someone.do("stop")
+    assert code == 2
+    code, out, _ = someone.do("down")
+    assert (code, out.partition(": ")[2]) == (0, "2 machines given back, none left\n")
+    assert not someone.machines()
+    code, out, _ = someone.do("status", someone.run.path.name)
+    assert "rented 2 machines in all, none now; revoked 0 times" in out
+    assert "down" in out.strip().splitlines()[-1]
+    # What the machines cost after the controller's death is counted, as the cloud has it.
+    bills = bills_of(someone.run.path / "cloud")
+    assert len(bills) == 2
+    code, out, _ = someone.do("status", someone.run.path.name, "--json")
+    assert json.loads(out)["money"]["paid_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
+
+
+def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
+    someone.write(trials=1, steps=300, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    time.sleep(1.0)
+    controller.send_signal(signal.SIGINT)
+    _, errors = controller.communicate(timeout=30)
+    assert controller.returncode == 130
+    assert "Ctrl-C again ends at once" in errors
+    assert not someone.machines()
+    first = Journal(someone.run.journal).state("run")["engine"]["leases"]
+    resumed = someone.start("resume")
+    someone.wait(lambda: controller_pid(someone.run.path) == resumed.pid)
+    # It trains, and nothing says that it was stopped.
+    _, told, _ = someone.do("status", someone.run.path.name)
+    assert told.strip().splitlines()[-1] == f"running (pid {resumed.pid})"
+    follows = someone.start("logs", "-f")
+    assert resumed.wait(60) == 0
+    followed, _ = follows.communicate(timeout=20)
+    assert "total" in followed
+    # The market went on from where it was.
+    leases = Journal(someone.run.journal).state("run")["engine"]["leases"]
+    assert len(leases) > len(first)
+    assert leases[len(first)]["requested_s"] >= first[-1]["ended_s"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_from_a_service_manager_or_a_closed_terminal_stops_as_ctrl_c_does(
+    number: signal.Signals, someone: User
+) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.send_signal(number)
+    time.sleep(0.2)
+    # `timeout` sends it twice.
+    if controller.poll() is None:
+        controller.send_signal(number)
+    out, errors = controller.communicate(timeout=30)
+    assert controller.returncode == 130, errors
+    assert "stopping: everything is saved and given back" in errors
+    assert "stopped" in out.strip().splitlines()[-1]
+    assert not someone.machines()
+
+
+def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: User) -> None:
+    someone.write(
+        trials=1,
+        every_h=5.0,
+        program="import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(300)\n",
+    )
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    time.sleep(1.0)
+    controller.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert controller.poll() is None
+    controller.send_signal(signal.SIGINT)
+    _, errors = controller.communicate(timeout=5)
+    assert controller.returncode == 130
+    assert f"`ebbtide down {someone.run.path.name}` ends them now" in errors
+    code, out, _ = someone.do("down", someone.run.path.name)
+    assert (code, out) == (0, f"{someone.run.path.name}: 1 machine given back, none left\n")
+    assert not someone.machines()
+
+
+HANGS = """
+import sys, time
+from pathlib import Path
+import ebbtide.cli.foreground as foreground
+from ebbtide.live.settings import RunFolder
+from ebbtide.policies.registry import policy
+from ebbtide.jobs.sweep import Sweep
+
+foreground._LOOKS_UP_WITHIN_S = 1.0
+folder = RunFolder(Path(sys.argv[1]))
+decides = policy("cheapest-spot")
+asked = []
+class Hangs:
+    name, wakes_on, period_lead_s = "hangs", decides.wakes_on, 0.0
+    def decide(self, view):
+        asked.append(1)
+        if len(asked) > 1:
+            print("hangs", flush=True)
+            while True:
+                try:
+                    time.sleep(60)
+                except Exception:
+                    pass
+        return decides.decide(view)
+foreground.run_in_foreground(folder, Hangs(), Sweep.model_validate(folder.settings.sweep))
+"""
+
+
+def test_ctrl_c_ends_a_run_whose_policy_never_answers(someone: User) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    first = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    first.send_signal(signal.SIGINT)
+    first.wait(20)
+    hangs = subprocess.Popen(
+        [sys.executable, "-c", HANGS, str(someone.run.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    someone.started.append(hangs)
+    assert hangs.stdout is not None
+    while "hangs" not in hangs.stdout.readline():
+        assert hangs.poll() is None
+    hangs.send_signal(signal.SIGINT)
+    _, errors = hangs.communicate(timeout=10)
+    assert hangs.returncode == 130
+    assert "has not looked up for 1 s" in errors
+
+
+def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: User) -> None:
+    someone.write(trials=1, steps=150, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    time.sleep(1.0)
+    address = someone.run.path / "cloud" / "cloud.json"
+    os.kill(json.loads(address.read_text())["pid"], signal.SIGKILL)
+    _, errors = controller.communicate(timeout=20)
+    assert controller.returncode == 69
+    assert "the local cloud has ended" in errors
+    assert errors.count("ebbtide resume") == 1
+    assert "Traceback" not in errors
+    assert address.exists()
+    code, out, errors = someone.do("status", someone.run.path.name)
+    assert "broken off: the local cloud has ended" in out
+    assert out.count("ebbtide resume") == 1
+    code, out, errors = someone.do("resume")
+    assert (code, errors) == (0, "")
+    assert "done" in out
+    assert not someone.machines()
+
+
+def test_down_finds_what_the_machines_of_a_killed_cloud_left(someone: User) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains() and len(someone.machines()) >= 2)
+    controller.kill()
+    controller.wait(10)
+    os.kill(json.loads((someone.run.path / "cloud" / "cloud.json").read_text())["pid"], signal.SIGKILL)
+    code, out, errors = someone.do("down")
+    assert (code, out.partition(": ")[2], errors) == (0, "1 machine given back, none left\n", "")
+    assert not someone.machines()
+
+
+def test_no_process_outlives_its_machine(someone: User) -> None:
+    """Neither one that a script started, nor one in a session of its own."""
+    someone.write(trials=1, every_h=5.0)
+    (someone.folder / "wrap.sh").write_text("setsid sleep 300 &\nsleep 301\n")
+    content = (someone.folder / "sweep.yaml").read_text()
+    before = next(line for line in content.splitlines() if line.startswith("command:"))
+    end = content.index("direction:")
+    content = content[: content.index(before)] + "command: bash wrap.sh {lr}\n" + content[end:]
+    (someone.folder / "sweep.yaml").write_text(content)
+    controller = someone.start_run()
+    # The agent, the shell, and two that sleep.
+    someone.wait(lambda: someone.trains() and len(someone.machines()) >= 4)
+    code, _, _ = someone.do("down")
+    assert code == 0
+    assert controller.wait(30) == 130
+    assert not someone.machines()
+
+
+def test_a_request_is_read_while_the_journal_is_locked(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.keep({"run": 1})
+    with sqlite3.connect(tmp_path / "journal.sqlite") as locked:
+        locked.execute("begin immediate")
+        request_stop(tmp_path, StopRequest.STOP)
+        assert requested_stop(tmp_path) is StopRequest.STOP
+        assert Journal(tmp_path / "journal.sqlite", read_only=True).state("run") == 1
+        locked.execute("rollback")
+
+
+def test_down_is_never_weakened_to_stop(tmp_path: Path) -> None:
+    assert requested_stop(tmp_path) is None
+    request_stop(tmp_path, StopRequest.DOWN)
+    request_stop(tmp_path, StopRequest.STOP)
+    assert requested_stop(tmp_path) is StopRequest.DOWN
+    (tmp_path / "stop.json").write_text("torn {")
+    assert requested_stop(tmp_path) is StopRequest.STOP
+    forget_stop(tmp_path)
+    assert requested_stop(tmp_path) is None
+
+
+def test_whoever_has_a_run_is_known_by_its_process(tmp_path: Path) -> None:
+    assert controller_pid(tmp_path) is None
+    with controlling(tmp_path):
+        assert controller_pid(tmp_path) == os.getpid()
+        with pytest.raises(InputError, match="another controller is under way"), controlling(tmp_path):
+            pass
+    assert controller_pid(tmp_path) is None
+
+
+def test_down_names_a_controller_that_does_not_end_and_ends_its_machines_all_the_same(
+    someone: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.cli.runs._CONTROLLER_ENDS_S", 0.5)
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.send_signal(signal.SIGSTOP)
+    code, out, errors = someone.do("down")
+    assert (code, out.partition(": ")[2]) == (1, "controller still runs, 1 machine given back, none left\n")
+    assert f"`kill -9 {controller.pid}` ends it" in errors
+    assert not someone.machines()

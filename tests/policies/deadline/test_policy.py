@@ -1,0 +1,252 @@
+"""Deadlines on the engine: against the compiled runs, on any record in time, and refusals that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import TRACES
+from tests.markets import history
+
+import ebbtide as eb
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
+from ebbtide.forecasts.spells.models import SpellModels, fit_market_spells
+from ebbtide.forecasts.spells.own_probes import probes_of
+from ebbtide.forecasts.spells.zone_records import read_probed_zones
+from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.leases import LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
+from ebbtide.policies.deadline.zone_runs import FAILOVER, TABLE, run_zones
+from ebbtide.policies.deadline.zone_table import solve_zones
+from ebbtide.policies.deadline.zones import zones_problem
+from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.registry import policy
+from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import StartDelay
+
+EAST = Market("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
+WEST = Market("aws", "us-west-2", "us-west-2b", "p3.2xlarge")
+TICK_S, HOURS = 600.0, 72
+BINS = len(AGE_BINS_S)
+MODELS = SpellModels(
+    SpellModel(np.array([[0.8] * BINS, [0.3] * BINS])), {str(WEST): SpellModel(np.array([[0.5] * BINS, [0.5] * BINS]))}
+)
+PRICES = history({EAST: [(0, 1.0)], WEST: [(0, 1.2)]}, hours=float(HOURS))
+BEGINS_S = PRICES.start_s
+
+
+def job(hours: float = 12.0, **changes: object) -> Job:
+    checkpoint = {"save_s": 0, "restore_s": 0, "size_bytes": 5 * 2**30}
+    content = {"name": "j", "steps": int(hours * 3600), "steps_per_hour": {"p3.2xlarge": 3600.0}, "checkpoint": checkpoint}
+    return Job.model_validate(content | changes)
+
+
+def recorded(available: np.ndarray) -> Availability:
+    times_s = BEGINS_S + np.arange(available.shape[1]) * TICK_S
+    end_s = float(times_s[-1]) + TICK_S
+    both = zip((EAST, WEST), available, strict=True)
+    return Availability({market: CapacitySeries(times_s, up.astype(int) * 9, end_s) for market, up in both})
+
+
+def scenario(available: np.ndarray, *jobs: Job, boot_s: float = 720.0, billing: str = "gcp-spot") -> Scenario:
+    return Scenario(
+        jobs or (job(),), PRICES, billing_preset(billing), availability=recorded(available), delay=StartDelay(0.0, boot_s)
+    )
+
+
+def is_late(outcome: Outcome, hours: float) -> bool:
+    return not outcome.finished or outcome.makespan_s > hours * HOUR_S + 1e-6
+
+
+@pytest.mark.parametrize(("rule", "number"), [(DeadlineRule.TABLE, TABLE), (DeadlineRule.FAILOVER, FAILOVER)])
+def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int) -> None:
+    """Twelve hours of work in eighteen, on drawn records: the engine asks and pays, the compiled run reckons."""
+    problem = zones_problem(
+        [(str(EAST), EAST.place), (str(WEST), WEST.place)], (1.0, 1.2), 3.06, work_h=12.0, deadline_h=18.0,
+        restart_h=0.2, checkpoint_bytes=5 * 2**30,
+    )  # fmt: skip
+    table = solve_zones(problem, [MODELS.of(EAST), MODELS.of(WEST)], begins_s=BEGINS_S, ask_every_s=7200.0)
+    random = np.random.default_rng(2)
+    engine, compiled = [], []
+    for _ in range(30):
+        up = np.stack([MODELS.of(market).drawn(HOURS * 6, TICK_S, random) for market in (EAST, WEST)])
+        outcome = scenario(up).run(Deadline(rule, 18 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+        assert not is_late(outcome, 18.0)
+        engine.append(outcome.cost_usd)
+        prices = np.repeat(np.array([[1.0], [1.2]]), up.shape[1], axis=1)
+        usd, _, late_h, *_ = run_zones(
+            number, up, prices, 0, TICK_S, 12 * HOUR_S, 18 * HOUR_S, 720.0, problem.start_s, 3.06, np.array([0, 1]),
+            problem.egress_usd, 7200.0, table.usd, table.tick_s, table.step_s, AGE_BINS_S, np.array([1.0, 1.2]),
+            table.lasts_s, table.ages, table.home, table.away_s,
+        )  # fmt: skip
+        assert late_h == 0.0
+        compiled.append(usd)
+    # A machine that is noticed works two minutes on; one that comes is there before the last is given back.
+    assert np.mean(engine) == pytest.approx(np.mean(compiled), rel=0.04)
+    assert np.corrcoef(engine, compiled)[0, 1] > 0.8
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.booleans(), min_size=40, max_size=40), st.sampled_from(list(DeadlineRule)),
+    st.sampled_from([13.0, 15.0, 20.0]), st.sampled_from(["ec2-second", "gcp-spot"]),
+)  # fmt: skip
+def test_no_deadline_is_missed_on_any_record(
+    bits: list[bool], rule: DeadlineRule, deadline_h: float, billing: str
+) -> None:
+    """Ten spells a zone of any pattern, each of 70 minutes."""
+    available = np.repeat(np.array(bits).reshape(2, 20), 7, axis=1)
+    up = np.concatenate([available, np.zeros((2, HOURS * 6 - available.shape[1]), dtype=bool)], axis=1)
+    run = scenario(up, boot_s=300.0, billing=billing)
+    outcome = run.run(Deadline(rule, deadline_h * HOUR_S, models=MODELS, start_s=300.0), BEGINS_S)
+    assert not is_late(outcome, deadline_h)
+    assert outcome.cost_usd == pytest.approx(outcome.ledger.total_usd)
+
+
+def test_where_spot_is_always_to_be_had_nothing_else_is_rented() -> None:
+    always = np.ones((2, HOURS * 6), dtype=bool)
+    for rule in DeadlineRule:
+        outcome = scenario(always).run(Deadline(rule, 20 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+        assert [(lease.market, lease.on_demand) for lease in outcome.leases] == [(EAST, False)]
+        assert outcome.cost_usd == pytest.approx(12.2)
+
+
+def test_without_spot_machines_it_is_on_demand_and_in_time() -> None:
+    never = np.zeros((2, HOURS * 6), dtype=bool)
+    for rule in DeadlineRule:
+        outcome = scenario(never).run(Deadline(rule, 14 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+        assert not is_late(outcome, 14.0)
+        held = [lease for lease in outcome.leases if lease.is_charged]
+        assert all(lease.on_demand for lease in held)
+        # `deadline` may give the machine back once, to wait for spot, while there is time.
+        assert outcome.cost_usd == pytest.approx((12.0 + 0.2 * len(held)) * 3.06)
+        assert len(held) <= (2 if rule is DeadlineRule.TABLE else 1)
+
+
+def test_what_cannot_be_saved_is_not_put_on_a_machine_that_can_be_taken() -> None:
+    always = np.ones((2, HOURS * 6), dtype=bool)
+    outcome = scenario(always, job(checkpoint=None)).run(Deadline(models=MODELS), BEGINS_S)
+    assert all(lease.on_demand for lease in outcome.leases)
+
+
+def test_refusals_say_what_is_wrong() -> None:
+    always = np.ones((2, HOURS * 6), dtype=bool)
+    with pytest.raises(InputError, match="cannot be done in 12.0 h: on the fastest machine it takes 12.0 h"):
+        scenario(always).run(Deadline(deadline_s=12 * HOUR_S), BEGINS_S)
+    with pytest.raises(InputError, match="wants 2 machines; policy deadline gives one"):
+        scenario(always, job(machines=2)).run(Deadline(), BEGINS_S)
+    with pytest.raises(InputError, match="look_every_s is 0"):
+        Deadline(look_every_s=0.0)
+    unknown = Market("gcp", "us-central1", "us-central1-a", "a2-highgpu-1g")
+    prices = history({unknown: [(0, 1.0)]}, hours=72.0)
+    work = Job(name="j", steps=10, steps_per_hour={"a2-highgpu-1g": 1.0})
+    with pytest.raises(InputError, match="no market with a known on-demand price"):
+        eb.backtest([Deadline()], work, prices, billing="gcp-spot", starts=1)
+
+
+def test_by_name_it_takes_one_and_a_half_times_the_work() -> None:
+    never = np.zeros((2, HOURS * 6), dtype=bool)
+    for name in ("deadline", "uniform-progress", "next-cheapest", "greedy-spot"):
+        outcome = scenario(never, boot_s=240.0).run(policy(name), BEGINS_S)
+        assert outcome.policy == name
+        assert not is_late(outcome, 18.0)
+
+
+def test_markets_that_are_backed_off_from_are_not_asked() -> None:
+    """As on EC2: who has just refused is not shown for a while."""
+    up = np.repeat(np.array([[1, 0, 0, 1], [0, 0, 1, 0]], dtype=bool), HOURS * 6 // 4, axis=1)[:, : HOURS * 6]
+    plain = scenario(up).run(Deadline(deadline_s=20 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+    spared = scenario(up).run(BacksOff(Deadline(deadline_s=20 * HOUR_S, models=MODELS, start_s=720.0)), BEGINS_S)
+    assert not is_late(spared, 20.0)
+    failed = [sum(lease.state is LeaseState.FAILED for lease in one.leases) for one in (plain, spared)]
+    assert failed[1] <= failed[0]
+    # Where all refuse spot machines, one on demand is still to be had.
+    never = scenario(np.zeros((2, HOURS * 6), dtype=bool))
+    assert not is_late(never.run(BacksOff(Deadline(deadline_s=14 * HOUR_S, start_s=720.0)), BEGINS_S), 14.0)
+
+
+def test_what_it_remembers_is_plain() -> None:
+    """A controller that is stopped goes on from JSON."""
+    from ebbtide.engine.engine import Engine
+    from ebbtide.simulation.replay import ReplayProvider
+    from ebbtide.simulation.replayed_market import ReplayedMarket
+
+    up = np.repeat(np.array([[1, 0, 1], [0, 1, 0]], dtype=bool), HOURS * 2, axis=1)
+    billing = billing_preset("gcp-spot")
+    market = ReplayedMarket(PRICES, BEGINS_S, billing, availability=recorded(up))
+    engine = Engine(Deadline(deadline_s=20 * HOUR_S, models=MODELS), [job()], ReplayProvider(market), billing)
+    engine.run()
+    assert json.loads(json.dumps(engine.memory)) == engine.memory
+
+
+def test_spottune_under_a_deadline_where_capacity_decides() -> None:
+    """Six trials compared half way: the best two go on, all on machines that the deadline's policy rents."""
+    random = np.random.default_rng(7)
+    up = np.stack([MODELS.of(market).drawn(HOURS * 6, TICK_S, random) for market in (EAST, WEST)])
+    trials = tuple(job(6.0, name=f"t{n}") for n in range(6))
+    at = np.linspace(0.01, 1.0, 50)
+    curves = tuple(Curve("s", one.name, at * one.steps, 1 / (1 + 9 * at) + 0.1 * n, float(one.steps))
+                   for n, one in enumerate(trials))  # fmt: skip
+    run = Scenario(
+        trials, PRICES, billing_preset("ec2-second"), availability=recorded(up), delay=StartDelay(), curves=curves
+    )
+    machines = Deadline(deadline_s=10 * HOUR_S, models=MODELS)
+    outcome = run.run(SpotTune(theta=0.5, mcnt=2, measured=True, machines=machines), BEGINS_S)
+    assert not is_late(outcome, 10.0)
+    done = [one.steps_done / one.job.steps for one in outcome.jobs]
+    assert done[:2] == pytest.approx([1.0, 1.0])
+    assert all(0.49 < share < 0.56 for share in done[2:])
+    assert outcome.refund_usd >= 0.0
+
+
+def test_its_own_probes_teach_it() -> None:
+    """What a run asked for and held, fitted: a zone that is mostly down is told from one that is mostly up."""
+    random = np.random.default_rng(8)
+    up = np.stack([random.random(HOURS * 6) < 0.95, random.random(HOURS * 6) < 0.1])
+    outcome = scenario(up, job(20.0)).run(Deadline(DeadlineRule.GREEDY, 40 * HOUR_S, start_s=720.0), BEGINS_S)
+    probes = probes_of(outcome.leases, outcome.end_s)
+    asked = {(row.zone, row.available) for row in probes.itertuples()}
+    assert ("us-east-1a", 1) in asked
+    assert ("us-west-2b", 0) in asked
+    seen = probes.groupby("zone")["available"].mean()
+    assert seen["us-east-1a"] > 0.8 > 0.4 > seen["us-west-2b"]
+    # Ticks are torn in one of twenty: in the mean an up spell of east lasts some three hours.
+    left_h = fit_market_spells(probes).of(EAST).mean_left_s(UP, 0.0) / HOUR_S
+    assert 1.0 < left_h < 8.0
+
+
+@pytest.mark.real_traces
+def test_on_real_zones_every_policy_is_in_time() -> None:
+    """Recorded V100 capacity and prices of 2023: 40 h in 60 h, from three starts; and deadline costs least."""
+    records = read_probed_zones(
+        TRACES / "ec2-gpu-availability-2022-2023.parquet", [TRACES / "ec2-v100-2023.parquet"]
+    )[0]
+    times_s = records.times_s()
+    markets = [
+        Market("aws", place.region, zone, "p3.2xlarge") for zone, place in zip(records.zones, records.places, strict=True)
+    ]
+    end_s = float(times_s[-1]) + records.tick_s
+    capacity = {
+        market: CapacitySeries(times_s, up.astype(int), end_s)
+        for market, up in zip(markets, records.available, strict=True)
+    }
+    prices = eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet")
+    run = Scenario((job(40.0),), prices, billing_preset("ec2-second"), availability=Availability(capacity))
+    mean_usd = {}
+    for rule in DeadlineRule:
+        found = [run.run(Deadline(rule, 60 * HOUR_S), float(times_s[tick])) for tick in (5_600, 8_200, 12_100)]
+        assert not any(is_late(outcome, 60.0) for outcome in found)
+        mean_usd[rule] = np.mean([outcome.cost_usd for outcome in found])
+    assert mean_usd[DeadlineRule.TABLE] < mean_usd[DeadlineRule.FAILOVER]
+    assert mean_usd[DeadlineRule.TABLE] < 0.4 * 40 * 3.06

@@ -1,0 +1,122 @@
+"""Dynamic Pricing on the engine: allocations that machines follow."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from tests.markets import C3, R3, START_S, history, job
+
+import ebbtide as eb
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
+
+DAY = 86_400.0
+CALM = history({C3: [(0, 0.20)], R3: [(0, 0.12)]})
+
+
+def named(name: str, **rates: float) -> eb.Job:
+    """A job of 7,200 steps with these rates an hour."""
+    kinds = {"c3": "c3.xlarge", "r3": "r3.large"}
+    return job(7200).model_copy(update={"name": name, "steps_per_hour": {kinds[k]: v for k, v in rates.items()}})
+
+
+def run(policy: DynamicPricing, jobs: list[eb.Job], prices: eb.PriceHistory = CALM) -> Outcome:
+    result = eb.backtest([policy], jobs, prices, billing="gcp-spot", starts=[START_S + DAY], seed=1)
+    (outcome,) = result.outcomes[policy.name]
+    return outcome
+
+
+def kinds_of(outcome: Outcome, job_id: int) -> set[str]:
+    steps_on = outcome.jobs[job_id].steps_on
+    return {outcome.leases[lease].market.instance_type for lease, steps in steps_on.items() if steps > 0}
+
+
+def test_each_job_goes_where_its_steps_cost_least() -> None:
+    """c3 is 1.7 times as dear: worth it for who is twice as fast there, not for who is half as fast again."""
+    jobs = [named("a", c3=3600, r3=1800), named("b", c3=2700, r3=1800)]
+    outcome = run(DynamicPricing(Goal.COST), jobs)
+    assert outcome.finished
+    assert [kinds_of(outcome, number) for number in range(2)] == [{"c3.xlarge"}, {"r3.large"}]
+    fast = run(DynamicPricing(Goal.THROUGHPUT), jobs)
+    assert all(kinds_of(fast, number) == {"c3.xlarge"} for number in range(2))
+    assert fast.makespan_s < outcome.makespan_s
+
+
+def test_an_slo_takes_the_faster_machine() -> None:
+    jobs = [named("b", c3=2700, r3=1800)]
+    soon = run(DynamicPricing(Goal.COST, slo_h={"b": 3.0}, round_s=600.0), jobs)
+    assert soon.makespan_s <= 3 * 3600 + 600
+    assert "c3.xlarge" in kinds_of(soon, 0)
+    with pytest.raises(InputError, match="SLO of b: 7200 steps in 1 h"):
+        run(DynamicPricing(Goal.COST, slo_h={"b": 1.0}), jobs)
+
+
+def test_under_a_quota_jobs_take_turns_and_the_makespan_is_near_the_best() -> None:
+    """One c3: two jobs that are twice as fast there share it; r3 does the rest."""
+    jobs = [named("a", c3=3600, r3=1800), named("b", c3=3600, r3=1800)]
+    policy = DynamicPricing(Goal.MAKESPAN, quotas={"c3.xlarge": 1, "r3.large": 1}, round_s=1200.0)
+    outcome = run(policy, jobs)
+    assert outcome.finished
+    # 5,400 steps an hour in all for 14,400 steps; moving and the last round cost some.
+    assert outcome.makespan_s == pytest.approx(14_400 / 5_400 * 3600, rel=0.25)
+    assert all(kinds_of(outcome, number) == {"c3.xlarge", "r3.large"} for number in range(2))
+    assert outcome.steps_lost == 0
+
+
+@pytest.mark.parametrize(
+    ("changes_s", "prices", "moves_s"),
+    [
+        (1800, (0.12, 0.05), 1800),  # by more than a tenth: at once
+        (200, (0.12, 0.05), 600),  # but not before the round is ten minutes old
+        (1800, (0.101, 0.099), 3600),  # by less: at the next round
+    ],
+)
+def test_when_prices_change_jobs_follow(changes_s: float, prices: tuple[float, float], moves_s: float) -> None:
+    before, after = prices
+    record = history({C3: [(0, 0.20)], R3: [(0, before), (DAY + changes_s, after)]})
+    outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600, r3=1800)], record)
+    assert [lease.market for lease in outcome.leases] == [C3, R3]
+    assert outcome.leases[1].requested_s == pytest.approx(START_S + DAY + moves_s, abs=1.0)
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_on_generated_prices_all_is_done_and_every_step_accounted_for(goal: Goal) -> None:
+    prices = eb.generate_prices(days=8, seed=2)
+    jobs = [eb.Job(name=f"j{n}", steps=6_000, other_steps_per_hour_per_vcpu=100.0 * (n + 1)) for n in range(4)]
+    policy = DynamicPricing(goal, quotas={"c3.xlarge": 2})
+    (result,) = eb.backtest([policy], jobs, prices, starts=1, seed=1).outcomes.values()
+    (outcome,) = result
+    assert outcome.finished
+    for found in outcome.jobs:
+        assert found.steps_run == pytest.approx(found.steps_saved + found.steps_lost, abs=1e-3)
+    assert outcome.cost_usd == pytest.approx(math.fsum(line.usd for line in outcome.ledger.lines))
+
+
+@pytest.mark.real_traces
+def test_on_prices_of_2020_it_is_not_dearer_than_the_cheapest_by_the_step(traces: Path) -> None:
+    prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
+    work = eb.Job(name="w", steps=10_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 330.0})
+    policies = [DynamicPricing(Goal.COST), eb.Reactive()]
+    found = eb.backtest(policies, work, prices, starts=3, seed=1).outcomes
+    ours, reactive = (sum(outcome.cost_usd for outcome in found[policy.name]) for policy in policies)
+    assert ours <= 1.02 * reactive
+
+
+def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_its_dataset() -> None:
+    aws, azure = eb.Market("aws", "us-east-1", "us-east-1a", "p2.xlarge"), eb.Market("azure", "us-east", "us-east", "NC6")
+    swing = [(n * 86_400.0, 0.3 if n % 2 else 0.1) for n in range(6)]
+    prices = history({aws: swing, azure: [(0, 0.2)]}, hours=150)
+    work = eb.Job(
+        name="g", steps=80, steps_per_hour={"p2.xlarge": 1.0, "NC6": 1.0}, checkpoint={"size_bytes": 2**30},
+        dataset={"size_bytes": 10 * 2**30, "cloud": "aws", "region": "us-east-1"},
+    )  # type: ignore[arg-type]  # fmt: skip
+    policy = eb.DynamicPricing()
+    (outcome,) = eb.backtest([policy], work, prices, starts=[prices.start_s]).outcomes[policy.name]
+    assert outcome.finished
+    clouds = [lease.market.cloud for lease in outcome.leases]
+    assert clouds[:4] == ["aws", "azure", "aws", "azure"]
+    # The dataset and a checkpoint to Azure, a checkpoint back, another there.
+    assert outcome.egress_usd == pytest.approx(10 * 0.09 + 0.09 + 0.087 + 0.09)

@@ -1,0 +1,19 @@
+"""Live runs with faults at random moments: training, agents and the controller killed, storage failing.
+
+A short run of them; `.ci/run` has five long ones by `make chaos`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ebbtide.testing.chaos.chaos import chaos_run
+
+FAULTS = 16
+
+
+def test_nothing_is_lost_counted_twice_left_running_or_paid_unseen(tmp_path: Path) -> None:
+    report = chaos_run(5, FAULTS, tmp_path)
+    assert sum(report.faults.values()) >= FAULTS
+    assert all(report.faults.get(kind) for kind in ("training", "agent", "controller", "storage"))
+    assert report.is_whole, report
