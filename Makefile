@@ -64,7 +64,7 @@ long: $(INSTALLED)
 # The reference, from docstrings: reports/reference/index.html.
 reference: $(INSTALLED)
 	$(BIN)/pdoc --docformat google --output-directory reports/reference ebbtide ebbtide.trial ebbtide.trial_torch \
-		$(addprefix ebbtide.,market revocation learning_curves workloads policies checkpoints agent execution)
+		$(addprefix ebbtide.,market forecasts jobs policies engine simulation live testing analysis)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

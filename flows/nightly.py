@@ -157,8 +157,12 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
     night = Night(
         [verdict for verdict in verdicts if not verdict.problem],
         [verdict for verdict in verdicts if verdict.problem],
-        (known.change_points if known else 0, points), stages, before, after, pushed,
-    )  # fmt: skip
+        (known.change_points if known else 0, points),
+        stages,
+        before,
+        after,
+        pushed,
+    )
     tell(night)
     keep_figures(after, STATE / "accepted.json")
     return night.summary()
@@ -167,9 +171,10 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
 def batches(incoming: Path) -> list[Path]:
     """Those to be looked at; files still being written begin with a dot or end with .part."""
     return sorted(
-        file for file in incoming.iterdir()
+        file
+        for file in incoming.iterdir()
         if file.is_file() and not file.name.startswith(".") and file.suffix != ".part"
-    )  # fmt: skip
+    )
 
 
 def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -179,11 +184,17 @@ def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
         InputError: A stage or DVC itself failed.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "dvc", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-             **(environment or {})},
+        [sys.executable, "-m", "dvc", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            **(environment or {}),
+        },
         start_new_session=True,
-    )  # fmt: skip
+    )
     write_text(STATE / "group", str(process.pid))
     try:
         output, _ = process.communicate()

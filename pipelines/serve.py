@@ -40,7 +40,9 @@ def main() -> None:
         _prefect(environment, "work-pool", "create", _POOL, "--type", "process", "--overwrite")
         _prefect(environment, "--no-prompt", "deploy", "--all", "--prefect-file", "flows/prefect.yaml")
         running.append(_start(environment, "worker", "start", "--pool", _POOL, "--type", "process"))
-        sys.stdout.write(f"nightly at '{options.cron}' (UTC); to look at it: http://{options.host}:{options.port}\n")
+        sys.stdout.write(
+            f"nightly at '{options.cron}' (UTC); to look at it: http://{options.host}:{options.port}\n"
+        )
         sys.stdout.flush()
         while all(process.poll() is None for process in running):
             time.sleep(1.0)
@@ -63,9 +65,13 @@ def _start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[
 
 def _prefect(environment: Mapping[str, str], *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", *arguments], env=environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "prefect", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     if done.returncode != 0:
         raise InputError(f"prefect {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 

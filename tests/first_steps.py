@@ -123,7 +123,9 @@ def run(block: Block, folder: Path, environment: dict[str, str]) -> Told:
         script, output = Path(scratch) / "block", Path(scratch) / "output"
         if block.language == "sh":
             # From the second command on a newcomer has the environment that the first one made.
-            script.write_text("[ -f .venv/bin/activate ] && . .venv/bin/activate\nset -eu -o pipefail\n" + block.code)
+            script.write_text(
+                "[ -f .venv/bin/activate ] && . .venv/bin/activate\nset -eu -o pipefail\n" + block.code
+            )
             command = ["bash", str(script)]
         else:
             script.write_text(block.code)
@@ -131,8 +133,15 @@ def run(block: Block, folder: Path, environment: dict[str, str]) -> Told:
         began = time.monotonic()
         with output.open("wb") as out:
             # SIGINT is ignored in what a shell starts in the background; here each block is a foreground of its own.
-            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             code = _waited(process, block.interrupt_after_s)
         seconds = time.monotonic() - began
         tail = "\n".join(output.read_text(errors="replace").splitlines()[-_TAIL_LINES:]) if code else ""
@@ -179,7 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", type=Path, help="where the result goes")
     parser.add_argument("--only", action="append", metavar="PAGE", help="this page; once for each")
-    parser.add_argument("--skip", action="append", default=[], metavar="CODE", help="a block that was run elsewhere")
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="CODE", help="a block that was run elsewhere"
+    )
     options = parser.parse_args(arguments)
     # A shell that starts this in the background has interrupts ignored, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -187,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="ebbtide-first-steps-") as scratch:
         folder = Path(scratch) / "ebbtide"
         cloned(folder)
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
+        )
         for page in options.only or pages(folder):
             for block in blocks_of((folder / page).read_text(encoding="utf-8"), page):
                 skip = next((code for code in options.skip if code in block.code), None)

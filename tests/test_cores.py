@@ -87,8 +87,9 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
         "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(60)\n"
         "in_processes(wait, range(2), workers=2)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
+    )
     assert process.stdout is not None
     workers = [int(process.stdout.readline()) for _ in range(2)]
     process.send_signal(ending)

@@ -37,7 +37,9 @@ def test_commands_and_files_that_are_named_are_there(page: Path) -> None:
         assert (ROOT / file).exists(), file
 
 
-def test_the_policy_of_the_how_to_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_of_the_how_to_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to.md").read_text(), re.DOTALL)
     space: dict[str, object] = {"__name__": "how_to"}

@@ -27,9 +27,11 @@ class Running:
     ) -> None:
         known = {CHECKPOINT_DIR: str(folder), TRIAL_ID: "t-1"} if folder else {}
         self.process = subprocess.Popen(
-            [sys.executable, str(program), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(program), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
             env=os.environ | known | ({AGENT: "1"} if agent else {}),
-        )  # fmt: skip
+        )
         self.said: list[dict[str, object]] = []
 
     def until(self, key: str, least: float = 0.0) -> dict[str, object]:
@@ -60,7 +62,11 @@ def undisturbed(steps: int) -> object:
 
 @pytest.mark.parametrize("where", ["between steps", "evaluation", "warm-up"])
 def test_wherever_it_is_asked_to_leave_it_saves_and_goes_on_bit_for_bit(where: str, tmp_path: Path) -> None:
-    slow = {"between steps": ("--step-s", 0.02), "evaluation": ("--evaluate-s", 30), "warm-up": ("--warm-up-s", 30)}
+    slow = {
+        "between steps": ("--step-s", 0.02),
+        "evaluation": ("--evaluate-s", 30),
+        "warm-up": ("--warm-up-s", 30),
+    }
     first = Running(tmp_path, "--steps", 40, *slow[where])
     if where == "warm-up":
         first.until("api")

@@ -321,10 +321,24 @@ def stream(trial: Trial) -> list[Any]:
 
 
 PROGRAMS = [
-    plain, draws_before_it_begins, evaluation_that_draws, clipped_weights, settings_by_hand, averaged, scaled,
-    two_optimizers, scheduled, accumulated, accumulated_over_steps, an_epoch_a_step, own_generators, epochs,
-    epochs_with_everything, epochs_left_early, stream,
-]  # fmt: skip
+    plain,
+    draws_before_it_begins,
+    evaluation_that_draws,
+    clipped_weights,
+    settings_by_hand,
+    averaged,
+    scaled,
+    two_optimizers,
+    scheduled,
+    accumulated,
+    accumulated_over_steps,
+    an_epoch_a_step,
+    own_generators,
+    epochs,
+    epochs_with_everything,
+    epochs_left_early,
+    stream,
+]
 
 
 # What runs them.

@@ -263,9 +263,13 @@ def test_a_forked_process_ends_by_the_signal_and_saves_nothing(tmp_path: Path) -
         "print('child', os.WTERMSIG(os.waitpid(child, 0)[1]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {CHECKPOINT_DIR: str(tmp_path)}, capture_output=True,
-        text=True, timeout=20, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env=os.environ | {CHECKPOINT_DIR: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
     assert f"child {signal.SIGTERM:d}" in done.stdout
     assert "left" not in done.stdout
 

@@ -52,7 +52,11 @@ def unzipped(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_has_every_file_of_the_package_and_nothing_else(unzipped: Path) -> None:
     source = ROOT / "src" / "ebbtide"
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    found = {path.relative_to(unzipped / "ebbtide") for path in (unzipped / "ebbtide").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    found = {
+        path.relative_to(unzipped / "ebbtide")
+        for path in (unzipped / "ebbtide").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     assert found == wanted
     for name in wanted:
         assert (unzipped / "ebbtide" / name).read_bytes() == (source / name).read_bytes(), name
@@ -70,10 +74,29 @@ def test_it_pins_no_pytorch(unzipped: Path) -> None:
 def first_commands(ebbtide: list[str], folder: Path, environment: dict[str, str]) -> None:
     """In an empty folder: help, and a backtest with its page."""
     (folder / "job.yaml").write_text(JOB)
-    backtest = ["backtest", "job.yaml", "--generate", "10", "--policies", "cheapest-spot,on-demand", "--starts", "2"]
-    for words, said in ((["--version"], "ebbtide 0."), (["--help"], "backtest"), ([*backtest, "--report", "report.html"], "cheapest-spot")):
+    backtest = [
+        "backtest",
+        "job.yaml",
+        "--generate",
+        "10",
+        "--policies",
+        "cheapest-spot,on-demand",
+        "--starts",
+        "2",
+    ]
+    for words, said in (
+        (["--version"], "ebbtide 0."),
+        (["--help"], "backtest"),
+        ([*backtest, "--report", "report.html"], "cheapest-spot"),
+    ):
         ran = subprocess.run(
-            [*ebbtide, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+            [*ebbtide, *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert ran.returncode == 0, ran.stderr
         assert said in ran.stdout
@@ -84,7 +107,13 @@ def test_it_runs_where_the_sources_are_not(unzipped: Path, tmp_path: Path) -> No
     environment = os.environ | {"PYTHONPATH": str(unzipped)}
     first_commands([sys.executable, "-P", "-m", "ebbtide.cli.main"], tmp_path, environment)
     ran = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-P", "-c", PROGRAM],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     told = json.loads(ran.stdout)
     assert told["version"] == next(unzipped.glob("ebbtide-*.dist-info")).name.split("-")[1].removesuffix(".dist")
@@ -101,16 +130,38 @@ def test_it_installs_and_runs_in_an_empty_environment(wheel: Path, tmp_path: Pat
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     subprocess.run([sys.executable, "-m", "venv", str(own)], env=environment, check=True, timeout=120)
     python = str(own / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-c",
+        str(ROOT / "constraints.txt"),
+    ]
     subprocess.run([*pip, str(wheel)], cwd=folder, env=environment, check=True, timeout=900)
     first_commands([str(own / "bin" / "ebbtide")], folder, environment)
     ran = subprocess.run(
-        [python, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=True
+        [python, "-c", PROGRAM],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     places = json.loads(ran.stdout)["places"].values()
     assert all(Path(place).is_relative_to(own) for place in places)
     # No CUDA comes with it, and nothing of the sources.
-    installed = subprocess.run([python, "-m", "pip", "list", "--format", "json"], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    installed = subprocess.run(
+        [python, "-m", "pip", "list", "--format", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     names = {package["name"].lower() for package in json.loads(installed.stdout)}
     assert not {name for name in names if name.startswith("nvidia")}
     assert not names & {"moto", "pytest", "hypothesis"}

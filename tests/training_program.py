@@ -25,7 +25,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.2), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+        torch.nn.Linear(8, 16),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.Dropout(0.2),
+        torch.nn.ReLU(),
+        torch.nn.Linear(16, 1),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
     trial.keep(TorchState(model=model, optimizer=optimizer))

@@ -27,10 +27,21 @@ def build_wheel(into: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(ROOT / name, folder)
-        shutil.copytree(ROOT / "src", Path(folder, "src"), ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            ROOT / "src", Path(folder, "src"), ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
         # Where what builds it is here already, none is fetched.
         isolated = ["--no-build-isolation"] if _has_setuptools() else []
-        words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", *isolated]
+        words = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            *isolated,
+        ]
         subprocess.run([*words, "--wheel-dir", str(into.resolve()), folder], check=True, timeout=300)
     (found,) = into.glob("ebbtide-*.whl")
     return found

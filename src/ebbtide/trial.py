@@ -337,8 +337,11 @@ class Trial:
 
     def _complain(self) -> None:
         if self._broken and getattr(sys, "last_value", None) is None:
-            print("ebbtide: the training loop was left before its end; if that is meant, call trial.finish() "
-                  "after it, else this training counts as failed", file=sys.stderr)  # fmt: skip
+            print(
+                "ebbtide: the training loop was left before its end; if that is meant, call trial.finish() "
+                "after it, else this training counts as failed",
+                file=sys.stderr,
+            )
 
     def _is_left(self, count: int | None) -> bool:
         if count is not None:

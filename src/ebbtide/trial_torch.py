@@ -212,14 +212,18 @@ class TorchState:
 
     def _light_now(self) -> list[Any]:
         """What changes with whatever changes a module in place, and with an optimizer's settings."""
-        return [
-            [tensor._version for tensor in self._tensors()],
+        return (
             [
-                [(name, _comparable(value)) for name, value in group.items() if name != "params"]
-                for optimizer in self._optimizers.values()
-                for group in optimizer.param_groups
-            ],
-        ] if self._knows else []  # fmt: skip
+                [tensor._version for tensor in self._tensors()],
+                [
+                    [(name, _comparable(value)) for name, value in group.items() if name != "params"]
+                    for optimizer in self._optimizers.values()
+                    for group in optimizer.param_groups
+                ],
+            ]
+            if self._knows
+            else []
+        )
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         for module in self._modules:
@@ -283,10 +287,12 @@ class RandomStates:
         return self.python == other.python and all(
             _same(mine, its)
             for mine, its in (
-                (self.cpu, other.cpu), (self.numpy, other.numpy), (self.cuda, other.cuda),
+                (self.cpu, other.cpu),
+                (self.numpy, other.numpy),
+                (self.cuda, other.cuda),
                 (self.generators, other.generators),
             )
-        )  # fmt: skip
+        )
 
     def encode(self) -> dict[str, Any]:
         """Tensors and plain values."""
@@ -305,9 +311,12 @@ class RandomStates:
         version, internal, gauss = content["python"]
         numpy = _unplain(content.get("numpy"))
         return cls(
-            content["torch"], (version, tuple(internal), gauss), tuple(numpy) if numpy is not None else None,
-            content.get("cuda", []), _unplain(content.get("generators", {})),
-        )  # fmt: skip
+            content["torch"],
+            (version, tuple(internal), gauss),
+            tuple(numpy) if numpy is not None else None,
+            content.get("cuda", []),
+            _unplain(content.get("generators", {})),
+        )
 
     def set(self, generators: Mapping[str, Any]) -> None:
         """Go on from these; CUDA's only if there are as many devices as there were."""

@@ -1,6 +1,6 @@
 """Pages of the papers' reproductions, written from what `ebbtide reproduce` wrote; and their table for the README.
 
-    python -m ebbtide_papers.readme_table data/reproductions --readme README.md
+python -m ebbtide_papers.readme_table data/reproductions --readme README.md
 """
 
 from __future__ import annotations

@@ -31,8 +31,11 @@ def result(prices: eb.PriceHistory, one_day: eb.Job) -> eb.BacktestResult:
 def test_statistics_are_those_of_the_outcomes(result: eb.BacktestResult) -> None:
     costs = np.array([outcome.cost_usd for outcome in result.outcomes["reactive"]])
     told = result.summary()["reactive"]["cost_usd"]
-    assert told == {"mean": pytest.approx(costs.mean()), "std": pytest.approx(costs.std(ddof=1)),
-                    "p95": pytest.approx(np.quantile(costs, 0.95))}  # fmt: skip
+    assert told == {
+        "mean": pytest.approx(costs.mean()),
+        "std": pytest.approx(costs.std(ddof=1)),
+        "p95": pytest.approx(np.quantile(costs, 0.95)),
+    }
 
 
 def test_the_json_is_as_promised(result: eb.BacktestResult, tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_runs_cut_off_by_the_end_are_counted_and_left_out_of_the_statistics() ->
             "cannot be checkpointed, takes 25.0 h on c3.xlarge, .* no machine lives longer than 24.0 h",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_told(prices: eb.PriceHistory, one_day: eb.Job, change: dict, problem: str) -> None:
     arguments = {"policies": [eb.Reactive()], "job": one_day, "prices": prices, "starts": 1} | change
     with pytest.raises(InputError, match=problem):

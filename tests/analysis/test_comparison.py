@@ -38,11 +38,17 @@ def test_the_floor_by_hand() -> None:
 @given(seed=st.integers(0, 1_000), steps=st.integers(1_000, 20_000))
 def test_without_refunds_no_policy_comes_below_the_floor(seed: int, steps: int) -> None:
     prices = generate_prices(days=12, seed=seed)
-    work = eb.Job(name="j", steps=steps, steps_per_hour={"c3.xlarge": 1_000, "m3.medium": 210, "g2.2xlarge": 2_600})
+    work = eb.Job(
+        name="j", steps=steps, steps_per_hour={"c3.xlarge": 1_000, "m3.medium": 210, "g2.2xlarge": 2_600}
+    )
     found = compare(
-        policies("on-demand,cheapest-spot,reactive,deepspotcloud-migrate"), work, prices,
-        billing=billing_preset("per-second"), starts=3, seed=seed,
-    )  # fmt: skip
+        policies("on-demand,cheapest-spot,reactive,deepspotcloud-migrate"),
+        work,
+        prices,
+        billing=billing_preset("per-second"),
+        starts=3,
+        seed=seed,
+    )
     assert all(row.over_floor >= 1.0 for row in found.rows if not np.isnan(row.over_floor))
     assert found.rows[0].policy == FLOOR
 
@@ -50,7 +56,11 @@ def test_without_refunds_no_policy_comes_below_the_floor(seed: int, steps: int) 
 def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
     whole = eb.Job(name="whole", steps=3_000, steps_per_hour={"c3.xlarge": 1_000}, checkpoint=None)
     found = compare(
-        policies(list(POLICIES)), whole, generate_prices(days=10, seed=1), billing=billing_preset("ec2-second"), starts=2
+        policies(list(POLICIES)),
+        whole,
+        generate_prices(days=10, seed=1),
+        billing=billing_preset("ec2-second"),
+        starts=2,
     )
     by_name = {row.policy: row for row in found.rows}
     assert set(by_name) == {*POLICIES, FLOOR, "cookbook"}
@@ -64,9 +74,13 @@ def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
 def test_what_is_late_is_a_miss() -> None:
     prices = history({C3: [(0, 0.03)], R3: [(0, 0.01)]}, hours=60)
     found = compare(
-        policies("cheapest-spot,fastest-spot"), job(3600), prices, billing=billing_preset("per-second"), starts=4,
+        policies("cheapest-spot,fastest-spot"),
+        job(3600),
+        prices,
+        billing=billing_preset("per-second"),
+        starts=4,
         deadline_h=1.5,
-    )  # fmt: skip
+    )
     by_name = {row.policy: row for row in found.rows}
     # R3 takes two hours.
     assert by_name["cheapest-spot"].misses == 4
@@ -76,7 +90,16 @@ def test_what_is_late_is_a_miss() -> None:
 
 def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "rows.json", tmp_path / "page.html"
-    words = ["compare", "examples/one-day.yaml", "--generate", "20", "--starts", "2", "--policies", "on-demand,reactive"]
+    words = [
+        "compare",
+        "examples/one-day.yaml",
+        "--generate",
+        "20",
+        "--starts",
+        "2",
+        "--policies",
+        "on-demand,reactive",
+    ]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--json", str(out), "--report", str(page)])
     assert ended.value.code in (0, None)
@@ -89,5 +112,5 @@ def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.Captu
     text = page.read_text()
     assert text.index("All policies") < text.index("With their spread") < text.index("A typical start")
     assert "serves tiled workflows" in text
-    assert "<td>reactive</td>" in (leases := text[text.index("Its leases"):])
+    assert "<td>reactive</td>" in (leases := text[text.index("Its leases") :])
     assert leases.index("<td>reactive</td>") < leases.index("<td>on-demand</td>")

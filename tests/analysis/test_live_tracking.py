@@ -52,7 +52,16 @@ class Live:
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(self.path / "run-1")
-        settings = LiveSettings("run-1", "local", "spottune", self.wanted.model_dump(mode="json"), ".", str(self.path / "objects"), {}, 7)
+        settings = LiveSettings(
+            "run-1",
+            "local",
+            "spottune",
+            self.wanted.model_dump(mode="json"),
+            ".",
+            str(self.path / "objects"),
+            {},
+            7,
+        )
         self.folder.begin(settings)
         self.uri = f"sqlite:///{self.path / 'mlflow.db'}"
         self.client = MlflowClient(self.uri)
@@ -70,19 +79,39 @@ class Live:
         leases, ledger = tuple(lease(number, 2.0) for number in range(len(self.spent))), Ledger()
         for one, usd in zip(leases, self.spent, strict=True):
             ledger.add(one, Bill((Charge(START_S, one.ended_s, usd / 2, usd),), 0.0))
-        engine = {"leases": [lease_values(one) for one in leases], "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills]}
+        engine = {
+            "leases": [lease_values(one) for one in leases],
+            "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills],
+        }
         Journal(self.folder.journal).keep({"run": {"provider": {"trials": self.trials}, "engine": engine}})
         end_tracking(
             self.folder,
-            Outcome("p", START_S, START_S + 7200, done == len(jobs), ledger.total_usd, 0.0, 0, 0, 0.0, leases, jobs, ledger,
-                    Timeline(), 0, gave_up),
-        )  # fmt: skip
+            Outcome(
+                "p",
+                START_S,
+                START_S + 7200,
+                done == len(jobs),
+                ledger.total_usd,
+                0.0,
+                0,
+                0,
+                0.0,
+                leases,
+                jobs,
+                ledger,
+                Timeline(),
+                0,
+                gave_up,
+            ),
+        )
 
     def runs(self) -> tuple[Run, list[Run]]:
         (experiment,) = self.client.search_experiments(filter_string="name = 'live runs'")
         found = self.client.search_runs([experiment.experiment_id])
         (parent,) = (run for run in found if run.data.tags["ebbtide.kind"] == "live")
-        return parent, sorted((run for run in found if run is not parent), key=lambda run: str(run.data.tags["ebbtide.trial"]))
+        return parent, sorted(
+            (run for run in found if run is not parent), key=lambda run: str(run.data.tags["ebbtide.trial"])
+        )
 
     def statuses(self) -> list[str]:
         parent, trials = self.runs()
@@ -97,7 +126,14 @@ def live(tmp_path: Path) -> Live:
 def test_a_run_that_is_stopped_is_killed_runs_again_when_resumed_and_has_each_value_once(live: Live) -> None:
     live.begin()
     parent, _ = live.runs()
-    wanted = {"budget_usd": "4.0", "mcnt": "2", "seed": "7", "policy": "spottune", "trials": "3", "decides": "price"}
+    wanted = {
+        "budget_usd": "4.0",
+        "mcnt": "2",
+        "seed": "7",
+        "policy": "spottune",
+        "trials": "3",
+        "decides": "price",
+    }
     assert wanted.items() <= parent.data.params.items()
     live.trials[0]["metrics"] = [[5, 0.5], [10, 0.25]]
     live.spent = [1.0]
@@ -149,7 +185,9 @@ def test_a_program_that_logs_by_itself_does_not_have_its_metric_twice(live: Live
     assert [point.value for point in live.client.get_metric_history(trials[0].info.run_id, "loss")] == [9.0]
 
 
-def test_the_winner_s_model_is_an_artifact_if_it_is_small_and_named_if_not(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_winner_s_model_is_an_artifact_if_it_is_small_and_named_if_not(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live.begin()
     model = live.path / "here"
     model.mkdir()
@@ -178,7 +216,9 @@ def test_storage_that_is_gone_does_not_lose_the_rest(live: Live, caplog: pytest.
     (live.path / "here" / "model.pt").write_text("w")
     manifest = writer.save(live.path / "here", 20)
     assert manifest is not None
-    (live.path / "objects" / CheckpointStore(object_store(live.path / "objects"), "run-1-001").data_key(1, 1, 0)).unlink()
+    (
+        live.path / "objects" / CheckpointStore(object_store(live.path / "objects"), "run-1-001").data_key(1, 1, 0)
+    ).unlink()
     live.trials[1]["metrics"] = [[5, 0.5]]
     live.end(done=3)
     assert "the checkpoint of the best trial is not in MLflow: model.pt is missing" in caplog.text
@@ -206,8 +246,12 @@ def test_without_tracking_nothing_is_told(live: Live) -> None:
 
 
 def test_the_best_is_the_best_ever_reported() -> None:
-    trials = [{"metrics": [[1, 0.2], [2, 0.9]], "problem": ""}, {"metrics": [[1, math.nan], [2, 0.5]], "problem": ""},
-              {"metrics": [], "problem": ""}, {"metrics": [[1, 99.0], [2, -99.0]], "problem": "failed"}]  # fmt: skip
+    trials = [
+        {"metrics": [[1, 0.2], [2, 0.9]], "problem": ""},
+        {"metrics": [[1, math.nan], [2, 0.5]], "problem": ""},
+        {"metrics": [], "problem": ""},
+        {"metrics": [[1, 99.0], [2, -99.0]], "problem": "failed"},
+    ]
     assert best_trial(Direction.MINIMIZE, trials) == (0, 1, 0.2)
     assert best_trial(Direction.MAXIMIZE, trials) == (0, 2, 0.9)
     assert best_trial(Direction.MINIMIZE, trials[2:]) is None
@@ -225,7 +269,11 @@ def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
     def stretch(lease_id: int, duration_s: float) -> dict[str, Any]:
         return {"lease_id": lease_id, "duration_s": duration_s}
 
-    kept = [{"stretches": [stretch(0, 300.0), stretch(0, 600.0)]}, {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]}, {}]
+    kept = [
+        {"stretches": [stretch(0, 300.0), stretch(0, 600.0)]},
+        {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]},
+        {},
+    ]
     # The third machine trained nothing: shared by all training time, 900 to 1,100 seconds.
     costs = trial_costs(outcome([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), kept)
     assert costs == pytest.approx([0.9 + 4.0 * 0.45, 0.1 + 2.0 + 4.0 * 0.55, 0.0])

@@ -11,9 +11,14 @@ from ebbtide.market.batches import Verdict
 BEFORE = Figures({"revpred (Brier)": 0.2}, {"on-demand": 5.0, "reactive": 1.0}, {"reactive": 0}, "1")
 AFTER = Figures({"revpred (Brier)": 0.1}, {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2}, {"wild": 3}, "2")
 NIGHT = Night(
-    [Verdict(Path("in/day.parquet"), 12)], [Verdict(Path("in/bad.csv"), 0, "has no column")], (100, 112), ["ingest"],
-    BEFORE, AFTER, pushed=True,
-)  # fmt: skip
+    [Verdict(Path("in/day.parquet"), 12)],
+    [Verdict(Path("in/bad.csv"), 0, "has no column")],
+    (100, 112),
+    ["ingest"],
+    BEFORE,
+    AFTER,
+    pushed=True,
+)
 
 
 def test_it_tells_what_was_added_what_ran_and_what_became_better() -> None:
@@ -48,8 +53,10 @@ def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> Non
     assert found.best == ""
     assert found.saving is None
     assert {name.split()[0]: round(value, 6) for name, value in found.models.items()} == {
-        "revpred": 0.3, "price": 0.25, "earlycurve": 0.01,
-    }  # fmt: skip
+        "revpred": 0.3,
+        "price": 0.25,
+        "earlycurve": 0.01,
+    }
     keep_figures(found, tmp_path / "kept.json")
     assert kept_figures(tmp_path / "kept.json") == found
     assert kept_figures(tmp_path / "none.json") == Figures()

@@ -104,8 +104,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
     for name in ("one", "two"):
         with pytest.raises(SystemExit) as ended:
-            main(["plan", str(tmp_path / "sweep.yaml"), "--generate", "6", "--runs", "3", "--days", "5", "--json",
-                  str(tmp_path / f"{name}.json")])  # fmt: skip
+            main(
+                [
+                    "plan",
+                    str(tmp_path / "sweep.yaml"),
+                    "--generate",
+                    "6",
+                    "--runs",
+                    "3",
+                    "--days",
+                    "5",
+                    "--json",
+                    str(tmp_path / f"{name}.json"),
+                ]
+            )
         assert not ended.value.code
     told = capsys.readouterr().out
     assert "cost: " in told
@@ -193,7 +205,11 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
         assert told.feasibility is not None
         assert told.feasibility.feasible
         outcomes = eb.backtest(
-            [policy_of(sweep(budget_usd=usd, deadline_h=hours))], jobs, CALM, billing="gcp-spot", starts=2,
+            [policy_of(sweep(budget_usd=usd, deadline_h=hours))],
+            jobs,
+            CALM,
+            billing="gcp-spot",
+            starts=2,
             curves=_stand_in_curves(jobs, maximise=False),
         ).outcomes["spottune-bid"]
         assert all(outcome.finished for outcome in outcomes)
@@ -234,13 +250,30 @@ def test_a_plan_that_is_not_feasible_ends_with_code_3_and_the_answer(
     content = sweep(budget_usd=0.01, deadline_h=0.1, other_steps_per_hour_per_vcpu=900.0, max_trial_steps=1800)
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content.model_dump(mode="json", exclude_none=True)))
     with pytest.raises(SystemExit) as ended:
-        main(["plan", str(tmp_path / "sweep.yaml"), "--generate", "6", "--runs", "2", "--days", "5", "--json",
-              str(tmp_path / "plan.json")])  # fmt: skip
+        main(
+            [
+                "plan",
+                str(tmp_path / "sweep.yaml"),
+                "--generate",
+                "6",
+                "--runs",
+                "2",
+                "--days",
+                "5",
+                "--json",
+                str(tmp_path / "plan.json"),
+            ]
+        )
     assert ended.value.code == 3
     told = capsys.readouterr().out
-    for part in ("least budget that will do without a deadline: ", "least deadline that will do: ", "nothing ends sooner than ",
-                 "with the same early stopping (theta 0.7, mcnt 1): cheapest-spot", "expected $/1000 steps: refunds",
-                 "wrote "):  # fmt: skip
+    for part in (
+        "least budget that will do without a deadline: ",
+        "least deadline that will do: ",
+        "nothing ends sooner than ",
+        "with the same early stopping (theta 0.7, mcnt 1): cheapest-spot",
+        "expected $/1000 steps: refunds",
+        "wrote ",
+    ):
         assert part in told
     found = json.loads((tmp_path / "plan.json").read_text())
     assert found["feasible"] is False

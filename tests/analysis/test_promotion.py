@@ -42,8 +42,15 @@ def test_the_champion_is_whoever_is_best_on_later_data(fit: LatestFit, tmp_path:
 
     def enter(candidate: LatestFit, name: str):
         save_model(candidate.model, tmp_path / name)
-        return register(candidate, tmp_path / name, uri=uri, experiment="r", artifacts=tmp_path / "artifacts",
-                        parameters={"seed": 0}, seed=0)  # fmt: skip
+        return register(
+            candidate,
+            tmp_path / name,
+            uri=uri,
+            experiment="r",
+            artifacts=tmp_path / "artifacts",
+            parameters={"seed": 0},
+            seed=0,
+        )
 
     first, second, third = enter(worse(fit), "a"), enter(fit, "b"), enter(worse(fit), "c")
     assert (first.promoted, first.champion_brier) == (True, None)

@@ -55,11 +55,16 @@ def test_the_bytes_are_the_same_however_many_workers(prices: eb.PriceHistory, on
     before = set(psutil.Process().children())
     texts = [
         eb.backtest(
-            policies("on-demand,reactive,deepspotcloud-migrate,dynamic-pricing-cost"), one_day, prices, starts=6,
-            seed=2, workers=workers, on_progress=told.append,
+            policies("on-demand,reactive,deepspotcloud-migrate,dynamic-pricing-cost"),
+            one_day,
+            prices,
+            starts=6,
+            seed=2,
+            workers=workers,
+            on_progress=told.append,
         )
         for workers in (1, 3)
-    ]  # fmt: skip
+    ]
     assert texts[0].to_json() == texts[1].to_json()
     for name, runs in texts[0].outcomes.items():
         ledgers = [run.ledger.to_frame() for run in texts[1].outcomes[name]]
@@ -119,9 +124,15 @@ def test_a_file_that_is_gone_or_changed_since_hinders_no_worker(
     before = set(psutil.Process().children())
     seen: set[psutil.Process] = set()
     result = eb.backtest(
-        chosen, one_day, prices, starts=6, workers=2,
-        on_progress=lambda _done: seen.update(c for c in set(psutil.Process().children()) - before if c.is_running()),
-    )  # fmt: skip
+        chosen,
+        one_day,
+        prices,
+        starts=6,
+        workers=2,
+        on_progress=lambda _done: seen.update(
+            c for c in set(psutil.Process().children()) - before if c.is_running()
+        ),
+    )
     costs = [[run.cost_usd for run in result.outcomes[name]] for name in ("0", "1", "2")]
     assert costs[0] == costs[1] == costs[2]
     assert len(seen) == 1
@@ -156,11 +167,15 @@ def test_less_than_one_worker_is_refused(prices: eb.PriceHistory, one_day: eb.Jo
 def test_a_comparison_is_the_same_with_workers(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     rows = [
         compare(
-            policies("on-demand,reactive,exosphere"), one_day.model_copy(update={"checkpoint": None}), prices,
-            billing=billing_preset("ec2-second"), starts=3, workers=workers,
+            policies("on-demand,reactive,exosphere"),
+            one_day.model_copy(update={"checkpoint": None}),
+            prices,
+            billing=billing_preset("ec2-second"),
+            starts=3,
+            workers=workers,
         ).rows
         for workers in (1, 2)
-    ]  # fmt: skip
+    ]
     assert list(map(str, rows[0])) == list(map(str, rows[1]))
 
 
@@ -227,7 +242,9 @@ def test_what_a_killed_worker_had_is_done_by_others(prices: eb.PriceHistory, one
     assert result.to_json() == eb.backtest(chosen, one_day, prices, starts=10).to_json()
 
 
-def test_earlier_starts_of_a_policy_that_failed_are_still_replayed(prices: eb.PriceHistory, one_day: eb.Job) -> None:
+def test_earlier_starts_of_a_policy_that_failed_are_still_replayed(
+    prices: eb.PriceHistory, one_day: eb.Job
+) -> None:
     """They may fail, too, and the first of all is told, whichever process came to one of them first."""
     scenario, starts_s = prepared(one_day, prices, starts=5, seed=1)
     run = _Run(scenario, policies("reactive,on-demand"), starts_s, (ValueError,), lambda _done: None)

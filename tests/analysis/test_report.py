@@ -54,9 +54,12 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
     one_day: eb.Job, tmp_path: Path
 ) -> None:
     found = compare(
-        policies("on-demand,cheapest-spot,reactive"), one_day, eb.generate_prices(days=15), starts=4,
+        policies("on-demand,cheapest-spot,reactive"),
+        one_day,
+        eb.generate_prices(days=15),
+        starts=4,
         billing=billing_preset("ec2-second"),
-    )  # fmt: skip
+    )
     page = found.report(tmp_path / "page.html").read_text()
     tables = page.split("<table>")
     summary = found.result.summary()

@@ -19,9 +19,13 @@ def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, o
     note = tmp_path / "note.txt"
     note.write_text("kept")
     parent = log_record(
-        result.record(), uri=uri, experiment="tests", artifacts=tmp_path / "artifacts",
-        parameters={"billing": "ec2-second"}, files=(note,),
-    )  # fmt: skip
+        result.record(),
+        uri=uri,
+        experiment="tests",
+        artifacts=tmp_path / "artifacts",
+        parameters={"billing": "ec2-second"},
+        files=(note,),
+    )
     client = MlflowClient(uri)
     runs = {run.info.run_name: run for run in client.search_runs([client.get_run(parent).info.experiment_id])}
     assert set(runs) == {"on-demand", "reactive", result.record().title}

@@ -18,12 +18,15 @@ import pytest
 import ebbtide as eb
 from ebbtide.analysis.tracking import log_record
 
-_FOUND = shutil.which("initdb") or next((str(path) for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+_FOUND = shutil.which("initdb") or next(
+    (str(path) for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None
+)
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
-        _FOUND is None or importlib.util.find_spec("psycopg2") is None, reason="Postgres or psycopg2 is not installed"
+        _FOUND is None or importlib.util.find_spec("psycopg2") is None,
+        reason="Postgres or psycopg2 is not installed",
     ),
 ]
 
@@ -37,7 +40,11 @@ def free_port() -> int:
 def as_postgres(*command: object) -> list[str]:
     """Postgres does not run as root."""
     words = [str(word) for word in command]
-    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *words] if os.geteuid() == 0 else words
+    return (
+        ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *words]
+        if os.geteuid() == 0
+        else words
+    )
 
 
 @pytest.fixture
@@ -50,15 +57,30 @@ def server(tmp_path: Path) -> Iterator[str]:
         shutil.chown(data, "postgres", "postgres")
     processes = []
     try:
-        subprocess.run(as_postgres(programs / "initdb", "-D", data, "-A", "trust", "-U", "ebbtide"), check=True,
-                       capture_output=True, cwd="/")  # fmt: skip
+        subprocess.run(
+            as_postgres(programs / "initdb", "-D", data, "-A", "trust", "-U", "ebbtide"),
+            check=True,
+            capture_output=True,
+            cwd="/",
+        )
         postgres = as_postgres(programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", data)
         processes.append(subprocess.Popen(postgres, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"))
         wait_for(lambda: accepts(port))
         web = free_port()
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(web),
-                   "--backend-store-uri", f"postgresql://ebbtide@127.0.0.1:{port}/postgres",
-                   "--artifacts-destination", str(tmp_path / "artifacts")]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(web),
+            "--backend-store-uri",
+            f"postgresql://ebbtide@127.0.0.1:{port}/postgres",
+            "--artifacts-destination",
+            str(tmp_path / "artifacts"),
+        ]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         url = f"http://127.0.0.1:{web}"
         wait_for(lambda: answers(f"{url}/health"))
@@ -103,10 +125,14 @@ def test_a_backtest_is_tracked_there_as_in_a_file(server: str, tmp_path: Path) -
     record = eb.backtest([eb.OnDemand(), eb.Reactive()], job, prices, starts=2).record()
     report = tmp_path / "report.txt"
     report.write_text("a report")
-    parent = log_record(record, uri=server, experiment="b", artifacts=tmp_path, parameters={"seed": 0}, files=(report,))
+    parent = log_record(
+        record, uri=server, experiment="b", artifacts=tmp_path, parameters={"seed": 0}, files=(report,)
+    )
     client = MlflowClient(server)
     home = client.get_experiment_by_name("b").experiment_id
-    runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'", order_by=["metrics.cost_usd_mean"])
+    runs = client.search_runs(
+        [home], filter_string="tags.`ebbtide.kind` = 'policy'", order_by=["metrics.cost_usd_mean"]
+    )
     assert [run.data.params["policy"] for run in runs] == ["reactive", "on-demand"]
     assert {run.data.tags["mlflow.parentRunId"] for run in runs} == {parent}
     assert [file.path for file in client.list_artifacts(parent)] == ["report.txt"]

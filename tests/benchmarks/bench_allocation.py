@@ -30,9 +30,7 @@ def problem(slos: bool) -> AllocationProblem:
     quotas = random.integers(2, 30, TYPES)
     needs_h = steps / rates.max(axis=1) * random.uniform(3.0, 10.0, JOBS)
     slo_h = np.where(random.random(JOBS) < 0.5, np.inf, needs_h) if slos else None
-    return AllocationProblem.of(
-        rates, random.lognormal(0.0, 0.8, TYPES), quotas=quotas, steps=steps, slo_h=slo_h
-    )  # fmt: skip
+    return AllocationProblem.of(rates, random.lognormal(0.0, 0.8, TYPES), quotas=quotas, steps=steps, slo_h=slo_h)
 
 
 def bare_s(asked: AllocationProblem) -> float:

@@ -43,8 +43,9 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     # A process of its own: it is not to share our interpreter's lock.
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{port}")
     for _ in range(100):
         try:
@@ -106,4 +107,3 @@ def test_saving_to_s3(checkpoint: Path, s3: S3Store) -> None:
         lambda _: client.upload_file(str(checkpoint / "model.pt"), "bench", "bare"),
     )
     told("S3 (moto), beside upload_file", ours, bare)
-

@@ -19,7 +19,9 @@ from ebbtide.simulation.cookbook_replays import play_strictly
 
 MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")
 STEPS, PRICES, MOST, RUNS = 15, 100, 100, 100_000
-WORK = Workflow(name="w", jobs=(WorkflowJob(name="a", work_h=36, speedup=Amdahl(parallel=0.98)),), start_work_h=0.05)
+WORK = Workflow(
+    name="w", jobs=(WorkflowJob(name="a", work_h=36, speedup=Amdahl(parallel=0.98)),), start_work_h=0.05
+)
 
 
 @pytest.fixture(scope="module")

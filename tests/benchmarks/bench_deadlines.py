@@ -51,9 +51,20 @@ def test_the_optimum(benchmark, record: ZoneRecord) -> None:
     steps, ticks = 1_322, int(70 * HOUR_S / GAP_S)
     up = record.available[None]
     arguments = (
-        up, np.full(up.shape, 0.97), 100, GAP_S, 48 * HOUR_S, 70 * HOUR_S, 360.0, np.full((1, 1), 360.0), 3.06,
-        np.zeros(1, dtype=np.int64), np.zeros((1, 1)), steps, 60.0,
-    )  # fmt: skip
+        up,
+        np.full(up.shape, 0.97),
+        100,
+        GAP_S,
+        48 * HOUR_S,
+        70 * HOUR_S,
+        360.0,
+        np.full((1, 1), 360.0),
+        3.06,
+        np.zeros(1, dtype=np.int64),
+        np.zeros((1, 1)),
+        steps,
+        60.0,
+    )
     hindsight_zones(*arguments)
     benchmark.pedantic(lambda: hindsight_zones(*arguments), rounds=5)
     told = f"{ticks} ticks, {steps} steps of slack; floor: the sums by NumPy, with its temporaries"
@@ -64,9 +75,16 @@ def test_the_optimum(benchmark, record: ZoneRecord) -> None:
 def test_solving_for_several_zones(benchmark, zones: int) -> None:
     """Grows with the number of zones and what each is compared with, not with the power of it."""
     problem = ZonesProblem(
-        40.0, 60.0, 0.2, 3.06, tuple(map(str, range(zones))), tuple(1.0 + 0.05 * zone for zone in range(zones)),
-        tuple(range(zones)), np.ones((zones, zones)) - np.eye(zones), np.zeros((zones, zones)),
-    )  # fmt: skip
+        40.0,
+        60.0,
+        0.2,
+        3.06,
+        tuple(map(str, range(zones))),
+        tuple(1.0 + 0.05 * zone for zone in range(zones)),
+        tuple(range(zones)),
+        np.ones((zones, zones)) - np.eye(zones),
+        np.zeros((zones, zones)),
+    )
     solve_zones(problem, [MODEL] * zones)
     benchmark.pedantic(lambda: solve_zones(problem, [MODEL] * zones), rounds=3)
     ticks, steps, rows = 360, 122, 3 * zones * len(AGE_BINS_S)

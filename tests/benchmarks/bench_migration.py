@@ -46,7 +46,9 @@ def table(prices: eb.PriceHistory) -> int:
     for hours in LENGTHS_H.values():
         job = one_type_job("g2.2xlarge", hours)
         starts = draw_starts(job, prices, STARTS, 1, catalogue)
-        compiled = MigrationReplays(Scenario((job,), prices, eb.billing_preset("ec2-hourly"), delay=MeasuredStartDelay(1)))
+        compiled = MigrationReplays(
+            Scenario((job,), prices, eb.billing_preset("ec2-hourly"), delay=MeasuredStartDelay(1))
+        )
         for when in PAPERS:
             ends = np.array(starts) + np.nan_to_num(compiled.run(DeepSpotCloud(when), starts).makespan_s)
             moments += int((np.searchsorted(times, ends) - np.searchsorted(times, starts)).sum())
@@ -81,8 +83,16 @@ def test_beside_the_engine(benchmark, markets: eb.PriceHistory) -> None:
 def test_with_nothing_compiled(benchmark, tmp_path: Path) -> None:
     """A fresh process with an empty cache: imports, compilation, and the table with `migrate`."""
     eb.generate_prices(days=130, seed=1).write(tmp_path / "prices.parquet")
-    command = [sys.executable, "-m", "ebbtide.cli.main", "reproduce", "deepspotcloud", "--prices", str(tmp_path / "prices.parquet"),
-               "--real-only"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "ebbtide.cli.main",
+        "reproduce",
+        "deepspotcloud",
+        "--prices",
+        str(tmp_path / "prices.parquet"),
+        "--real-only",
+    ]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def run() -> float:
@@ -91,7 +101,12 @@ def test_with_nothing_compiled(benchmark, tmp_path: Path) -> None:
         return time.perf_counter() - began
 
     cold_s = benchmark.pedantic(run, rounds=1)
-    tell("16,000 replays from nothing", "one process, empty cache; target 20 s; floor: with the cache", cold_s, run())
+    tell(
+        "16,000 replays from nothing",
+        "one process, empty cache; target 20 s; floor: with the cache",
+        cold_s,
+        run(),
+    )
 
 
 def test_a_table_is_a_study(markets: eb.PriceHistory) -> None:

@@ -36,9 +36,14 @@ def test_solving(benchmark) -> None:
         count = len(returns)
         began = time.perf_counter()
         found = solvers.qp(
-            matrix(2.0 * alpha * covariance), matrix(-returns), matrix(-np.eye(count)), matrix(np.zeros(count)),
-            matrix(np.ones((1, count))), matrix(1.0), options={"show_progress": False},
-        )  # fmt: skip
+            matrix(2.0 * alpha * covariance),
+            matrix(-returns),
+            matrix(-np.eye(count)),
+            matrix(np.zeros(count)),
+            matrix(np.ones((1, count))),
+            matrix(1.0),
+            options={"show_progress": False},
+        )
         plain_s = time.perf_counter() - began
         y = np.array(found["x"]).ravel()
         better = (returns @ x - alpha * x @ covariance @ x) - (returns @ y - alpha * y @ covariance @ y)

@@ -39,8 +39,9 @@ def demo(folder: Path) -> dict[str, object]:
     began = at = time.monotonic()
     stage = "start"
     seconds: dict[str, float] = {}
-    process = subprocess.Popen(["make", "demo"], cwd=folder, env=environment, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        ["make", "demo"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert process.stdout is not None
     tail: list[str] = []
     for line in process.stdout:
@@ -55,7 +56,9 @@ def demo(folder: Path) -> dict[str, object]:
         sys.stderr.write("".join(tail))
         raise subprocess.CalledProcessError(process.returncode, "make demo")
     whole_s = round(time.monotonic() - began, 1)
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True)
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, check=True
+    )
     # The link to this environment is not the demo's.
     changed = [line for line in status.stdout.splitlines() if not line.endswith(" .venv")]
     return {"whole_s": whole_s, "stages_s": seconds, "changed": changed}

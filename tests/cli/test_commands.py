@@ -25,10 +25,14 @@ def ended(*words: str) -> int:
 def completed(line: str, folder: Path) -> list[str]:
     """What bash is offered for the last word of a line."""
     environment = os.environ | {
-        "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_EBBTIDE_COMPLETE": "complete_bash",
-    }  # fmt: skip
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+        "_EBBTIDE_COMPLETE": "complete_bash",
+    }
     code = "from ebbtide.cli.main import main; import sys; sys.argv = ['ebbtide']; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -83,7 +87,8 @@ def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) ->
 def test_a_shell_gets_its_script() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from ebbtide.cli.main import main; main(['--show-completion', 'bash'])"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "_EBBTIDE_COMPLETE" in done.stdout or "COMPLETE=complete_bash" in done.stdout

@@ -28,8 +28,24 @@ def prices(tmp_path: Path) -> Path:
 def test_it_is_solved_and_shown(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "book.safetensors"
     market = str(eb.PriceHistory.read(prices).markets[0])
-    assert ebbtide("cookbook", "solve", WORKFLOW, "--prices", prices, "--market", market, "--deadline", "15", "--most", "40",
-                   "--into", book) == 0  # fmt: skip
+    assert (
+        ebbtide(
+            "cookbook",
+            "solve",
+            WORKFLOW,
+            "--prices",
+            prices,
+            "--market",
+            market,
+            "--deadline",
+            "15",
+            "--most",
+            "40",
+            "--into",
+            book,
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert "33 machine-hours in 15 h" in told
     assert "USD expected, standard deviation" in told
@@ -39,21 +55,45 @@ def test_it_is_solved_and_shown(prices: Path, tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "book.html").stat().st_size > 10_000
     start = eb.PriceHistory.read(prices).start_s + 3 * 86_400
     for more in ([], ["--strict"]):
-        assert ebbtide("cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), *more) == 0
+        assert (
+            ebbtide(
+                "cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), *more
+            )
+            == 0
+        )
         applied = capsys.readouterr().out
         assert "finished after" in applied
         assert "deadline of 15 h met" in applied
-    assert ebbtide("cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), "--on-demand") == 2
+    assert (
+        ebbtide(
+            "cookbook", "apply", book, "--prices", prices, "--market", market, "--start", iso(start), "--on-demand"
+        )
+        == 2
+    )
     assert "--on-demand and --delay need billing by whole hours" in capsys.readouterr().err
     assert ebbtide("cookbook", "show", book, "--at-hour", "15") == 2
     assert "the cookbook has 15 steps" in capsys.readouterr().err
 
 
-def test_whole_hours_are_run_by_skyline_bids(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_hours_are_run_by_skyline_bids(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     book = tmp_path / "book.safetensors"
     market = str(eb.PriceHistory.read(prices).markets[0])
     given = ("--prices", prices, "--market", market)
-    solve = ("cookbook", "solve", WORKFLOW, *given, "--deadline", "15", "--most", "40", "--by-hour", "--into", book)
+    solve = (
+        "cookbook",
+        "solve",
+        WORKFLOW,
+        *given,
+        "--deadline",
+        "15",
+        "--most",
+        "40",
+        "--by-hour",
+        "--into",
+        book,
+    )
     assert ebbtide(*solve, "--delay", "7200") == 2
     assert "decisions 7200 s before a charge; a step is 3600 s, give less" in capsys.readouterr().err
     assert ebbtide(*solve, "--on-demand", "0.21") == 0
@@ -72,7 +112,19 @@ def test_a_program_is_run_for_real_and_goes_on_where_it_ended(
     program = tmp_path / "p.yaml"
     program.write_text("program: gnmf\nrows: 2\ncolumns: 2\ntile: 8\ntopics: 2\n")
     market = str(eb.PriceHistory.read(prices).markets[0])
-    given = ("cookbook", "run", program, "--prices", prices, "--market", market, "--store", tmp_path / "tiles", "--most", "2")
+    given = (
+        "cookbook",
+        "run",
+        program,
+        "--prices",
+        prices,
+        "--market",
+        market,
+        "--store",
+        tmp_path / "tiles",
+        "--most",
+        "2",
+    )
     assert ebbtide(*given, "--deadline", "4", "--task", "0.05") == 0
     told = capsys.readouterr().out
     assert "gnmf: 10 tasks of 0.05 h" in told
@@ -86,11 +138,29 @@ def test_a_program_is_run_for_real_and_goes_on_where_it_ended(
 
 def test_bad_input_is_told(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "book.safetensors"
-    assert ebbtide("cookbook", "solve", WORKFLOW, "--prices", prices, "--market", "nowhere", "--deadline", "15") == 2
+    assert (
+        ebbtide("cookbook", "solve", WORKFLOW, "--prices", prices, "--market", "nowhere", "--deadline", "15") == 2
+    )
     assert "unknown market 'nowhere'" in capsys.readouterr().err
     market = str(eb.PriceHistory.read(prices).markets[0])
-    assert ebbtide("cookbook", "solve", WORKFLOW, "--prices", prices, "--market", market, "--deadline", "1", "--most", "3",
-                   "--into", book) == 2  # fmt: skip
+    assert (
+        ebbtide(
+            "cookbook",
+            "solve",
+            WORKFLOW,
+            "--prices",
+            prices,
+            "--market",
+            market,
+            "--deadline",
+            "1",
+            "--most",
+            "3",
+            "--into",
+            book,
+        )
+        == 2
+    )
     assert "33 machine-hours cannot be done in 1 h with 3 machines" in capsys.readouterr().err
     assert not book.exists()
     assert ebbtide("cookbook", "show", prices) == 2

@@ -82,9 +82,7 @@ def test_the_demo_leaves_what_its_next_commands_need(
 
 
 @pytest.mark.parametrize("name", ["prices.parquet", "job.yaml", "report.html"])
-def test_the_demo_overwrites_nobodys_file(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_overwrites_nobodys_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text("mine")
     assert ended("demo", "--into", str(tmp_path)) == 2
     assert "is there already, with other content" in capsys.readouterr().err

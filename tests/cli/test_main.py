@@ -23,8 +23,12 @@ def ebbtide(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
     return subprocess.run(
         [sys.executable, "-m", "ebbtide.cli.main", *arguments],
-        capture_output=True, text=True, cwd=cwd, env=environment, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +54,22 @@ def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(prices: Path
     texts = []
     for number in range(2):
         out = tmp_path / f"{number}.json"
-        done = ebbtide("backtest", JOB, "--prices", str(prices), "--policies", "on-demand,reactive", "--starts", "8",
-                       "--seed", "3", "--billing", "ec2-hourly", "--json", str(out))  # fmt: skip
+        done = ebbtide(
+            "backtest",
+            JOB,
+            "--prices",
+            str(prices),
+            "--policies",
+            "on-demand,reactive",
+            "--starts",
+            "8",
+            "--seed",
+            "3",
+            "--billing",
+            "ec2-hourly",
+            "--json",
+            str(out),
+        )
         assert (done.returncode, done.stderr) == (0, "")
         assert "reactive" in done.stdout
         texts.append(out.read_bytes())
@@ -62,8 +80,20 @@ def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(prices: Path
 
 def test_a_record_becomes_a_report(prices: Path, tmp_path: Path) -> None:
     record, direct, later = tmp_path / "record", tmp_path / "1.html", tmp_path / "2.html"
-    done = ebbtide("backtest", JOB, "--prices", str(prices), "--starts", "2", "--policies", "reactive",
-                   "--record", str(record), "--report", str(direct))  # fmt: skip
+    done = ebbtide(
+        "backtest",
+        JOB,
+        "--prices",
+        str(prices),
+        "--starts",
+        "2",
+        "--policies",
+        "reactive",
+        "--record",
+        str(record),
+        "--report",
+        str(direct),
+    )
     assert done.returncode == 0
     assert ebbtide("report", str(record), "--out", str(later)).stdout.endswith(f"wrote {later}\n")
     assert direct.read_text() == later.read_text()
@@ -110,19 +140,25 @@ def test_help_teaches(command: list[str]) -> None:
         (["backtest", JOB], "give either --prices FILE or --generate DAYS"),
         (["backtest", JOB, "--prices", "none.parquet"], "none.parquet: there is no such file"),
         (["backtest", "none.yaml", "--generate", "20"], "none.yaml: there is no such file"),
-        (["backtest", JOB, "--generate", "20", "--policies", "reactiv"], "unknown policy 'reactiv' (did you mean 'reactive'?)"),
+        (
+            ["backtest", JOB, "--generate", "20", "--policies", "reactiv"],
+            "unknown policy 'reactiv' (did you mean 'reactive'?)",
+        ),
         (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, ec2-hourly"),
         (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
         (["backtest", JOB, "--generate", "0.1"], "can never finish"),
         (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
-        (["backtest", JOB, "--generate", "20", "--from", "2012-01-01"], "2012-01-01T00:00:00Z is outside the history"),
+        (
+            ["backtest", JOB, "--generate", "20", "--from", "2012-01-01"],
+            "2012-01-01T00:00:00Z is outside the history",
+        ),
         (["backtest", JOB, "--generate", "20", "--to", "soon"], "'soon' is not a time"),
         (["describe", "none.parquet"], "none.parquet: there is no such file"),
         (["ingest"], "give either files to ingest or --ec2 REGION"),
         (["ingest", "none.csv"], "none.csv: "),
         (["report", "nowhere"], "nowhere: is not the record of a backtest"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
 ) -> None:
@@ -137,8 +173,19 @@ def test_bad_prices_leave_no_output_behind(
     bad = tmp_path / "bad.parquet"
     frame.to_parquet(bad)
     outputs = [tmp_path / "out.json", tmp_path / "report.html", tmp_path / "record"]
-    line = failing(capsys, "backtest", JOB, "--prices", str(bad), "--json", str(outputs[0]), "--report",
-                   str(outputs[1]), "--record", str(outputs[2]))  # fmt: skip
+    line = failing(
+        capsys,
+        "backtest",
+        JOB,
+        "--prices",
+        str(bad),
+        "--json",
+        str(outputs[0]),
+        "--report",
+        str(outputs[1]),
+        "--record",
+        str(outputs[2]),
+    )
     assert f"{bad}, row 42, field price_usd_per_hour: -0.1 is negative" in line
     assert not any(path.exists() for path in outputs)
 
@@ -152,9 +199,22 @@ def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
 @pytest.mark.real_traces
 def test_the_backtest_of_the_documentation_on_real_prices(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    done = ebbtide("backtest", "examples/one-day.yaml", "--prices", str(traces / "ec2-auction-2015.parquet"),
-                   "--policies", "on-demand,cheapest-spot,fastest-spot,reactive", "--starts", "200", "--seed", "1",
-                   "--billing", "ec2-hourly", "--json", str(out))  # fmt: skip
+    done = ebbtide(
+        "backtest",
+        "examples/one-day.yaml",
+        "--prices",
+        str(traces / "ec2-auction-2015.parquet"),
+        "--policies",
+        "on-demand,cheapest-spot,fastest-spot,reactive",
+        "--starts",
+        "200",
+        "--seed",
+        "1",
+        "--billing",
+        "ec2-hourly",
+        "--json",
+        str(out),
+    )
     assert done.returncode == 0
     told = json.loads(out.read_text())["policies"]
     assert list(told) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]

@@ -46,7 +46,14 @@ def weights(text: str) -> str:
 
 
 def undisturbed(folder: Path, epochs: int) -> str:
-    words = [sys.executable, "plain.py", "--epochs", str(epochs), "--checkpoints", str(folder.parent / "undisturbed")]
+    words = [
+        sys.executable,
+        "plain.py",
+        "--epochs",
+        str(epochs),
+        "--checkpoints",
+        str(folder.parent / "undisturbed"),
+    ]
     return weights(subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout)
 
 
@@ -67,9 +74,26 @@ def through_revocations(
     }
     eb.PriceHistory(series, start_s=flaps.start_s, end_s=end_s + 60).write(project.parent / "prices.parquet")
     code, out, errors = command(
-        capsys, "run", "--checkpoints", "ckpt", "--metric", "validation_loss", "--prices", project.parent / "prices.parquet",
-        "--start", iso(START_S), "--speed", 60, "--", "python", "plain.py", "--epochs", epochs, "--pause-s", 0.7,
-    )  # fmt: skip
+        capsys,
+        "run",
+        "--checkpoints",
+        "ckpt",
+        "--metric",
+        "validation_loss",
+        "--prices",
+        project.parent / "prices.parquet",
+        "--start",
+        iso(START_S),
+        "--speed",
+        60,
+        "--",
+        "python",
+        "plain.py",
+        "--epochs",
+        epochs,
+        "--pause-s",
+        0.7,
+    )
     assert (code, errors) == (0, errors), errors
     assert "plain: one training; policy reactive decides" in out
     folder = find_run(Path(".ebbtide/runs"), None)
@@ -102,7 +126,9 @@ def wanted(*words: object, **options: object) -> Sweep:
     return wanted_from([str(word) for word in words], options, default_catalogue()).sweep
 
 
-def test_a_job_file_with_a_command_and_nothing_else_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_file_with_a_command_and_nothing_else_runs(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "job.yaml").write_text("command: python -c 'print(\"epoch 1\")'\n")
     code, out, _ = command(capsys, "run", "job.yaml")
     assert code == 0
@@ -119,9 +145,20 @@ def test_the_example_is_a_job(project: Path) -> None:
 
 def test_options_say_what_a_file_would(project: Path) -> None:
     sweep = wanted(
-        "python", "my train.py", "a b", '{"x": 1}', name="mine", cpus=4, memory_gib=8.0, metric="loss", steps=5,
-        budget_usd=3.0, deadline_h=2.0, instance_types=["c3.xlarge"], checkpoints=Path("out/ckpt"),
-    )  # fmt: skip
+        "python",
+        "my train.py",
+        "a b",
+        '{"x": 1}',
+        name="mine",
+        cpus=4,
+        memory_gib=8.0,
+        metric="loss",
+        steps=5,
+        budget_usd=3.0,
+        deadline_h=2.0,
+        instance_types=["c3.xlarge"],
+        checkpoints=Path("out/ckpt"),
+    )
     assert sweep.arguments(sweep.trials()[0]) == ("python", "my train.py", "a b", '{"x": 1}')
     assert (sweep.name, sweep.max_trial_steps, sweep.budget_usd, sweep.deadline_h) == ("mine", 5, 3.0, 2.0)
     assert (sweep.cpus, sweep.markets.instance_types, sweep.checkpoints) == (4, ["c3.xlarge"], "out/ckpt")
@@ -225,7 +262,9 @@ def test_who_decides_suits_what_is_run() -> None:
 def test_what_is_wrong_is_said_before_anything_is_rented(
     project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
-    (project / "steps.yaml").write_text(yaml.safe_dump({"name": "a", "steps": 5, "steps_per_hour": {"c3.xlarge": 1}}))
+    (project / "steps.yaml").write_text(
+        yaml.safe_dump({"name": "a", "steps": 5, "steps_per_hour": {"c3.xlarge": 1}})
+    )
     code, _, errors = command(capsys, "run", *words)
     assert code == 2
     assert said in errors

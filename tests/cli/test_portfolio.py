@@ -36,13 +36,16 @@ def test_shares_sum_to_one_and_machines_have_all_that_was_asked(
     assert sum(row["share"] for row in content["markets"]) == pytest.approx(1.0)
     catalogue = eb.default_catalogue()
     vcpus = sum(
-        row["machines"] * catalogue.instance_type("aws", row["market"].split()[1]).vcpus for row in content["markets"]
+        row["machines"] * catalogue.instance_type("aws", row["market"].split()[1]).vcpus
+        for row in content["markets"]
     )
     assert vcpus >= 100
     assert content["portfolio"]["over_allocated"] == pytest.approx(1 - 100 / vcpus)
 
 
-def test_the_frontier_gives_saving_for_risk(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_frontier_gives_saving_for_risk(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, _ = run(capsys, "--prices", prices, "--frontier", "--json", tmp_path / "f.json")
     assert code == 0
     rows = json.loads((tmp_path / "f.json").read_text())["frontier"]

@@ -28,9 +28,28 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 def test_evaluate_scores_and_writes(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot = tmp_path / "out.json", tmp_path / "reliability.html"
-    code, shown, _ = run(capsys, "evaluate", "--prices", str(prices), "--train-days", "4", "--test-days", "1",
-                         "--origins", "1", "--stride", "60", "--test-stride", "30", "--models", "revpred,base-rate",
-                         "--json", str(out), "--plot", str(plot))  # fmt: skip
+    code, shown, _ = run(
+        capsys,
+        "evaluate",
+        "--prices",
+        str(prices),
+        "--train-days",
+        "4",
+        "--test-days",
+        "1",
+        "--origins",
+        "1",
+        "--stride",
+        "60",
+        "--test-stride",
+        "30",
+        "--models",
+        "revpred,base-rate",
+        "--json",
+        str(out),
+        "--plot",
+        str(plot),
+    )
     assert code == 0
     assert "base-rate" in shown
     told = json.loads(out.read_text())
@@ -42,12 +61,25 @@ def test_evaluate_scores_and_writes(prices: Path, tmp_path: Path, capsys: pytest
 
 def test_train_then_predict(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = tmp_path / "model", tmp_path / "answers.json"
-    code, shown, _ = run(capsys, "train", "--prices", str(prices), "--into", str(folder), "--train-days", "5",
-                         "--test-days", "1", "--stride", "60")  # fmt: skip
+    code, shown, _ = run(
+        capsys,
+        "train",
+        "--prices",
+        str(prices),
+        "--into",
+        str(folder),
+        "--train-days",
+        "5",
+        "--test-days",
+        "1",
+        "--stride",
+        "60",
+    )
     assert (code, shown.splitlines()[-1]) == (0, f"wrote {folder}")
     assert len(list((folder / "cards").glob("*.md"))) == 2
-    code, shown, _ = run(capsys, "predict", "--prices", str(prices), "--model", str(folder), "--delta", "5",
-                         "--json", str(out))  # fmt: skip
+    code, shown, _ = run(
+        capsys, "predict", "--prices", str(prices), "--model", str(folder), "--delta", "5", "--json", str(out)
+    )
     assert code == 0
     told = json.loads(out.read_text())
     assert [row["market"] for row in told["markets"]] == [str(market) for market in demo_markets()[:2]]

@@ -99,8 +99,18 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     assert all(run.info.status == "FINISHED" for run in runs.values())
     whole = parent.data.metrics
     assert whole["on_demand_usd"] > whole["cost_usd"] > 0
-    wanted = {"theta": "1.0", "mcnt": "3", "billing": "ec2-second", "policy": "exosphere", "provider": "local", "metric": "loss",
-              "direction": "minimize", "max_trial_steps": "60", "seed": "0", "trials": "2"}  # fmt: skip
+    wanted = {
+        "theta": "1.0",
+        "mcnt": "3",
+        "billing": "ec2-second",
+        "policy": "exosphere",
+        "provider": "local",
+        "metric": "loss",
+        "direction": "minimize",
+        "max_trial_steps": "60",
+        "seed": "0",
+        "trials": "2",
+    }
     assert wanted.items() <= parent.data.params.items()
     assert "program.py" in parent.data.params["command"]
     # The smaller learning rate has the smaller loss.
@@ -125,7 +135,9 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
 
 def test_in_replay_nothing_is_started(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     path, prices = files
-    code, out, _ = command(capsys, "run", path, "--provider", "replay", "--prices", prices, "--policy", "cheapest-spot")
+    code, out, _ = command(
+        capsys, "run", path, "--provider", "replay", "--prices", prices, "--policy", "cheapest-spot"
+    )
     assert code == 0
     assert "cheapest-spot" in out
 
@@ -143,7 +155,11 @@ def test_in_replay_nothing_is_started(files: tuple[Path, Path], capsys: pytest.C
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[object, ...], said: str
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[object, ...],
+    said: str,
 ) -> None:
     given = [str(part).format(sweep=files[0], runs=tmp_path / "none") for part in arguments]
     code, _, errors = command(capsys, *given)

@@ -25,8 +25,24 @@ def test_what_is_watched_can_be_asked_for(
 ) -> None:
     store, job = tmp_path / "prices.db", tmp_path / "job.yaml"
     job.write_text(JOB)
-    assert ebbtide("watch", "--ec2", "us-east-1", "--instance-type", "c3.xlarge", "--into", store, "--looks", "2",
-                   "--every", "1", "--endpoint-url", aws_server) == 0  # fmt: skip
+    assert (
+        ebbtide(
+            "watch",
+            "--ec2",
+            "us-east-1",
+            "--instance-type",
+            "c3.xlarge",
+            "--into",
+            store,
+            "--looks",
+            "2",
+            "--every",
+            "1",
+            "--endpoint-url",
+            aws_server,
+        )
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[1].endswith(": 0 changes")
     assert ebbtide("recommend", job, "--prices", store, "--top", "2") == 0
     assert "us-east-1a c3.xlarge" in capsys.readouterr().out
@@ -34,14 +50,18 @@ def test_what_is_watched_can_be_asked_for(
 
 def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     markets = {name: eb.Market("aws", "us-east-1", "us-east-1a", name) for name in ("c3.xlarge", "m3.medium")}
-    prices = history({markets["c3.xlarge"]: [(0, 0.05), (3600, 0.15)], markets["m3.medium"]: [(0, 0.04)]}, hours=10)
+    prices = history(
+        {markets["c3.xlarge"]: [(0, 0.05), (3600, 0.15)], markets["m3.medium"]: [(0, 0.04)]}, hours=10
+    )
     prices.write(tmp_path / "prices.parquet")
     (tmp_path / "job.yaml").write_text(JOB)
     ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet")
     # Ten hours of 0.15, or twenty of 0.04.
     late = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
-    assert late == [["us-east-1a", "m3.medium", "0.0400", "0.067", "20.0", "0.80"],
-                    ["us-east-1a", "c3.xlarge", "0.1500", "0.21", "10.0", "1.50"]]  # fmt: skip
+    assert late == [
+        ["us-east-1a", "m3.medium", "0.0400", "0.067", "20.0", "0.80"],
+        ["us-east-1a", "c3.xlarge", "0.1500", "0.21", "10.0", "1.50"],
+    ]
     ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet", "--at", eb_time(1800))
     early = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
     assert early[0][1] == "c3.xlarge"

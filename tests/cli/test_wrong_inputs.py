@@ -68,8 +68,15 @@ def test_it_is_the_same_in_a_process_of_its_own(tried: str, prices: Path) -> Non
 
 def run(arguments: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), **more}
-    return subprocess.run([sys.executable, "-m", "ebbtide.cli.main", *arguments], capture_output=True, text=True,
-                          cwd=folder, env=environment, check=False, timeout=120)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "ebbtide.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
 
 
 def test_the_table_has_a_row_for_each_and_counts_tracebacks(prices: Path) -> None:
@@ -87,17 +94,25 @@ def test_the_table_has_a_row_for_each_and_counts_tracebacks(prices: Path) -> Non
         (CloudError("EC2 refused"), 69, "ebbtide: EC2 refused"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), 69, "Connection refused"),
         (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "ebbtide: /root/x: permission denied"),
-        (OSError(errno.ENOSPC, "No space left on device", "/full/x"), 74, "ebbtide: /full/x: no space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/full/x"),
+            74,
+            "ebbtide: /full/x: no space left on device",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), 74, "ebbtide: no space left on device"),
         (sqlite3.OperationalError("disk I/O error"), 74, "ebbtide: a database cannot be used: disk I/O error"),
         (MemoryError(), 71, "ebbtide: out of memory"),
-        (KeyError("steps"), 70, "ebbtide: internal error: KeyError: 'steps'; EBBTIDE_DEBUG=1 shows where; please report it"),
+        (
+            KeyError("steps"),
+            70,
+            "ebbtide: internal error: KeyError: 'steps'; EBBTIDE_DEBUG=1 shows where; please report it",
+        ),
         (RuntimeError("a\nb\x1b[31m"), 70, "internal error: RuntimeError: a b\\x1b[31m;"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (typer.Abort(), 130, "interrupted"),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 def test_every_failure_has_an_exit_code_and_a_line(error: BaseException, code: int, line: str) -> None:
     found, told = ending.ending_of(error)
     assert found == code
@@ -129,8 +144,15 @@ def test_the_traceback_is_shown_only_when_asked_for(
 
 def test_a_full_disk_below_the_output_is_told(prices: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "ebbtide.cli.main", "describe", str(prices)], stdout=full,
-                              stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False, timeout=120)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "ebbtide.cli.main", "describe", str(prices)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+            timeout=120,
+        )
     assert done.returncode == 74
     assert done.stderr.splitlines()[0] == "ebbtide: no space left on device"
     assert "Traceback" not in done.stderr
@@ -151,10 +173,20 @@ def test_names_that_a_terminal_would_obey_are_shown_as_written(
     for arguments in (
         ["describe", path],
         ["recommend", str(tmp_path / "job.yaml"), "--prices", path],
-        ["backtest", str(tmp_path / "job.yaml"), "--prices", path, "--policies", "reactive", "--starts", "1",
-         "--record", str(tmp_path / "record")],
+        [
+            "backtest",
+            str(tmp_path / "job.yaml"),
+            "--prices",
+            path,
+            "--policies",
+            "reactive",
+            "--starts",
+            "1",
+            "--record",
+            str(tmp_path / "record"),
+        ],
         ["report", str(tmp_path / "record"), "--out", str(tmp_path / "report.html")],
-    ):  # fmt: skip
+    ):
         with pytest.raises(SystemExit) as end:
             command.main(arguments)
         told = capsys.readouterr()

@@ -161,8 +161,13 @@ def _with_job(text: str) -> dict[str, Content]:
 
 
 _JOB_HEAD = "name: day\nsteps_per_hour: {c3.xlarge: 1000}\n"
-_EC2_ENTRY = {"Timestamp": "2015-04-01T00:00:00Z", "AvailabilityZone": "us-east-1a", "InstanceType": "c3.xlarge",
-              "ProductDescription": "Linux/UNIX", "SpotPrice": "0.1"}  # fmt: skip
+_EC2_ENTRY = {
+    "Timestamp": "2015-04-01T00:00:00Z",
+    "AvailabilityZone": "us-east-1a",
+    "InstanceType": "c3.xlarge",
+    "ProductDescription": "Linux/UNIX",
+    "SpotPrice": "0.1",
+}
 _BACKTEST = "backtest job.yaml --prices prices.parquet --policies reactive --starts 2"
 
 _OWN = "backtest job.yaml --prices prices.parquet --starts 1 --policies mine.py:Mine"
@@ -172,7 +177,11 @@ def _with_policy(body: str, *fields: str) -> dict[str, Content]:
     """A policy of one's own in `mine.py`."""
     lines = fields or ("name = 'mine'", "wakes_on = frozenset()")
     head = "from ebbtide.policies.api.actions import Release, Request, WakeAt\n\n\nclass Mine:\n"
-    return {"mine.py": head + "".join(f"    {line}\n" for line in lines) + f"    def decide(self, view):\n        {body}\n"}
+    return {
+        "mine.py": head
+        + "".join(f"    {line}\n" for line in lines)
+        + f"    def decide(self, view):\n        {body}\n"
+    }
 
 
 WRONG_INPUTS: tuple[WrongInput, ...] = (
@@ -181,10 +190,14 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("an option that is not there", "describe prices.parquet --fast", "No such option: --fast"),
     WrongInput("a missing argument", "backtest", "Missing argument"),
     WrongInput("a missing option", "availability fit prices.parquet", "Missing option '--out'"),
-    WrongInput("a number that is none", "backtest job.yaml --generate 20 --starts many", "Invalid value for '--starts'"),
+    WrongInput(
+        "a number that is none", "backtest job.yaml --generate 20 --starts many", "Invalid value for '--starts'"
+    ),
     WrongInput("a number out of range", "recommend job.yaml --prices prices.parquet --top 0", "'--top'"),
     WrongInput("neither prices nor a generated market", "compare job.yaml", "--prices"),
-    WrongInput("both prices and a generated market", "backtest job.yaml --prices prices.parquet --generate 5", "either"),
+    WrongInput(
+        "both prices and a generated market", "backtest job.yaml --prices prices.parquet --generate 5", "either"
+    ),
     # ingest
     WrongInput("nothing to ingest", "ingest", "give either files to ingest or --ec2 REGION"),
     WrongInput("files and EC2 at once", "ingest a.csv --ec2 us-east-1", "give either files"),
@@ -193,114 +206,405 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("an empty folder", "ingest folder", "folder: the folder holds no files", {"folder": Path.mkdir}),
     WrongInput("a pipe", "ingest pipe.csv", "is a pipe", {"pipe.csv": os.mkfifo}),
     WrongInput("a device", "ingest /dev/zero", "/dev/zero: is a device"),
-    WrongInput("a format that is not known", "ingest a.csv --format xml", "unknown format 'xml'", {"a.csv": CSV + ROW}),
+    WrongInput(
+        "a format that is not known", "ingest a.csv --format xml", "unknown format 'xml'", {"a.csv": CSV + ROW}
+    ),
     WrongInput("text that is no table", "ingest notes.txt", "no format known", {"notes.txt": "dear diary"}),
-    WrongInput("a header with other names", "ingest a.csv", "not recognised as a header: when, what", {"a.csv": "when,what\n1,2\n"}),
-    WrongInput("a column missing", "ingest a.csv", "has no column 'os'; it has", {"a.csv": "datetime,instance_type,region,price\n"}),
-    WrongInput("a column too many", "ingest a.csv", "unknown column 'colour'", {"a.csv": CSV.replace("price", "price,colour")}),
+    WrongInput(
+        "a header with other names",
+        "ingest a.csv",
+        "not recognised as a header: when, what",
+        {"a.csv": "when,what\n1,2\n"},
+    ),
+    WrongInput(
+        "a column missing",
+        "ingest a.csv",
+        "has no column 'os'; it has",
+        {"a.csv": "datetime,instance_type,region,price\n"},
+    ),
+    WrongInput(
+        "a column too many",
+        "ingest a.csv",
+        "unknown column 'colour'",
+        {"a.csv": CSV.replace("price", "price,colour")},
+    ),
     WrongInput("a header and no rows", "ingest a.csv", "holds no rows", {"a.csv": CSV}),
-    WrongInput("a negative price", "ingest a.csv", "row 1, field price: -1 is negative", {"a.csv": CSV + ROW.replace("0.04", "-1")}),
-    WrongInput("a price that is a word", "ingest a.csv", "row 2, field price: free is not a price", {"a.csv": CSV + ROW + ROW.replace("0.04", "free")}),
-    WrongInput("a price missing", "ingest a.csv", "row 1, field price: <NA> is missing", {"a.csv": CSV + ROW.replace("0.04", "")}),
-    WrongInput("a date that is none", "ingest a.csv", "row 1, field datetime: 2017-13-45 is not a time", {"a.csv": CSV + ROW.replace("2017-05-08 19:28:43+00:00", "2017-13-45")}),
-    WrongInput("times without a zone", "ingest a.csv", "has no time zone; write it with an offset", {"a.csv": CSV + ROW.replace("+00:00", "")}),
-    WrongInput("a time zone that is not there", "ingest a.csv --timezone Mars/Olympus", "Mars/Olympus", {"a.csv": CSV + ROW.replace("+00:00", "")}),
-    WrongInput("an instance type that is not known", "ingest a.csv", "row 1, field instance_type: unknown aws instance type 'c3.xlrage'", {"a.csv": CSV + ROW.replace("c3.xlarge", "c3.xlrage")}),
+    WrongInput(
+        "a negative price",
+        "ingest a.csv",
+        "row 1, field price: -1 is negative",
+        {"a.csv": CSV + ROW.replace("0.04", "-1")},
+    ),
+    WrongInput(
+        "a price that is a word",
+        "ingest a.csv",
+        "row 2, field price: free is not a price",
+        {"a.csv": CSV + ROW + ROW.replace("0.04", "free")},
+    ),
+    WrongInput(
+        "a price missing",
+        "ingest a.csv",
+        "row 1, field price: <NA> is missing",
+        {"a.csv": CSV + ROW.replace("0.04", "")},
+    ),
+    WrongInput(
+        "a date that is none",
+        "ingest a.csv",
+        "row 1, field datetime: 2017-13-45 is not a time",
+        {"a.csv": CSV + ROW.replace("2017-05-08 19:28:43+00:00", "2017-13-45")},
+    ),
+    WrongInput(
+        "times without a zone",
+        "ingest a.csv",
+        "has no time zone; write it with an offset",
+        {"a.csv": CSV + ROW.replace("+00:00", "")},
+    ),
+    WrongInput(
+        "a time zone that is not there",
+        "ingest a.csv --timezone Mars/Olympus",
+        "Mars/Olympus",
+        {"a.csv": CSV + ROW.replace("+00:00", "")},
+    ),
+    WrongInput(
+        "an instance type that is not known",
+        "ingest a.csv",
+        "row 1, field instance_type: unknown aws instance type 'c3.xlrage'",
+        {"a.csv": CSV + ROW.replace("c3.xlarge", "c3.xlrage")},
+    ),
     WrongInput("text in latin-1", "ingest a.csv", "is not UTF-8 text", {"a.csv": CSV.encode() + b"caf\xe9"}),
     WrongInput("NUL bytes", "ingest a.csv", "NUL byte", {"a.csv": CSV.encode() + b"\0\0"}),
     WrongInput("JSON cut short", "ingest a.json", "is not JSON", {"a.json": '{"SpotPriceHistory": ['}),
     WrongInput("JSON without the list", "ingest a.json", "no list named SpotPriceHistory", {"a.json": '{"a": 1}'}),
     WrongInput("JSON nested 100,000 deep", "ingest a.json", "nested too deeply", {"a.json": "[" * 100_000}),
-    WrongInput("JSON with a number of 5,000 digits", "ingest a.json", "too many digits", {"a.json": f"[{'9' * 5000}]"}),
-    WrongInput("JSON of EC2 with an entry without a price", "ingest a.json", "row 1, field SpotPrice: entry has no SpotPrice", {"a.json": json.dumps([_EC2_ENTRY | {"SpotPrice": ""}])}),
-    WrongInput("JSON of Azure whose items are a record", "ingest a.json", "no list named Items", {"a.json": '{"Items": {"a": 1}}'}),
-    WrongInput("JSON of Azure whose items are nothing", "ingest a.json", "no list named Items", {"a.json": '{"Items": null}'}),
-    WrongInput("a sheet of Azure without dates", "ingest us_east.csv --format azure-csv", "no first column 'Date'", {"us_east.csv": "A1,B2\n1,2\n"}),
-    WrongInput("a Parquet file without time zones", "ingest naive.parquet", "`ebbtide ingest --timezone UTC`", {"naive.parquet": _naive}),
-    WrongInput("what is no Parquet file", "ingest a.parquet", "is not a readable Parquet file", {"a.parquet": "hello"}),
-    WrongInput("prices into a folder", "ingest a.csv --into folder", "is a folder", {"a.csv": CSV + ROW, "folder": Path.mkdir}),
-    WrongInput("prices into a folder that is a file", "ingest a.csv --into a.csv/prices.parquet", "a.csv", {"a.csv": CSV + ROW}),
-    WrongInput("instance types without a column", "ingest a.csv --instance-types types.csv", "has no column 'vcpus'", {"a.csv": CSV + ROW, "types.csv": "cloud,instance_type\n"}),
-    WrongInput("instance types with a word for a number", "ingest a.csv --instance-types types.csv", "row 1, field vcpus: 'two' is not a number", {"a.csv": CSV + ROW, "types.csv": "cloud,instance_type,vcpus,memory_gib,accelerator,accelerator_count\naws,x,two,4,,0\n"}),
+    WrongInput(
+        "JSON with a number of 5,000 digits", "ingest a.json", "too many digits", {"a.json": f"[{'9' * 5000}]"}
+    ),
+    WrongInput(
+        "JSON of EC2 with an entry without a price",
+        "ingest a.json",
+        "row 1, field SpotPrice: entry has no SpotPrice",
+        {"a.json": json.dumps([_EC2_ENTRY | {"SpotPrice": ""}])},
+    ),
+    WrongInput(
+        "JSON of Azure whose items are a record",
+        "ingest a.json",
+        "no list named Items",
+        {"a.json": '{"Items": {"a": 1}}'},
+    ),
+    WrongInput(
+        "JSON of Azure whose items are nothing",
+        "ingest a.json",
+        "no list named Items",
+        {"a.json": '{"Items": null}'},
+    ),
+    WrongInput(
+        "a sheet of Azure without dates",
+        "ingest us_east.csv --format azure-csv",
+        "no first column 'Date'",
+        {"us_east.csv": "A1,B2\n1,2\n"},
+    ),
+    WrongInput(
+        "a Parquet file without time zones",
+        "ingest naive.parquet",
+        "`ebbtide ingest --timezone UTC`",
+        {"naive.parquet": _naive},
+    ),
+    WrongInput(
+        "what is no Parquet file", "ingest a.parquet", "is not a readable Parquet file", {"a.parquet": "hello"}
+    ),
+    WrongInput(
+        "prices into a folder",
+        "ingest a.csv --into folder",
+        "is a folder",
+        {"a.csv": CSV + ROW, "folder": Path.mkdir},
+    ),
+    WrongInput(
+        "prices into a folder that is a file",
+        "ingest a.csv --into a.csv/prices.parquet",
+        "a.csv",
+        {"a.csv": CSV + ROW},
+    ),
+    WrongInput(
+        "instance types without a column",
+        "ingest a.csv --instance-types types.csv",
+        "has no column 'vcpus'",
+        {"a.csv": CSV + ROW, "types.csv": "cloud,instance_type\n"},
+    ),
+    WrongInput(
+        "instance types with a word for a number",
+        "ingest a.csv --instance-types types.csv",
+        "row 1, field vcpus: 'two' is not a number",
+        {
+            "a.csv": CSV + ROW,
+            "types.csv": "cloud,instance_type,vcpus,memory_gib,accelerator,accelerator_count\naws,x,two,4,,0\n",
+        },
+    ),
     # describe
     WrongInput("prices that are not there", "describe none.parquet", "none.parquet: there is no such file"),
-    WrongInput("a folder of prices", "describe folder", "is a folder; prices are read from one Parquet file", {"folder": Path.mkdir}),
+    WrongInput(
+        "a folder of prices",
+        "describe folder",
+        "is a folder; prices are read from one Parquet file",
+        {"folder": Path.mkdir},
+    ),
     WrongInput("an empty file of prices", "describe a.parquet", "holds nothing", {"a.parquet": ""}),
-    WrongInput("prices without a column", "describe a.parquet", "has no column 'zone'; it has 'timestamp'", {"a.parquet": prices_without("zone")}),
-    WrongInput("prices with a column too many", "describe a.parquet", "unknown column 'colour'", {"a.parquet": prices_with(colour="red")}),
-    WrongInput("prices of the year 290000", "describe a.parquet", "not in the years 1970 to 2199", {"a.parquet": _far_future}),
-    WrongInput("times that are numbers", "describe a.parquet", "is a number, not a time", {"a.parquet": prices_with(timestamp=1427846400)}),
-    WrongInput("a price that is true", "describe a.parquet", "True is not a price", {"a.parquet": prices_with(price_usd_per_hour=True)}),
-    WrongInput("an infinite price", "describe a.parquet", "inf is not finite", {"a.parquet": prices_with(price_usd_per_hour=np.inf)}),
-    WrongInput("a list in every row", "describe a.parquet", "single values are needed", {"a.parquet": prices_with(zone=[["a"]] * len(_frame()))}),
-    WrongInput("rows that are out of order", "describe a.parquet", "`ebbtide ingest` sorts", {"a.parquet": _unsorted}),
-    WrongInput("a market named in markup", "describe a.parquet", "unknown aws instance type '[/red]'", {"a.parquet": prices_with(instance_type="[/red]")}),
-    WrongInput("an escape sequence for a name", "describe a.parquet", "\\x1b", {"a.parquet": prices_with(instance_type="\x1b[31mred")}),
+    WrongInput(
+        "prices without a column",
+        "describe a.parquet",
+        "has no column 'zone'; it has 'timestamp'",
+        {"a.parquet": prices_without("zone")},
+    ),
+    WrongInput(
+        "prices with a column too many",
+        "describe a.parquet",
+        "unknown column 'colour'",
+        {"a.parquet": prices_with(colour="red")},
+    ),
+    WrongInput(
+        "prices of the year 290000",
+        "describe a.parquet",
+        "not in the years 1970 to 2199",
+        {"a.parquet": _far_future},
+    ),
+    WrongInput(
+        "times that are numbers",
+        "describe a.parquet",
+        "is a number, not a time",
+        {"a.parquet": prices_with(timestamp=1427846400)},
+    ),
+    WrongInput(
+        "a price that is true",
+        "describe a.parquet",
+        "True is not a price",
+        {"a.parquet": prices_with(price_usd_per_hour=True)},
+    ),
+    WrongInput(
+        "an infinite price",
+        "describe a.parquet",
+        "inf is not finite",
+        {"a.parquet": prices_with(price_usd_per_hour=np.inf)},
+    ),
+    WrongInput(
+        "a list in every row",
+        "describe a.parquet",
+        "single values are needed",
+        {"a.parquet": prices_with(zone=[["a"]] * len(_frame()))},
+    ),
+    WrongInput(
+        "rows that are out of order", "describe a.parquet", "`ebbtide ingest` sorts", {"a.parquet": _unsorted}
+    ),
+    WrongInput(
+        "a market named in markup",
+        "describe a.parquet",
+        "unknown aws instance type '[/red]'",
+        {"a.parquet": prices_with(instance_type="[/red]")},
+    ),
+    WrongInput(
+        "an escape sequence for a name",
+        "describe a.parquet",
+        "\\x1b",
+        {"a.parquet": prices_with(instance_type="\x1b[31mred")},
+    ),
     WrongInput("a time outside the record", "describe prices.parquet --from 2012-01-01", "outside the history"),
     WrongInput("a time that is none", "describe prices.parquet --to soon", "'soon' is not a time"),
-    WrongInput("a window that ends before it begins", "describe prices.parquet --from 2015-04-05 --to 2015-04-03", "2015-04-0"),
+    WrongInput(
+        "a window that ends before it begins",
+        "describe prices.parquet --from 2015-04-05 --to 2015-04-03",
+        "2015-04-0",
+    ),
     # backtest and compare
     WrongInput("a job that is not there", "backtest none.yaml --generate 20", "none.yaml: there is no such file"),
-    WrongInput("a policy that is not known", "backtest job.yaml --generate 20 --policies reactiv", "did you mean 'reactive'?"),
+    WrongInput(
+        "a policy that is not known",
+        "backtest job.yaml --generate 20 --policies reactiv",
+        "did you mean 'reactive'?",
+    ),
     WrongInput("a policy twice", "backtest job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
     WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "no policy is named"),
-    WrongInput("a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, ec2-hourly"),
+    WrongInput(
+        "a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, ec2-hourly"
+    ),
     WrongInput("no start", "backtest job.yaml --generate 20 --policies reactive --starts 0", "starts"),
-    WrongInput("a market of no days", "backtest job.yaml --generate -3 --policies reactive", "days is -3.0; it must be positive"),
+    WrongInput(
+        "a market of no days",
+        "backtest job.yaml --generate -3 --policies reactive",
+        "days is -3.0; it must be positive",
+    ),
     WrongInput("a market of endless days", "backtest job.yaml --generate inf --policies reactive", "days is inf"),
-    WrongInput("a market too short for the job", "backtest job.yaml --generate 0.01 --policies reactive", "can never finish"),
-    WrongInput("availability that is none", f"{_BACKTEST} --availability prices.parquet", "is not an availability record"),
+    WrongInput(
+        "a market too short for the job",
+        "backtest job.yaml --generate 0.01 --policies reactive",
+        "can never finish",
+    ),
+    WrongInput(
+        "availability that is none", f"{_BACKTEST} --availability prices.parquet", "is not an availability record"
+    ),
     WrongInput("a job of negative work", _BACKTEST, "field steps", _with_job(_JOB_HEAD + "steps: -5\n")),
     WrongInput("a job of endless work", _BACKTEST, "field steps", _with_job(_JOB_HEAD + "steps: 1e400\n")),
     WrongInput("a job of 5,000 digits", _BACKTEST, "row 3: '999", _with_job(_JOB_HEAD + f"steps: {'9' * 5000}\n")),
-    WrongInput("a rate of 1e308", _BACKTEST, "field steps_per_hour.c3.xlarge: Input should be less than", _with_job(JOB.replace("c3.xlarge: 1000", "c3.xlarge: 1.0e+308"))),
-    WrongInput("a rate that is not a number", _BACKTEST, "field steps_per_hour.c3.xlarge", _with_job(JOB.replace("c3.xlarge: 1000", "c3.xlarge: .nan"))),
-    WrongInput("a date that is none, in a job", _BACKTEST, "'2024-13-45' is not a valid date", _with_job(JOB + "when: 2024-13-45\n")),
+    WrongInput(
+        "a rate of 1e308",
+        _BACKTEST,
+        "field steps_per_hour.c3.xlarge: Input should be less than",
+        _with_job(JOB.replace("c3.xlarge: 1000", "c3.xlarge: 1.0e+308")),
+    ),
+    WrongInput(
+        "a rate that is not a number",
+        _BACKTEST,
+        "field steps_per_hour.c3.xlarge",
+        _with_job(JOB.replace("c3.xlarge: 1000", "c3.xlarge: .nan")),
+    ),
+    WrongInput(
+        "a date that is none, in a job",
+        _BACKTEST,
+        "'2024-13-45' is not a valid date",
+        _with_job(JOB + "when: 2024-13-45\n"),
+    ),
     WrongInput("a field twice", _BACKTEST, "the key 'steps' stands twice", _with_job(JOB + "steps: 2\n")),
     WrongInput("a field misspelt", _BACKTEST, "stepz", _with_job(JOB + "stepz: 2\n")),
     WrongInput("a field that is no text", _BACKTEST, "the key 1 is not text", _with_job(JOB + "1: 2\n")),
     WrongInput("YAML nested 10,000 deep", _BACKTEST, "nests more than 50 levels deep", _with_job("[" * 10_000)),
-    WrongInput("YAML of 200,000 values", _BACKTEST, "holds more than 100,000 values", _with_job(f"a: [{'0, ' * 200_000}]")),
-    WrongInput("YAML of aliases of aliases", _BACKTEST, "holds more than 100,000 values", _with_job("a: &a [0,0,0,0,0,0,0,0,0,0]\n" + "".join(f"{y}: &{y} [{', '.join([f'*{x}'] * 10)}]\n" for x, y in zip("abcdefg", "bcdefgh", strict=True)))),
-    WrongInput("YAML that runs a program", _BACKTEST, "is not YAML", _with_job("a: !!python/object/apply:os.system [ls]")),
+    WrongInput(
+        "YAML of 200,000 values", _BACKTEST, "holds more than 100,000 values", _with_job(f"a: [{'0, ' * 200_000}]")
+    ),
+    WrongInput(
+        "YAML of aliases of aliases",
+        _BACKTEST,
+        "holds more than 100,000 values",
+        _with_job(
+            "a: &a [0,0,0,0,0,0,0,0,0,0]\n"
+            + "".join(
+                f"{y}: &{y} [{', '.join([f'*{x}'] * 10)}]\n" for x, y in zip("abcdefg", "bcdefgh", strict=True)
+            )
+        ),
+    ),
+    WrongInput(
+        "YAML that runs a program", _BACKTEST, "is not YAML", _with_job("a: !!python/object/apply:os.system [ls]")
+    ),
     WrongInput("YAML that is not closed", _BACKTEST, "row 1: is not YAML", _with_job("a: [")),
     WrongInput("a list for a job", _BACKTEST, "holds no job", _with_job("- a\n")),
     WrongInput("an empty job", _BACKTEST, "holds no job", _with_job("")),
     WrongInput("a folder for a job", "backtest folder --generate 20", "folder", {"folder": Path.mkdir}),
-    WrongInput("a report into a folder", f"{_BACKTEST} --report folder", "folder: is a folder; name a file", {"folder": Path.mkdir}),
-    WrongInput("a sweep whose speed is not known, replayed", "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2", "steps_per_hour", {"sweep.yaml": SWEEP.replace("steps_per_hour: {c3.xlarge: 1000}\n", "")}),
-    WrongInput("a job whose speed is not known", f"{_BACKTEST}", "the speed of job train is not measured: write `steps_per_hour", _with_job("command: python train.py\nsteps: 5\n")),
-    WrongInput("a job whose length is not known", f"{_BACKTEST}", "write `steps: 24_000`", _with_job("command: python train.py\n")),
-    WrongInput("a misspelt field", f"{_BACKTEST}", "field stepz: unknown field; did you mean steps?", _with_job("command: python train.py\nstepz: 5\n")),
+    WrongInput(
+        "a report into a folder",
+        f"{_BACKTEST} --report folder",
+        "folder: is a folder; name a file",
+        {"folder": Path.mkdir},
+    ),
+    WrongInput(
+        "a sweep whose speed is not known, replayed",
+        "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2",
+        "steps_per_hour",
+        {"sweep.yaml": SWEEP.replace("steps_per_hour: {c3.xlarge: 1000}\n", "")},
+    ),
+    WrongInput(
+        "a job whose speed is not known",
+        f"{_BACKTEST}",
+        "the speed of job train is not measured: write `steps_per_hour",
+        _with_job("command: python train.py\nsteps: 5\n"),
+    ),
+    WrongInput(
+        "a job whose length is not known",
+        f"{_BACKTEST}",
+        "write `steps: 24_000`",
+        _with_job("command: python train.py\n"),
+    ),
+    WrongInput(
+        "a misspelt field",
+        f"{_BACKTEST}",
+        "field stepz: unknown field; did you mean steps?",
+        _with_job("command: python train.py\nstepz: 5\n"),
+    ),
     WrongInput("a job without a program", "run job.yaml", "write `command: python train.py`"),
-    WrongInput("accelerators that nobody has", "run --accelerators V1000:1 -- python train.py", "did you mean 'V100'?"),
-    WrongInput("checkpoints outside of the folder", "run --checkpoints ../up -- python train.py", "no folder below"),
+    WrongInput(
+        "accelerators that nobody has", "run --accelerators V1000:1 -- python train.py", "did you mean 'V100'?"
+    ),
+    WrongInput(
+        "checkpoints outside of the folder", "run --checkpoints ../up -- python train.py", "no folder below"
+    ),
     WrongInput("a deadline before the start", "compare job.yaml --generate 20 --deadline -1", "--deadline"),
     # A policy of one's own
     WrongInput("an own policy whose file is not there", _OWN, "mine.py"),
     WrongInput("an own policy that the file has not", _OWN, "Mine", {"mine.py": "other = 1\n"}),
     WrongInput("an own policy that is not Python", _OWN, "mine.py", _with_policy("return [")),
-    WrongInput("an own policy that raises", _OWN, "it raised KeyError: 'c9.huge' (mine.py, line 8)", _with_policy("raise KeyError('c9.huge')")),
-    WrongInput("an own policy that names a job that is not there", _OWN, "7 is no job; there is only job 0", _with_policy("return [Request(view.markets[0], job=7)]")),
-    WrongInput("an own policy that rents a million machines", _OWN, "at most 10,000 may be open at once", _with_policy("return [Request(view.markets[0], count=10**6)]")),
-    WrongInput("an own policy that releases a lease that is not there", _OWN, "lease 99: Release: 99 is no lease", _with_policy("return [Release(99)]")),
-    WrongInput("an own policy whose max price is no number", _OWN, "max_price_usd_per_hour is nan", _with_policy("return [Request(view.markets[0], float('nan'))]")),
+    WrongInput(
+        "an own policy that raises",
+        _OWN,
+        "it raised KeyError: 'c9.huge' (mine.py, line 8)",
+        _with_policy("raise KeyError('c9.huge')"),
+    ),
+    WrongInput(
+        "an own policy that names a job that is not there",
+        _OWN,
+        "7 is no job; there is only job 0",
+        _with_policy("return [Request(view.markets[0], job=7)]"),
+    ),
+    WrongInput(
+        "an own policy that rents a million machines",
+        _OWN,
+        "at most 10,000 may be open at once",
+        _with_policy("return [Request(view.markets[0], count=10**6)]"),
+    ),
+    WrongInput(
+        "an own policy that releases a lease that is not there",
+        _OWN,
+        "lease 99: Release: 99 is no lease",
+        _with_policy("return [Release(99)]"),
+    ),
+    WrongInput(
+        "an own policy whose max price is no number",
+        _OWN,
+        "max_price_usd_per_hour is nan",
+        _with_policy("return [Request(view.markets[0], float('nan'))]"),
+    ),
     WrongInput("an own policy that answers a word", _OWN, "decide answered 'rent'", _with_policy("return 'rent'")),
-    WrongInput("an own policy that wakes an hour after 1970", _OWN, "before the run began", _with_policy("return [WakeAt(3600.0)]")),
-    WrongInput("an own policy without what wakes it", _OWN, "wakes_on", _with_policy("return []", "name = 'mine'")),
+    WrongInput(
+        "an own policy that wakes an hour after 1970",
+        _OWN,
+        "before the run began",
+        _with_policy("return [WakeAt(3600.0)]"),
+    ),
+    WrongInput(
+        "an own policy without what wakes it", _OWN, "wakes_on", _with_policy("return []", "name = 'mine'")
+    ),
     WrongInput("an own policy without a name", _OWN, "name", _with_policy("return []", "wakes_on = frozenset()")),
     # plan, run and live runs
     WrongInput("a plan for a job that is not there", "plan none.yaml --prices prices.parquet", "none.yaml"),
     WrongInput("a plan that backtests nothing", "plan sweep.yaml --prices prices.parquet --runs 0", "--runs"),
-    WrongInput("spells that are no JSON", "plan sweep.yaml --prices prices.parquet --spells spells.json", "spells.json", {"spells.json": "{"}),
-    WrongInput("spells of something else", "plan sweep.yaml --prices prices.parquet --spells spells.json", "spells.json", {"spells.json": "{}"}),
-    WrongInput("spells nested 100,000 deep", "plan sweep.yaml --prices prices.parquet --spells spells.json", "spells.json", {"spells.json": "[" * 100_000}),
+    WrongInput(
+        "spells that are no JSON",
+        "plan sweep.yaml --prices prices.parquet --spells spells.json",
+        "spells.json",
+        {"spells.json": "{"},
+    ),
+    WrongInput(
+        "spells of something else",
+        "plan sweep.yaml --prices prices.parquet --spells spells.json",
+        "spells.json",
+        {"spells.json": "{}"},
+    ),
+    WrongInput(
+        "spells nested 100,000 deep",
+        "plan sweep.yaml --prices prices.parquet --spells spells.json",
+        "spells.json",
+        {"spells.json": "[" * 100_000},
+    ),
     WrongInput("a provider that is not known", "run sweep.yaml --provider gpc", "unknown provider 'gpc'"),
     WrongInput("EC2 without machines", "run sweep.yaml --provider ec2", "--machines"),
     WrongInput("machines that are not there", "run sweep.yaml --provider ec2 --machines none.yaml", "none.yaml"),
     WrongInput("a speed below the market's", "run sweep.yaml --generate 5 --speed 0", "--speed"),
-    WrongInput("a budget that is not a number", "run sweep.yaml --generate 5", "budget_usd", {"sweep.yaml": SWEEP + "budget_usd: .nan\n"}),
-    WrongInput("a budget without end", "run sweep.yaml --generate 5", "budget_usd", {"sweep.yaml": SWEEP + "budget_usd: .inf\n"}),
+    WrongInput(
+        "a budget that is not a number",
+        "run sweep.yaml --generate 5",
+        "budget_usd",
+        {"sweep.yaml": SWEEP + "budget_usd: .nan\n"},
+    ),
+    WrongInput(
+        "a budget without end",
+        "run sweep.yaml --generate 5",
+        "budget_usd",
+        {"sweep.yaml": SWEEP + "budget_usd: .inf\n"},
+    ),
     WrongInput("a run that is not there", "status nothing", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("logs of a run that is not there", "logs nothing", "run"),
     WrongInput("logs of a trial below zero", "logs --trial -1", "--trial"),
@@ -310,37 +614,130 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("fetching where nothing ran", "fetch nothing", "run"),
     WrongInput("making prices into a folder", "generate --into folder --days 1", "folder", {"folder": Path.mkdir}),
     WrongInput("making prices of no days", "generate --into a.parquet --days -1", "days"),
-    WrongInput("running by a policy that is not known", "run sweep.yaml --generate 5 --policy nothing", "unknown policy 'nothing'"),
+    WrongInput(
+        "running by a policy that is not known",
+        "run sweep.yaml --generate 5 --policy nothing",
+        "unknown policy 'nothing'",
+    ),
     # What predicts and recommends
-    WrongInput("recommending at a time outside the record", "recommend job.yaml --prices prices.parquet --at 2030-01-01T00:00:00Z", "outside the history"),
-    WrongInput("a job that runs nowhere", "recommend job.yaml --prices prices.parquet", "can run in no market", _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n")),
+    WrongInput(
+        "recommending at a time outside the record",
+        "recommend job.yaml --prices prices.parquet --at 2030-01-01T00:00:00Z",
+        "outside the history",
+    ),
+    WrongInput(
+        "a job that runs nowhere",
+        "recommend job.yaml --prices prices.parquet",
+        "can run in no market",
+        _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n"),
+    ),
     WrongInput("watching no region", "watch", "Missing option '--ec2'"),
-    WrongInput("watching into what is no store", "watch --ec2 us-east-1 --looks 1 --into a.db", "a.db: cannot be used as a price store", {"a.db": "x" * 5000}),
+    WrongInput(
+        "watching into what is no store",
+        "watch --ec2 us-east-1 --looks 1 --into a.db",
+        "a.db: cannot be used as a price store",
+        {"a.db": "x" * 5000},
+    ),
     WrongInput("a portfolio of nothing", "portfolio --prices prices.parquet", "the cluster is of nothing"),
-    WrongInput("a covariance that is not known", "portfolio --prices prices.parquet --covariance both", "unknown covariance 'both'"),
-    WrongInput("a portfolio of a type that is not there", "portfolio --prices prices.parquet --vcpus 8 --type z9.huge", "market"),
-    WrongInput("a market that is not there", "cookbook solve workflow.yaml --prices prices.parquet --market nowhere --deadline 5", "workflow.yaml", {"workflow.yaml": "name: w\njobs: []\n"}),
-    WrongInput("a deadline of no hours", "cookbook solve workflow.yaml --prices prices.parquet --market a --deadline 0", "--deadline"),
-    WrongInput("what is no cookbook", "cookbook show a.safetensors", "cannot be read as a cookbook", {"a.safetensors": "x"}),
-    WrongInput("a program that is not there", "cookbook run none.yaml --prices prices.parquet --market a --deadline 5 --store store", "none.yaml"),
-    WrongInput("a CSV of a curve without the last step", "curves predict a.csv", "--max-steps", {"a.csv": "step,metric\n1,1\n"}),
-    WrongInput("a curve without its metric", "curves predict a.csv --max-steps 10", "has no column metric", {"a.csv": "step,value\n1,1\n"}),
-    WrongInput("a share of a run above one", "curves predict a.csv --max-steps 10 --theta 7", "theta", {"a.csv": "step,metric\n1,1\n2,0.5\n"}),
+    WrongInput(
+        "a covariance that is not known",
+        "portfolio --prices prices.parquet --covariance both",
+        "unknown covariance 'both'",
+    ),
+    WrongInput(
+        "a portfolio of a type that is not there",
+        "portfolio --prices prices.parquet --vcpus 8 --type z9.huge",
+        "market",
+    ),
+    WrongInput(
+        "a market that is not there",
+        "cookbook solve workflow.yaml --prices prices.parquet --market nowhere --deadline 5",
+        "workflow.yaml",
+        {"workflow.yaml": "name: w\njobs: []\n"},
+    ),
+    WrongInput(
+        "a deadline of no hours",
+        "cookbook solve workflow.yaml --prices prices.parquet --market a --deadline 0",
+        "--deadline",
+    ),
+    WrongInput(
+        "what is no cookbook",
+        "cookbook show a.safetensors",
+        "cannot be read as a cookbook",
+        {"a.safetensors": "x"},
+    ),
+    WrongInput(
+        "a program that is not there",
+        "cookbook run none.yaml --prices prices.parquet --market a --deadline 5 --store store",
+        "none.yaml",
+    ),
+    WrongInput(
+        "a CSV of a curve without the last step",
+        "curves predict a.csv",
+        "--max-steps",
+        {"a.csv": "step,metric\n1,1\n"},
+    ),
+    WrongInput(
+        "a curve without its metric",
+        "curves predict a.csv --max-steps 10",
+        "has no column metric",
+        {"a.csv": "step,value\n1,1\n"},
+    ),
+    WrongInput(
+        "a share of a run above one",
+        "curves predict a.csv --max-steps 10 --theta 7",
+        "theta",
+        {"a.csv": "step,metric\n1,1\n2,0.5\n"},
+    ),
     WrongInput("a workload that is not known", "curves profile nothing", "nothing"),
     WrongInput("curves of no known layout", "curves calibrate --curves prices.parquet", "is of no known layout"),
-    WrongInput("a model that is not there", "revocation predict --prices prices.parquet --model nowhere", "is not a revocation model"),
-    WrongInput("a model that is a list", "revocation predict --prices prices.parquet --model model", "model", {"model/model.json": "[]", "model/about.json": "[]"}),
-    WrongInput("a record too short to train on", "revocation train --prices prices.parquet --train-days 500", "day"),
-    WrongInput("a model that is not known", "revocation evaluate --prices prices.parquet --models oracle", "oracle"),
-    WrongInput("records that tell of no availability", "availability fit prices.parquet --out spells.json", "prices.parquet"),
+    WrongInput(
+        "a model that is not there",
+        "revocation predict --prices prices.parquet --model nowhere",
+        "is not a revocation model",
+    ),
+    WrongInput(
+        "a model that is a list",
+        "revocation predict --prices prices.parquet --model model",
+        "model",
+        {"model/model.json": "[]", "model/about.json": "[]"},
+    ),
+    WrongInput(
+        "a record too short to train on", "revocation train --prices prices.parquet --train-days 500", "day"
+    ),
+    WrongInput(
+        "a model that is not known", "revocation evaluate --prices prices.parquet --models oracle", "oracle"
+    ),
+    WrongInput(
+        "records that tell of no availability",
+        "availability fit prices.parquet --out spells.json",
+        "prices.parquet",
+    ),
     WrongInput("a paper that is not known", "reproduce everything", "No such command"),
     WrongInput("a paper without its prices", "reproduce spottune", "Missing option '--prices'"),
-    WrongInput("throughputs that are no JSON", "reproduce dynamic-pricing --prices prices.parquet --throughputs a.json", "a.json", {"a.json": "["}),
-    WrongInput("a record of a backtest that is not there", "report nowhere", "nowhere: is not the record of a backtest"),
-    WrongInput("a record of a backtest without its tables", "report record", "outcomes.parquet: there is no such file", {"record/about.json": '{"jobs": [], "starts": 1, "seed": 1, "billing": "x"}'}),
-    WrongInput("a record of a backtest that says nothing", "report record", "about.json: has no jobs", {"record/about.json": "{}"}),
+    WrongInput(
+        "throughputs that are no JSON",
+        "reproduce dynamic-pricing --prices prices.parquet --throughputs a.json",
+        "a.json",
+        {"a.json": "["},
+    ),
+    WrongInput(
+        "a record of a backtest that is not there", "report nowhere", "nowhere: is not the record of a backtest"
+    ),
+    WrongInput(
+        "a record of a backtest without its tables",
+        "report record",
+        "outcomes.parquet: there is no such file",
+        {"record/about.json": '{"jobs": [], "starts": 1, "seed": 1, "billing": "x"}'},
+    ),
+    WrongInput(
+        "a record of a backtest that says nothing",
+        "report record",
+        "about.json: has no jobs",
+        {"record/about.json": "{}"},
+    ),
     WrongInput("a record of a backtest that is a list", "report record", "record", {"record/about.json": "[]"}),
-)  # fmt: skip
+)
 
 
 def table(rows: list[tuple[WrongInput, Ended]]) -> str:

@@ -26,16 +26,23 @@ AZURE = eb.Market("azure", "us-east", "us-east", "NC6")
 
 
 def job(hours: int = 3, **more: object) -> eb.Job:
-    return eb.Job(name="g", steps=3600 * hours, steps_per_hour={"g2.2xlarge": 3600.0, "NC6": 3600.0},
-                  checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=2 * GIB), **more)  # type: ignore[arg-type]  # fmt: skip
+    return eb.Job(
+        name="g",
+        steps=3600 * hours,
+        steps_per_hour={"g2.2xlarge": 3600.0, "NC6": 3600.0},
+        checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=2 * GIB),
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def moved(market: eb.Market, work: eb.Job) -> eb.Outcome:
     """From the east, where the price leaps after an hour, to another market."""
-    policy = Scripted({
-        Wake.START: lambda *_: [Request(EAST, 0.5, job=0)],
-        Wake.NOTICE: lambda *_: [Request(market, job=0)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda *_: [Request(EAST, 0.5, job=0)],
+            Wake.NOTICE: lambda *_: [Request(market, job=0)],
+        }
+    )
     return replay(policy, [work], history({EAST: [(0, 0.1), (3600, 0.6)], market: [(0, 0.1)]}))
 
 
@@ -68,13 +75,19 @@ def test_to_another_cloud_the_dataset_goes_too_and_the_job_waits_for_it() -> Non
 
 def test_migrate_weighs_egress_and_best_price_does_not() -> None:
     """Half a cent an hour cheaper across the ocean, for four hours: not worth 20 GiB."""
-    heavy = eb.Job(name="g", steps=4 * 3600, steps_per_hour={"g2.2xlarge": 3600.0},
-                   checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=20 * GIB))  # fmt: skip
+    heavy = eb.Job(
+        name="g",
+        steps=4 * 3600,
+        steps_per_hour={"g2.2xlarge": 3600.0},
+        checkpoint=Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=20 * GIB),
+    )
     prices = history({EAST: [(0, 0.100), (1800, 0.110)], EUROPE: [(0, 0.105)]})
     moves = {}
     for when in (MoveWhen.CHEAPER, MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
         policy = DeepSpotCloud(when)
-        (outcome,) = eb.backtest([policy], heavy, prices, billing="ec2-second", starts=[START_S]).outcomes[policy.name]
+        (outcome,) = eb.backtest([policy], heavy, prices, billing="ec2-second", starts=[START_S]).outcomes[
+            policy.name
+        ]
         moves[when] = len(outcome.leases) - 1
         assert outcome.egress_usd == pytest.approx(0.40 * moves[when])
     assert moves == {MoveWhen.CHEAPER: 1, MoveWhen.PERIOD_END: 1, MoveWhen.WORTHWHILE: 0}

@@ -124,12 +124,14 @@ def test_a_machine_revoked_while_it_boots_is_free_under_first_hour_refunds() -> 
 
 def test_capacity_refuses_and_takes_machines_whatever_their_max_price() -> None:
     capacity = CapacitySeries(START_S + np.array([0.0, 500, 1000]), np.array([1, 0, 1]), START_S + 90_000)
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3, job=0), Request(C3, job=0)],
-        Wake.ENDED: rent(),
-        Wake.LAUNCH_FAILED: lambda view, _e: [WakeAt(view.now_s + 300)] if view.now_s > START_S + 100 else [],
-        Wake.TIMER: rent(),
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, job=0), Request(C3, job=0)],
+            Wake.ENDED: rent(),
+            Wake.LAUNCH_FAILED: lambda view, _e: [WakeAt(view.now_s + 300)] if view.now_s > START_S + 100 else [],
+            Wake.TIMER: rent(),
+        }
+    )
     outcome = replay(policy, [job(3600)], history(CALM), availability=Availability({C3: capacity}))
     # The second of two asked for at once fails: there is one. The first goes at 500 + 120 s; asked for again at
     # once it fails at 640 s, at 940 s (asked again in time) it is tried at 960 s and fails, at 1260 s it is there.
@@ -179,10 +181,12 @@ def test_an_unknown_list_price_cannot_be_rented_at() -> None:
 
 def test_a_migration_saves_here_while_the_next_machine_boots_there() -> None:
     """DeepSpotCloud's move: checkpoint and start in parallel."""
-    policy = Scripted({
-        Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1000)],
-        Wake.TIMER: lambda _v, _e: [Request(R3, job=0), Release(0)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1000)],
+            Wake.TIMER: lambda _v, _e: [Request(R3, job=0), Release(0)],
+        }
+    )
     outcome = replay(policy, [job(3600, save_s=30, restore_s=20)], history(CALM))
     first, second = outcome.leases
     assert first.ended_s == START_S + 1030  # as soon as it had saved
@@ -194,10 +198,12 @@ def test_a_migration_saves_here_while_the_next_machine_boots_there() -> None:
 
 
 def test_a_release_without_saving_is_at_once_and_loses_steps() -> None:
-    policy = Scripted({
-        Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1000)],
-        Wake.TIMER: lambda _v, _e: [Request(C3, job=0), Release(0, save=False)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1000)],
+            Wake.TIMER: lambda _v, _e: [Request(C3, job=0), Release(0, save=False)],
+        }
+    )
     outcome = replay(policy, [job(3600)], history(CALM))
     assert outcome.leases[0].ended_s == START_S + 1000
     assert outcome.steps_lost == pytest.approx(1000 - 140)
@@ -235,18 +241,22 @@ def test_independent_machines_come_and_go_alone() -> None:
 
 def test_several_jobs_share_a_machine_by_their_shares() -> None:
     halves = [job(600, share=0.5), job(1200, share=0.5)]
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3, keep=True)],
-        Wake.RUNNING: lambda _v, _e: [Assign(0, [0]), Assign(1, [0])],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, keep=True)],
+            Wake.RUNNING: lambda _v, _e: [Assign(0, [0]), Assign(1, [0])],
+        }
+    )
     outcome = replay(policy, halves, history(CALM))
     ends = [progress.finished_s - START_S for progress in outcome.jobs]
     assert ends == pytest.approx([140 + 600 + 10, 140 + 1200 + 10])
     assert outcome.cost_usd == pytest.approx(0.36 / 3600 * (ends[1] - 20))
-    three = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3)],
-        Wake.RUNNING: lambda _v, _e: [Assign(n, [0]) for n in range(3)],
-    })  # fmt: skip
+    three = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3)],
+            Wake.RUNNING: lambda _v, _e: [Assign(n, [0]) for n in range(3)],
+        }
+    )
     with pytest.raises(PolicyError, match="does not fit"):
         replay(three, [job(60, share=0.5)] * 3, history(CALM))
 
@@ -292,10 +302,12 @@ def test_price_changes_wake_only_those_who_ask() -> None:
 
 
 def test_stop_saves_and_ends_early() -> None:
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3, job=0), WakeAtStep(0, 700)],
-        Wake.MILESTONE: lambda _v, _e: [Stop(0)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, job=0), WakeAtStep(0, 700)],
+            Wake.MILESTONE: lambda _v, _e: [Stop(0)],
+        }
+    )
     outcome = replay(policy, [job(1000, save_s=10, restore_s=20)], history(CALM))
     assert outcome.finished
     assert outcome.makespan_s == pytest.approx(140 + 700 + 10)
@@ -304,10 +316,12 @@ def test_stop_saves_and_ends_early() -> None:
 
 
 def test_save_checkpoints_and_training_goes_on_without_restoring() -> None:
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3, job=0), WakeAtStep(0, 700)],
-        Wake.MILESTONE: lambda _v, _e: [Save(0)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, job=0), WakeAtStep(0, 700)],
+            Wake.MILESTONE: lambda _v, _e: [Save(0)],
+        }
+    )
     outcome = replay(policy, [job(1000, save_s=10, restore_s=20)], history(CALM))
     assert outcome.makespan_s == pytest.approx(140 + 1000 + 2 * 10)
     assert (outcome.checkpoints, outcome.jobs[0].restores) == (2, 1)
@@ -343,9 +357,12 @@ def test_spending_is_known_while_a_machine_runs() -> None:
         seen.append(view.spent_usd)
         return []
 
-    policy = Scripted({
-        Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1820)], Wake.TIMER: look,
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda view, _e: [Request(C3, job=0), WakeAt(view.now_s + 1820)],
+            Wake.TIMER: look,
+        }
+    )
     replay(policy, [job(3600)], history(CALM))
     assert seen == [pytest.approx(0.18)]
 
@@ -365,10 +382,12 @@ def test_a_policy_that_does_nothing_ends_unfinished_and_free() -> None:
 
 
 def test_a_policy_that_answers_itself_without_end_is_stopped() -> None:
-    policy = Scripted({
-        Wake.START: lambda view, _e: [WakeAt(view.now_s)],
-        Wake.TIMER: lambda view, _e: [WakeAt(view.now_s)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda view, _e: [WakeAt(view.now_s)],
+            Wake.TIMER: lambda view, _e: [WakeAt(view.now_s)],
+        }
+    )
     with pytest.raises(PolicyError, match="without end"):
         replay(policy, [job(60)], history(CALM))
 
@@ -382,7 +401,9 @@ def test_a_start_outside_the_history_is_refused() -> None:
 def test_a_job_of_many_quick_steps_ends(per_hour: float) -> None:
     """The clock tells a quarter of a microsecond apart: quick steps are not told apart by it."""
     quick = job(round(2.345 * per_hour), per_hour=per_hour, checkpoint=None)
-    result = eb.backtest([eb.CheapestSpot()], quick, history({C3: [(0, 0.1)]}), starts=[START_S + 3600.123], seed=1)
+    result = eb.backtest(
+        [eb.CheapestSpot()], quick, history({C3: [(0, 0.1)]}), starts=[START_S + 3600.123], seed=1
+    )
     (outcome,) = result.outcomes["cheapest-spot"]
     assert outcome.finished
     assert outcome.makespan_s == pytest.approx(2.345 * 3600 + 120, abs=2)

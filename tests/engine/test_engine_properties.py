@@ -152,11 +152,16 @@ def test_the_engine_agrees_with_a_simulation_second_by_second(
     assert outcome.checkpoints == ticked.checkpoints
     assert outcome.steps_lost == pytest.approx(ticked.steps_lost, abs=1e-3)
     cost = sum(
-        recount("ec2-second", prices[machine.market], int(START_S) + machine.started, int(START_S) + machine.ended,
-                Ending.REVOKED if machine.revoked else Ending.RELEASED)[0]
+        recount(
+            "ec2-second",
+            prices[machine.market],
+            int(START_S) + machine.started,
+            int(START_S) + machine.ended,
+            Ending.REVOKED if machine.revoked else Ending.RELEASED,
+        )[0]
         for machine in ticked.machines
         if machine.started is not None and machine.ended is not None
-    )  # fmt: skip
+    )
     assert outcome.cost_usd == pytest.approx(cost, abs=1e-9)
 
 

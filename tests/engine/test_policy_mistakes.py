@@ -50,14 +50,20 @@ def failing(decide: Callable[[Any], Any]) -> PolicyError:
         (Request(C3, job=7), "7 is no job; there is only job 0"),
         (Request(C3, job=-1), "-1 is no job"),
         (Request(C3, job=True), "True is no job"),
-        (Request("us-east-1a c3.xlarge"), "market is 'us-east-1a c3.xlarge'; it is a Market, such as one of view.markets"),
+        (
+            Request("us-east-1a c3.xlarge"),
+            "market is 'us-east-1a c3.xlarge'; it is a Market, such as one of view.markets",
+        ),
         (Request(R3), "the market is none of the 1 that have a price now: us-east-1a c3.xlarge"),
         (Request(C3, math.nan), "max_price_usd_per_hour is nan; it is a number of USD"),
         (Request(C3, -0.1), "max_price_usd_per_hour is -0.1; it cannot be negative"),
         (Request(C3, "0.1"), "max_price_usd_per_hour is '0.1'"),
         (Request(C3, count=0), "count is 0; it is a whole number of machines, at least 1"),
         (Request(C3, count=1.5), "count is 1.5"),
-        (Request(C3, count=10**6), "count is 1,000,000 and 0 machines are open; at most 10,000 may be open at once"),
+        (
+            Request(C3, count=10**6),
+            "count is 1,000,000 and 0 machines are open; at most 10,000 may be open at once",
+        ),
         (Release(99), "99 is no lease; there is no lease yet"),
         (Release(-1), "-1 is no lease"),
         (Assign(0, [5]), "5 is no lease"),
@@ -77,7 +83,7 @@ def failing(decide: Callable[[Any], Any]) -> PolicyError:
         (None, "it is no action"),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_an_action_that_cannot_be_is_told_by_policy_time_and_what_would_be_right(
     action: Any, problem: str
 ) -> None:
@@ -165,9 +171,11 @@ def test_what_is_no_policy_is_told_before_anything_is_rented(policy: Any, proble
 
 def test_the_bound_on_machines_counts_those_that_are_open() -> None:
     half = MAX_MACHINES // 2
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3, count=half + 1), Request(C3, count=half)],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, count=half + 1), Request(C3, count=half)],
+        }
+    )
     with pytest.raises(PolicyError, match="count is 5,000 and 5,001 machines are open"):
         replay(policy, [job(60)], history(CALM))
 
@@ -176,8 +184,11 @@ def test_the_error_survives_pickling_between_processes() -> None:
     error = failing(lambda _view: [Release(3)])
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.policy, again.time, again.about) == (
-        str(error), "mine", "2015-04-01T00:00:00Z", "lease 3",
-    )  # fmt: skip
+        str(error),
+        "mine",
+        "2015-04-01T00:00:00Z",
+        "lease 3",
+    )
 
 
 ANYTHING = st.one_of(
@@ -188,17 +199,24 @@ ANYTHING = st.one_of(
 @given(
     action=st.one_of(
         st.builds(Request, st.one_of(st.just(C3), ANYTHING), ANYTHING, st.booleans(), ANYTHING, ANYTHING),
-        st.builds(Release, ANYTHING), st.builds(Assign, ANYTHING, ANYTHING), st.builds(Save, ANYTHING),
-        st.builds(Stop, ANYTHING), st.builds(GiveUp, ANYTHING), st.builds(WakeAt, ANYTHING),
-        st.builds(WakeAtStep, ANYTHING, ANYTHING), ANYTHING,
+        st.builds(Release, ANYTHING),
+        st.builds(Assign, ANYTHING, ANYTHING),
+        st.builds(Save, ANYTHING),
+        st.builds(Stop, ANYTHING),
+        st.builds(GiveUp, ANYTHING),
+        st.builds(WakeAt, ANYTHING),
+        st.builds(WakeAtStep, ANYTHING, ANYTHING),
+        ANYTHING,
     )
-)  # fmt: skip
+)
 def test_whatever_a_policy_answers_is_done_or_told(action: Any) -> None:
     """What is found right by itself can be done without another kind of error."""
     problem = problem_with(action, jobs=2, leases=3, open_machines=0, began_s=START_S)
-    policy = Scripted({
-        Wake.START: lambda _v, _e: [Request(C3), Request(C3), Request(C3), *([action] if not problem else [])],
-    })  # fmt: skip
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3), Request(C3), Request(C3), *([action] if not problem else [])],
+        }
+    )
     if isinstance(action, Request) and not problem and action.count > 50:
         return
     # Two jobs on one machine, and a machine without a list price, are found when they are done.

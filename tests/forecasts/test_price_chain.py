@@ -70,7 +70,9 @@ def test_simulation_and_steps_have_the_same_chances_and_charges() -> None:
 
 def test_the_same_seed_is_the_same_trace() -> None:
     chain = rhythmic()
-    np.testing.assert_array_equal(chain.simulate(MONDAY_S, 0.3, 50, 20, 7), chain.simulate(MONDAY_S, 0.3, 50, 20, 7))
+    np.testing.assert_array_equal(
+        chain.simulate(MONDAY_S, 0.3, 50, 20, 7), chain.simulate(MONDAY_S, 0.3, 50, 20, 7)
+    )
     assert (chain.simulate(MONDAY_S, 0.3, 50, 20, 7) != chain.simulate(MONDAY_S, 0.3, 50, 20, 8)).any()
 
 
@@ -94,14 +96,19 @@ def test_what_it_simulates_is_like_what_came_later_and_has_its_rhythm() -> None:
     chain = PriceChain.fit(record, MONDAY_S, split_s, prices=PRICES)
     plain = chain.unconditioned(record, MONDAY_S, split_s)
     later = nearest_level(PRICES, record.prices[record.times_s >= split_s - 4 * DAY_S])[: 98 * 288].reshape(1, -1)
-    made = {name: one.simulate(MONDAY_S, 0.02, 7 * 288, 200, seed=2) for name, one in (("chain", chain), ("plain", plain))}
+    made = {
+        name: one.simulate(MONDAY_S, 0.02, 7 * 288, 200, seed=2)
+        for name, one in (("chain", chain), ("plain", plain))
+    }
     shares = [np.bincount(places.ravel(), minlength=3) / places.size for places in (later, made["chain"])]
     np.testing.assert_allclose(shares[0], shares[1], atol=0.03)
     changes = [(np.diff(places.astype(int), axis=1) != 0).mean() for places in (later, made["chain"])]
     assert changes[0] == pytest.approx(changes[1], rel=0.05)
     off = {name: np.abs(profile(chain, places) - profile(chain, later)).mean() for name, places in made.items()}
     assert off["chain"] < 0.4 * off["plain"]
-    assert chain.log_likelihood(record, split_s, record.times_s[-1]) > plain.log_likelihood(record, split_s, record.times_s[-1])
+    assert chain.log_likelihood(record, split_s, record.times_s[-1]) > plain.log_likelihood(
+        record, split_s, record.times_s[-1]
+    )
 
 
 @pytest.mark.real_traces

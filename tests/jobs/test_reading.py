@@ -61,13 +61,20 @@ def test_a_job_is_planned_and_a_sweep_is_replayed(tmp_path: Path) -> None:
     [
         ({"command": "x", "stepz": 5}, ["field stepz: unknown field; did you mean steps?"]),
         ({"comand": "x"}, ["field comand: unknown field; did you mean command?"]),
-        ({"command": "x", "checkpoint": {"save": 3}}, ["field checkpoint.save: unknown field; did you mean save_s?"]),
+        (
+            {"command": "x", "checkpoint": {"save": 3}},
+            ["field checkpoint.save: unknown field; did you mean save_s?"],
+        ),
         ({"stepz": 5}, ["field name: missing; write `name: my-training`", "field stepz: .* did you mean steps"]),
         ({"name": "a"}, ["field steps: missing; write `steps: 24000`"]),
         (
             {"command": "x", "cpus": -1, "memory_gib": "much", "markets": {"region": ["a"]}, "budget": 3},
-            ["field cpus: .*for example `cpus: 4`", "field memory_gib: .*number", "field markets.region: .*regions",
-             "field budget: .*did you mean budget_usd"],
+            [
+                "field cpus: .*for example `cpus: 4`",
+                "field memory_gib: .*number",
+                "field markets.region: .*regions",
+                "field budget: .*did you mean budget_usd",
+            ],
         ),
         ({"command": "x"}, ["the speed of job x is not measured: write `steps_per_hour", "write `steps: 24_000`"]),
         ({"jobs": []}, ["is a workflow"]),
@@ -79,10 +86,13 @@ def test_a_job_is_planned_and_a_sweep_is_replayed(tmp_path: Path) -> None:
         ({"command": "x", "accelerators": "V100:x"}, ["are not of the form NAME:NUMBER"]),
         ({"command": "x", "memory_gib": 1e9}, ["no instance type has 1e.09 GiB of memory"]),
         ({"grid": {"lr": [1]}, "command": "x {lr}"}, ["field name: missing; write `name: my-sweep`"]),
-        ({**SWEEP, "metric": None}, ["trials are compared by a metric as they train: write `metric: validation_loss`"]),
+        (
+            {**SWEEP, "metric": None},
+            ["trials are compared by a metric as they train: write `metric: validation_loss`"],
+        ),
         ({"name": "a", "steps": 5}, ["needs steps_per_hour for some instance type.*`ebbtide run` measures it"]),
     ],
-)  # fmt: skip
+)
 def test_all_that_is_wrong_is_told_at_once(
     tmp_path: Path, content: dict[str, object], problems: list[str]
 ) -> None:

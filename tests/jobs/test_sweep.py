@@ -48,8 +48,12 @@ def test_a_grid_is_every_combination_in_order(tmp_path: Path) -> None:
 
 
 def test_random_settings_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    drawn = {"lr": {"log_uniform": [1e-4, 1e-1]}, "n": {"integers": [2, 4]}, "act": {"choice": ["relu", "gelu"]},
-             "p": {"uniform": [0.0, 0.5]}}  # fmt: skip
+    drawn = {
+        "lr": {"log_uniform": [1e-4, 1e-1]},
+        "n": {"integers": [2, 4]},
+        "act": {"choice": ["relu", "gelu"]},
+        "p": {"uniform": [0.0, 0.5]},
+    }
     ways = {"samples": 200, "seed": 3, "parameters": drawn}
     command = "x {lr} {n} {act} {p}"
     one, two = (read(tmp_path, grid=..., random=ways, command=command).trials() for _ in range(2))
@@ -81,7 +85,10 @@ def test_a_value_is_one_argument_and_never_shell_text(tmp_path: Path) -> None:
         ({"theta": 1.5}, "field theta: Input should be less than or equal to 1"),
         ({"budget": 3}, "field budget: unknown field; did you mean budget_usd"),
         ({"steps_per_hour": {"c3.xlage": 10}}, "field steps_per_hour.c3.xlage"),
-        ({"grid": ..., "random": {"samples": 2, "parameters": {"lr": {"uniform": [2, 1]}}}}, "a lower and a higher"),
+        (
+            {"grid": ..., "random": {"samples": 2, "parameters": {"lr": {"uniform": [2, 1]}}}},
+            "a lower and a higher",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:

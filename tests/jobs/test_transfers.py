@@ -24,18 +24,27 @@ def lease(number: int, place: Place) -> Lease:
 @pytest.mark.parametrize(
     ("source", "destination", "seconds"),
     [
-        (WEST, EAST, 20.4), (EAST, WEST, 14.4), (EUROPE, ASIA, 22.3), (ASIA, EAST, 27.5), (ASIA, ASIA, 10.2),
-        (Place("azure", "westus2"), EUROPE, 16.4), (Place("gcp", "asia-east1"), EUROPE, 21.0),
+        (WEST, EAST, 20.4),
+        (EAST, WEST, 14.4),
+        (EUROPE, ASIA, 22.3),
+        (ASIA, EAST, 27.5),
+        (ASIA, ASIA, 10.2),
+        (Place("azure", "westus2"), EUROPE, 16.4),
+        (Place("gcp", "asia-east1"), EUROPE, 21.0),
         (Place("aws", "sa-east-1"), EAST, 27.5),
     ],
-)  # fmt: skip
+)
 def test_a_gigabyte_takes_as_long_as_in_table_one(source: Place, destination: Place, seconds: float) -> None:
     assert seconds_per_gb(source, destination) == seconds
 
 
 def test_a_restore_takes_longer_from_another_region_only_if_told_to() -> None:
-    plain = eb.Job(name="j", steps=1, steps_per_hour={"g2.2xlarge": 1.0},
-                   checkpoint=Checkpointing(restore_s=10.0, size_bytes=2 * 10**9))  # fmt: skip
+    plain = eb.Job(
+        name="j",
+        steps=1,
+        steps_per_hour={"g2.2xlarge": 1.0},
+        checkpoint=Checkpointing(restore_s=10.0, size_bytes=2 * 10**9),
+    )
     assert plain.restore_s(8, ASIA, EAST) == 10.0
     by_region = plain.model_copy(
         update={"checkpoint": Checkpointing(restore_s=10.0, size_bytes=2 * 10**9, by_region=True)}
@@ -46,9 +55,12 @@ def test_a_restore_takes_longer_from_another_region_only_if_told_to() -> None:
 
 def test_checkpoints_move_each_time_and_datasets_once_a_cloud() -> None:
     work = eb.Job(
-        name="j", steps=1, steps_per_hour={"g2.2xlarge": 1.0}, checkpoint=Checkpointing(size_bytes=100),
+        name="j",
+        steps=1,
+        steps_per_hour={"g2.2xlarge": 1.0},
+        checkpoint=Checkpointing(size_bytes=100),
         dataset=Dataset(size_bytes=5_000, cloud="aws", region="us-east-1", copy_s=30.0),
-    )  # fmt: skip
+    )
     progress = JobProgress(0, work)
     azure = Place("azure", "us-east")
     assert progress.begin_on([lease(0, EAST)], 0.0) == 0.0

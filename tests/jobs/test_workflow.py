@@ -19,7 +19,9 @@ HALF = SpeedupTable(table={2: 1.5, 4: 2.0})
 
 
 def workflow(*jobs: tuple[float, Amdahl | SpeedupTable], start_h: float = 0.0, stop_h: float = 0.0) -> Workflow:
-    made = tuple(WorkflowJob(name=str(n), work_h=work_h, speedup=speedup) for n, (work_h, speedup) in enumerate(jobs))
+    made = tuple(
+        WorkflowJob(name=str(n), work_h=work_h, speedup=speedup) for n, (work_h, speedup) in enumerate(jobs)
+    )
     return Workflow(name="w", jobs=made, start_work_h=start_h, stop_work_h=stop_h)
 
 
@@ -43,12 +45,19 @@ def test_the_overhead_of_a_change_is_worked_off_first() -> None:
     assert work.progress(11.25, 1, 4, 1.0) == pytest.approx(10.0 - 0.5 * 2.0)
 
 
-WORKS = st.lists(st.tuples(st.floats(0.2, 8.0), st.sampled_from([PERFECT, HALF, Amdahl(parallel=0.9)])), min_size=1, max_size=4)
+WORKS = st.lists(
+    st.tuples(st.floats(0.2, 8.0), st.sampled_from([PERFECT, HALF, Amdahl(parallel=0.9)])), min_size=1, max_size=4
+)
 
 
 @given(WORKS, st.floats(0.0, 1.0), st.integers(0, 9), st.integers(0, 9), st.floats(0.05, 3.0), st.floats(0.0, 0.3))
 def test_a_step_is_what_its_pieces_are(
-    jobs: list[tuple[float, Amdahl | SpeedupTable]], share: float, before: int, now: int, step_h: float, start_h: float
+    jobs: list[tuple[float, Amdahl | SpeedupTable]],
+    share: float,
+    before: int,
+    now: int,
+    step_h: float,
+    start_h: float,
 ) -> None:
     work = workflow(*jobs, start_h=start_h)
     left_h = share * work.work_h
@@ -68,7 +77,11 @@ def test_a_step_is_what_its_pieces_are(
 
 def test_it_is_broadcast() -> None:
     work = workflow((4.0, PERFECT), (10.0, HALF), start_h=0.1)
-    left, before, now = np.linspace(0, 14, 8)[:, None, None], np.arange(5)[None, :, None], np.arange(5)[None, None, :]
+    left, before, now = (
+        np.linspace(0, 14, 8)[:, None, None],
+        np.arange(5)[None, :, None],
+        np.arange(5)[None, None, :],
+    )
     table = work.progress(left, before, now, 1.0)
     assert table.shape == (8, 5, 5)
     for place in np.ndindex(table.shape):
@@ -92,7 +105,9 @@ def test_a_speedup_is_fitted_to_measured_runs() -> None:
 
 def test_it_is_read_from_yaml(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
-    path.write_text("name: rsvd\njobs:\n  - {name: multiply, work_h: 33, speedup: {parallel: 0.98}}\nstart_work_h: 0.05\n")
+    path.write_text(
+        "name: rsvd\njobs:\n  - {name: multiply, work_h: 33, speedup: {parallel: 0.98}}\nstart_work_h: 0.05\n"
+    )
     assert Workflow.read(path).work_h == 33
     path.write_text("name: rsvd\njobs: []\n")
     with pytest.raises(InputError, match="jobs"):

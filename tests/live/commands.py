@@ -75,8 +75,11 @@ class User:
     def machines(self) -> list[int]:
         """Processes of the newest run's machines, whatever started them."""
         place = self.run.path / "cloud"
-        return [pid for machine in place.glob("machine-*")
-                for pid in processes_with(MACHINE, str((machine / "work").resolve()))]  # fmt: skip
+        return [
+            pid
+            for machine in place.glob("machine-*")
+            for pid in processes_with(MACHINE, str((machine / "work").resolve()))
+        ]
 
     def trains(self, trials: int = 1) -> bool:
         """Whether so many are on machines."""

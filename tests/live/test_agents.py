@@ -34,7 +34,9 @@ def provider(folder: Path, instance: Instance | None, ended_s: float | None, fai
         now_s=START_S + 99.0, terminate=terminate, instances=lambda: [instance] if instance else []
     )
     agent = AgentConfig("run", "", str(folder), "")
-    return AgentProvider(cloud, FolderStore(folder), "run", lambda _: Assignment("", (), 1, "loss"), agent, poll_s=0.01)
+    return AgentProvider(
+        cloud, FolderStore(folder), "run", lambda _: Assignment("", (), 1, "loss"), agent, poll_s=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,9 @@ def test_an_end_that_is_refused_is_noted_and_asked_for_again_at_each_look(tmp_pa
     assert rents._out[-1].detail == "its end had been refused"
 
 
-def test_one_that_does_not_answer_is_given_up_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_answer_is_given_up_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ebbtide.live.agent_provider._ENDS_WITHIN_S", 0.2)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, started_s=START_S)
     rents = provider(tmp_path, None, None, failures=10**9)
@@ -140,10 +144,15 @@ def test_messages_that_are_none_are_left_out_and_the_others_heard(
     rents._post.open(0)
     store = FolderStore(tmp_path)
     odd = [
-        7, {"no": "type"}, {"type": "notice", "count": 1}, {"type": "notice", "taken_at_s": "soon", "count": 2},
-        {"type": "log", "trial": "/tmp/x", "log": "out", "count": 3}, {"type": "log", "count": 4},
-        {"type": "step", "count": "five"}, {"type": "log", "trial": "run-000", "log": "heard", "count": 6},
-    ]  # fmt: skip
+        7,
+        {"no": "type"},
+        {"type": "notice", "count": 1},
+        {"type": "notice", "taken_at_s": "soon", "count": 2},
+        {"type": "log", "trial": "/tmp/x", "log": "out", "count": 3},
+        {"type": "log", "count": 4},
+        {"type": "step", "count": "five"},
+        {"type": "log", "trial": "run-000", "log": "heard", "count": 6},
+    ]
     for number, content in enumerate((b"{torn", json.dumps(odd).encode(), b'"text"', b"[" * 100_000), start=1):
         store.put_once(f"machines/run-m0000/reports/{number:08d}", content)
     rents._hear(lease)

@@ -43,8 +43,15 @@ def someone(tmp_path: Path) -> Iterator[User]:
 
 
 def run(someone: User, *words: object) -> tuple[int, str, str]:
-    return someone.do("run", someone.folder / "sweep.yaml", "--prices", someone.folder / "prices.parquet", "--policy",
-                      "exosphere", *words)  # fmt: skip
+    return someone.do(
+        "run",
+        someone.folder / "sweep.yaml",
+        "--prices",
+        someone.folder / "prices.parquet",
+        "--policy",
+        "exosphere",
+        *words,
+    )
 
 
 def test_a_run_in_which_a_trial_failed_ends_with_1_and_its_last_lines(someone: User) -> None:
@@ -199,9 +206,13 @@ def test_a_policy_that_rents_nothing_is_told_of(
     stopping = threading.Timer(6.0, lambda: request_stop(someone.run.path, StopRequest.STOP))
     stopping.start()
     code, _, _ = someone.do(
-        "run", someone.folder / "sweep.yaml", "--prices", someone.folder / "prices.parquet", "--policy",
+        "run",
+        someone.folder / "sweep.yaml",
+        "--prices",
+        someone.folder / "prices.parquet",
+        "--policy",
         f"{someone.folder / 'idle.py'}:Idle",
-    )  # fmt: skip
+    )
     stopping.join()
     assert code == 130
     assert caplog.text.count("policy idle has had no machine for 1 s") == 1

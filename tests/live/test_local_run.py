@@ -85,7 +85,9 @@ def test_a_sweep_is_trained_through_revocations_and_its_ledger_is_the_cloud_s(
     assert "notice" in what
 
 
-def test_training_that_fails_is_tried_a_few_times_and_its_sweep_goes_on(begun: list[RunFolder], tmp_path: Path) -> None:
+def test_training_that_fails_is_tried_a_few_times_and_its_sweep_goes_on(
+    begun: list[RunFolder], tmp_path: Path
+) -> None:
     program = """
 import sys, time
 if float(sys.argv[3]) < 0.15:
@@ -124,7 +126,9 @@ print("total 30", flush=True)
     assert totals(folder) == {0: 30.0}
 
 
-def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(begun: list[RunFolder], tmp_path: Path) -> None:
+def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(
+    begun: list[RunFolder], tmp_path: Path
+) -> None:
     folder = begin(begun, tmp_path, steps=400)
     for wait_s in (4.0, 3.0, 2.0):
         controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
@@ -145,12 +149,18 @@ def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(begun: list[
     assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 400)) for n in range(3)}
 
 
-def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(begun: list[RunFolder], tmp_path: Path) -> None:
+def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(
+    begun: list[RunFolder], tmp_path: Path
+) -> None:
     folder = begin(begun, tmp_path, trials=2, steps=300)
     controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
     journal = Journal(folder.journal)
     until = time.monotonic() + 30
-    while time.monotonic() < until and (journal.state("run") or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"] < 40:
+    while (
+        time.monotonic() < until
+        and (journal.state("run") or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"]
+        < 40
+    ):
         time.sleep(0.1)
     request_stop(folder.path, StopRequest.STOP)
     assert controller.wait(30) == 0
@@ -179,12 +189,18 @@ def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Pa
     assert os.path.exists(folder.journal)
 
 
-def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_paused_does_not(tmp_path: Path) -> None:
+def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_paused_does_not(
+    tmp_path: Path,
+) -> None:
     flapping().write(tmp_path / "prices.parquet")
     settings = LocalCloudSettings(
-        str(tmp_path / "cloud"), str(tmp_path / "prices.parquet"), START_S, 120.0,
-        lock=str(tmp_path / LOCK), unused_s=0.5,
-    )  # fmt: skip
+        str(tmp_path / "cloud"),
+        str(tmp_path / "prices.parquet"),
+        START_S,
+        120.0,
+        lock=str(tmp_path / LOCK),
+        unused_s=0.5,
+    )
     with controlling(tmp_path):
         cloud = start_local_cloud(settings)
         try:

@@ -26,8 +26,16 @@ HOUR_S = 3600.0
 
 
 def trial(metrics: dict[int, float], **options: Any) -> dict[str, Any]:
-    values = {"on": None, "leaving": False, "assigned": [], "problem": "", "tail": [], "warnings": [],
-              "metrics": [list(pair) for pair in metrics.items()], "stretches": []}  # fmt: skip
+    values = {
+        "on": None,
+        "leaving": False,
+        "assigned": [],
+        "problem": "",
+        "tail": [],
+        "warnings": [],
+        "metrics": [list(pair) for pair in metrics.items()],
+        "stretches": [],
+    }
     return values | options
 
 
@@ -37,19 +45,36 @@ def job(**options: Any) -> dict[str, Any]:
 
 
 def stands(
-    jobs: list[dict[str, Any]], trials: list[dict[str, Any]], *, state: State = State.FINISHED, direction: str = "minimize",
-    metric: str | None = "loss", leases: list[Lease] | None = None, bills: list[Any] | None = None,
-    figures: dict[str, Any] | None = None, deadline_h: float | None = None,
-) -> RunStanding:  # fmt: skip
+    jobs: list[dict[str, Any]],
+    trials: list[dict[str, Any]],
+    *,
+    state: State = State.FINISHED,
+    direction: str = "minimize",
+    metric: str | None = "loss",
+    leases: list[Lease] | None = None,
+    bills: list[Any] | None = None,
+    figures: dict[str, Any] | None = None,
+    deadline_h: float | None = None,
+) -> RunStanding:
     sweep = {
-        "name": "s", "command": "python t.py {lr}", "grid": {"lr": [round(0.1 * n, 1) for n in range(len(jobs))]},
-        "metric": metric, "direction": direction, "max_trial_steps": 100, "steps_per_hour": {"c3.xlarge": 100},
-    }  # fmt: skip
+        "name": "s",
+        "command": "python t.py {lr}",
+        "grid": {"lr": [round(0.1 * n, 1) for n in range(len(jobs))]},
+        "metric": metric,
+        "direction": direction,
+        "max_trial_steps": 100,
+        "steps_per_hour": {"c3.xlarge": 100},
+    }
     if deadline_h is not None:
         sweep["deadline_h"] = deadline_h
     settings = LiveSettings("run", "local", "spottune", sweep, ".", "/store", {"speed": 1.0})
     kept = {
-        "engine": {"started_s": START_S, "jobs": jobs, "leases": [lease_values(lease) for lease in leases or []], "bills": bills or []},
+        "engine": {
+            "started_s": START_S,
+            "jobs": jobs,
+            "leases": [lease_values(lease) for lease in leases or []],
+            "bills": bills or [],
+        },
         "provider": {"trials": trials, "unended": []},
     }
     now_s = time.time()
@@ -155,8 +180,12 @@ def test_what_machines_cost_is_the_cloud_s_bill_else_by_the_last_rate() -> None:
         Lease(1, A, 0.1, False, START_S, LeaseState.RUNNING, START_S, START_S),
     ]
     charge = {"start_s": START_S, "end_s": START_S + HOUR_S, "price_usd_per_hour": 0.05, "usd": 0.05}
-    kept = {"engine": {"leases": [lease_values(lease) for lease in rented],
-                       "bills": [[0, {"charges": [charge], "refund_usd": 0.0}]]}}  # fmt: skip
+    kept = {
+        "engine": {
+            "leases": [lease_values(lease) for lease in rented],
+            "bills": [[0, {"charges": [charge], "refund_usd": 0.0}]],
+        }
+    }
     figures = {"spent_usd": 0.06, "usd_per_hour": 0.04}
     assert settled_usd("r", kept, figures, {"r-m0000": 0.05, "r-m0001": 0.03}, 900.0) == pytest.approx(0.08)
     # One that was asked for after the controller last wrote costs as well.

@@ -91,7 +91,10 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
 
         def get_object(self, **_: object) -> dict[str, io.BytesIO]:
             if self.expired:
-                answer = {"Error": {"Code": "ExpiredToken", "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+                answer = {
+                    "Error": {"Code": "ExpiredToken", "Message": "no"},
+                    "ResponseMetadata": {"HTTPStatusCode": 400},
+                }
                 raise ClientError(answer, "GetObject")  # type: ignore[arg-type]
             return {"Body": io.BytesIO(b"found")}
 

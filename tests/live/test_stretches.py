@@ -11,9 +11,14 @@ from ebbtide.live.stretches import Stretch, decode_stretches, encode_stretches, 
 
 def stretch(**options: object) -> Stretch:
     given_values = {
-        "lease_id": 0, "duration_s": 100.0, "number_from": 0, "step_from": 0.0, "step_done": 80.0, "step_kept": 60.0,
+        "lease_id": 0,
+        "duration_s": 100.0,
+        "number_from": 0,
+        "step_from": 0.0,
+        "step_done": 80.0,
+        "step_kept": 60.0,
         "has_saved": True,
-    }  # fmt: skip
+    }
     return Stretch(**{**given_values, **options})  # type: ignore[arg-type]
 
 

@@ -26,9 +26,13 @@ class Training:
         self.time_s = 1_000.0
         monkeypatch.setattr(agent_training.time, "time", lambda: self.time_s)
         self.training = AgentTraining(
-            "run", lambda _: Assignment("", ("x",), 100, "loss"), lambda *_: None, lambda _: None, lambda: START_S,
+            "run",
+            lambda _: Assignment("", ("x",), 100, "loss"),
+            lambda *_: None,
+            lambda _: None,
+            lambda: START_S,
             metric="loss",
-        )  # fmt: skip
+        )
         self.training.begin([JobProgress(0, JOB)])
         self.leases: list[Lease] = []
 

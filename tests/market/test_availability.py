@@ -24,8 +24,16 @@ def test_capacity_is_known_between_its_first_and_last_record_only() -> None:
 
 def test_launch_probes_are_read(tmp_path: Path) -> None:
     times = pd.to_datetime(["2022-10-26T22:05:04Z", "2022-10-26T22:15:04Z", "2022-10-26T22:25:04Z"])
-    frame = pd.DataFrame({"timestamp": times, "cloud": "aws", "region": "us-west-2", "zone": "us-west-2a",
-                          "instance_type": "p3.2xlarge", "available": [1, 0, 1]})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "timestamp": times,
+            "cloud": "aws",
+            "region": "us-west-2",
+            "zone": "us-west-2a",
+            "instance_type": "p3.2xlarge",
+            "available": [1, 0, 1],
+        }
+    )
     path = tmp_path / "probes.parquet"
     frame.to_parquet(path)
     series = Availability.read(path)[Market("aws", "us-west-2", "us-west-2a", "p3.2xlarge")]
@@ -34,9 +42,19 @@ def test_launch_probes_are_read(tmp_path: Path) -> None:
 
 
 def test_tick_lists_are_read_and_devices_become_instance_types(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"kind": "availability", "nodes": 1, "cloud": "aws", "zone": "us-west-2a", "device": "v100",
-                          "start": pd.to_datetime(["2022-10-26T22:05:04Z"]), "device_count": [8],
-                          "gap_seconds": [600], "data": [[0, 1, 1, 0]]})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "kind": "availability",
+            "nodes": 1,
+            "cloud": "aws",
+            "zone": "us-west-2a",
+            "device": "v100",
+            "start": pd.to_datetime(["2022-10-26T22:05:04Z"]),
+            "device_count": [8],
+            "gap_seconds": [600],
+            "data": [[0, 1, 1, 0]],
+        }
+    )
     path = tmp_path / "ticks.parquet"
     frame.to_parquet(path)
     ((market, series),) = Availability.read(path).items()
@@ -50,8 +68,16 @@ def test_what_is_no_record_of_capacity_is_refused(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1]}).to_parquet(path)
     with pytest.raises(InputError, match=r"other.parquet: is not an availability record"):
         Availability.read(path)
-    frame = pd.DataFrame({"timestamp": pd.to_datetime(["2022-10-26T22:05:04Z"]), "cloud": "aws", "region": "r",
-                          "zone": "z", "instance_type": "t", "available": [-1]})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "timestamp": pd.to_datetime(["2022-10-26T22:05:04Z"]),
+            "cloud": "aws",
+            "region": "r",
+            "zone": "z",
+            "instance_type": "t",
+            "available": [-1],
+        }
+    )
     frame.to_parquet(path)
     with pytest.raises(InputError, match=r"other.parquet, row 1, field available"):
         Availability.read(path)

@@ -58,7 +58,9 @@ def test_a_price_far_above_the_list_price_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prices", [((1, 0.05), (2, 11.0)), ((1, 11.0), (2, 0.05))])
-def test_where_no_list_price_is_known_a_jump_is_told(tmp_path: Path, prices: tuple[tuple[float, float], ...]) -> None:
+def test_where_no_list_price_is_known_a_jump_is_told(
+    tmp_path: Path, prices: tuple[tuple[float, float], ...]
+) -> None:
     problem = judged(written(tmp_path, UNLISTED, *prices), None, BatchRules()).problem
     assert "goes from 0.05 to 11 USD an hour" in problem
     assert not judged(written(tmp_path, UNLISTED, *prices), None, BatchRules(max_jump=300)).problem
@@ -66,10 +68,20 @@ def test_where_no_list_price_is_known_a_jump_is_told(tmp_path: Path, prices: tup
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("a,b\n1,2\n", "not recognised as a header: a, b; needed are datetime"), ("", "holds nothing"), ("datetime,instance_type,os,region,price\n", "no"),
-     ("datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,c3.xlarge,Linux/UNIX,us-east-1a,-1\n", "row 1"),
-     ("datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,z9.huge,Linux/UNIX,us-east-1a,1\n", "z9.huge")],
-)  # fmt: skip
+    [
+        ("a,b\n1,2\n", "not recognised as a header: a, b; needed are datetime"),
+        ("", "holds nothing"),
+        ("datetime,instance_type,os,region,price\n", "no"),
+        (
+            "datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,c3.xlarge,Linux/UNIX,us-east-1a,-1\n",
+            "row 1",
+        ),
+        (
+            "datetime,instance_type,os,region,price\n2015-06-01 00:00:00+00:00,z9.huge,Linux/UNIX,us-east-1a,1\n",
+            "z9.huge",
+        ),
+    ],
+)
 def test_what_is_no_price_file_is_set_aside_with_the_reason(tmp_path: Path, content: str, problem: str) -> None:
     (tmp_path / "batch.csv").write_text(content)
     found = judged(tmp_path / "batch.csv", KNOWN, BatchRules())

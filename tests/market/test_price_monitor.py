@@ -80,13 +80,20 @@ def test_a_price_that_is_told_late_is_kept(tmp_path: Path) -> None:
         frame = source(since)
         return frame[frame["timestamp"] != from_epoch_s(START_S + 130)] if late[0] else frame
 
-    watching = PriceMonitor(telling, PriceStore(tmp_path / "p.db"), {"us-east-1": "aws"}, clock=lambda: source.now_s)
+    watching = PriceMonitor(
+        telling, PriceStore(tmp_path / "p.db"), {"us-east-1": "aws"}, clock=lambda: source.now_s
+    )
     source.now_s = START_S + 300
     watching.look()
     assert watching.store.history()[HERE].at(START_S + 140) == 0.1
     late[0], source.now_s = False, START_S + 310
     assert watching.look().changes == 1
-    assert [watching.store.history()[HERE].at(START_S + time_s) for time_s in (0, 140, 255, 300)] == [0.1, 0.2, 0.3, 0.2]
+    assert [watching.store.history()[HERE].at(START_S + time_s) for time_s in (0, 140, 255, 300)] == [
+        0.1,
+        0.2,
+        0.3,
+        0.2,
+    ]
 
 
 def test_it_watches_until_it_is_stopped(tmp_path: Path) -> None:

@@ -23,10 +23,20 @@ T0 = 1_400_000_000
 
 def rows(*points: tuple[int, float], market: eb.Market = HERE) -> pd.DataFrame:
     return pd.DataFrame(
-        [[from_epoch_s(T0 + time_s), market.cloud, market.region, market.zone, market.instance_type, market.product, price]
-         for time_s, price in points],
+        [
+            [
+                from_epoch_s(T0 + time_s),
+                market.cloud,
+                market.region,
+                market.zone,
+                market.instance_type,
+                market.product,
+                price,
+            ]
+            for time_s, price in points
+        ],
         columns=["timestamp", "cloud", "region", "zone", "instance_type", "product", "price_usd_per_hour"],
-    )  # fmt: skip
+    )
 
 
 def points(store: PriceStore, market: eb.Market = HERE) -> list[tuple[float, float]]:
@@ -53,10 +63,15 @@ def test_the_last_price_holds_until_it_was_last_looked_at(tmp_path: Path) -> Non
 
 
 BATCHES = st.lists(
-    st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.1, 0.2, 0.3])), min_size=1, max_size=8,
-             unique_by=lambda point: point[0]),
-    min_size=1, max_size=5,
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from([0.1, 0.2, 0.3])),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda point: point[0],
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 @settings(max_examples=60, deadline=None)

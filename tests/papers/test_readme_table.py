@@ -11,13 +11,15 @@ from ebbtide_papers.readme_table import BEGINS, ENDS, read_reproductions, update
 from ebbtide_papers.reproduction import Reproduction, Row
 
 FOUND = Reproduction(
-    "exosphere", {"prices.parquet": "ab" * 32}, 7,
+    "exosphere",
+    {"prices.parquet": "ab" * 32},
+    7,
     (
         Row("saving_vs_on_demand", "saved against on demand", 0.8, 0.8784, "fraction", True, "at least | 0.8"),
         Row("other", "another", None, None, "ratio", False, "not defined here"),
     ),
     {},
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def test_a_page_has_every_claim_and_what_it_was_made_from(folder: Path, tmp_path
     assert f"`prices.parquet`, SHA-256 {'ab' * 32}" in text
 
 
-def test_the_readme_s_table_is_put_between_its_marks_and_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
+def test_the_readme_s_table_is_put_between_its_marks_and_again_changes_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGINS}\nstale\n{ENDS}\nafter\n")
     update_readme(readme, read_reproductions(folder))

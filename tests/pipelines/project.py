@@ -50,8 +50,9 @@ class Project:
 
     def __init__(self, folder: Path, server: str = "") -> None:
         self.folder, self.server = folder, server
-        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
-                                text=True, check=True).stdout.splitlines()  # fmt: skip
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
         for name in listed:
             if not name.startswith("tests/") and name != "dvc.lock" and (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +82,14 @@ class Project:
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         """Run a module of Python in it."""
         environment = {**self.environment, **environment}
-        return subprocess.Popen([sys.executable, "-m", *words], cwd=self.folder, text=True, env=environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=self.folder,
+            text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a module of Python in it, to its end."""

@@ -62,8 +62,14 @@ def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
     port = free_port()
     environment = project.environment | {"PREFECT_HOME": str(tmp_path_factory.mktemp("prefect"))}
     command = [sys.executable, "-m", "pipelines.serve", "--port", str(port), "--cron", "* * * * *"]
-    serve = subprocess.Popen(command, cwd=project.folder, env=environment, start_new_session=True,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    serve = subprocess.Popen(
+        command,
+        cwd=project.folder,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(lambda: nights(url), 360, serve)
@@ -80,8 +86,10 @@ def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def nights(url: str) -> list[str]:
     """States of nightly runs of the schedule that have ended."""
-    ended = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}},
-             "deployments": {"name": {"any_": ["nightly"]}}}  # fmt: skip
+    ended = {
+        "flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}},
+        "deployments": {"name": {"any_": ["nightly"]}},
+    }
     request = urllib.request.Request(
         f"{url}/api/flow_runs/filter", json.dumps(ended).encode(), {"Content-Type": "application/json"}
     )
@@ -96,14 +104,29 @@ def looked_at(name: str, url: str, tmp_path: Path) -> list[str]:
     picture = SCREENSHOTS / f"{name}.png"
     picture.unlink(missing_ok=True)
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
-         f"--user-data-dir={tmp_path / name}", "--virtual-time-budget=12000", "--window-size=1400,1000",
-         f"--screenshot={picture}", url],
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--v=0",
+            f"--user-data-dir={tmp_path / name}",
+            "--virtual-time-budget=12000",
+            "--window-size=1400,1000",
+            f"--screenshot={picture}",
+            url,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert picture.stat().st_size > 20_000, done.stderr[-2000:]
     told = re.findall(r":(\w+):CONSOLE[(:]\d+\)?\] (.*)", done.stderr)
-    return [text for level, text in told if level == "ERROR" or re.search(r"Uncaught|TypeError|Failed to load", text)]
+    return [
+        text for level, text in told if level == "ERROR" or re.search(r"Uncaught|TypeError|Failed to load", text)
+    ]
 
 
 def test_the_schedule_runs_a_night_and_it_goes_well(prefect: str) -> None:
@@ -122,9 +145,26 @@ def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: 
     policies = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
     runs = urllib.parse.quote(json.dumps([run.info.run_id for run in policies[:4]]))
     port = free_port()
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port)]
-    ui = subprocess.Popen(command, cwd=project.folder, env=project.environment, start_new_session=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--backend-store-uri",
+        store,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    ui = subprocess.Popen(
+        command,
+        cwd=project.folder,
+        env=project.environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=5).status == 200, 120, ui)

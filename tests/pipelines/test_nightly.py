@@ -96,7 +96,9 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
         process.communicate()
     night(other)
     assert other.outputs() == project.outputs()
-    first, second = (json.loads((one.folder / "data" / "nightly" / "accepted.json").read_text()) for one in (project, other))
+    first, second = (
+        json.loads((one.folder / "data" / "nightly" / "accepted.json").read_text()) for one in (project, other)
+    )
     assert second["costs"] == first["costs"]
     assert second["models"] == first["models"]
 

@@ -32,8 +32,14 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     assert prices.markets == grid.markets
     told = json.loads((project.folder / "reports" / "metrics.json").read_text())
     assert list(told["policies"]) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]
-    again = eb.backtest(policies(list(told["policies"])), eb.Job.read(ROOT / "examples" / "one-day.yaml"), prices,
-                        billing="ec2-hourly", starts=4, seed=1)  # fmt: skip
+    again = eb.backtest(
+        policies(list(told["policies"])),
+        eb.Job.read(ROOT / "examples" / "one-day.yaml"),
+        prices,
+        billing="ec2-hourly",
+        starts=4,
+        seed=1,
+    )
     assert again.to_dict()["policies"] == told["policies"]
     assert "<!doctype html>" in (project.folder / "reports" / "report.html").read_text()[:20]
 
@@ -93,7 +99,9 @@ def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
     assert {run.data.params["risk_aversion"] for run in runs} == {"0.1", "1.0"}
     latest = next(run for run in runs if run.data.params["risk_aversion"] == "1.0")
     book = load_cookbook(project.folder / "models" / "cookbook.safetensors")
-    assert latest.data.metrics["expected_usd"] == pytest.approx(float(book.mean_usd[0, -1, 0, len(book.problem.market.prices) // 2]))
+    assert latest.data.metrics["expected_usd"] == pytest.approx(
+        float(book.mean_usd[0, -1, 0, len(book.problem.market.prices) // 2])
+    )
     assert [file.path for file in client.list_artifacts(latest.info.run_id)] == ["cookbook.safetensors"]
     (chain,) = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'price-chain'")
     assert chain.data.metrics == json.loads((project.folder / "reports" / "price-chain.json").read_text())
@@ -115,7 +123,10 @@ def test_spread_over_workers_the_outcomes_are_the_same(project: Project, kind: s
 def test_a_task_runner_that_there_is_not_is_told(project: Project) -> None:
     done = project.run("pipelines.execute", EBBTIDE_TASK_RUNNER="thread")
     assert done.returncode == 2
-    assert done.stderr == "ebbtide: unknown task runner 'thread' (did you mean 'threads'?); known: dask, ray, threads\n"
+    assert (
+        done.stderr
+        == "ebbtide: unknown task runner 'thread' (did you mean 'threads'?); known: dask, ray, threads\n"
+    )
 
 
 def test_each_training_left_its_curve(project: Project) -> None:
@@ -123,8 +134,11 @@ def test_each_training_left_its_curve(project: Project) -> None:
 
     curves = read_curves(project.folder / "data" / "curves.parquet")
     assert [(curve.workload, curve.name) for curve in curves] == [
-        ("linear-regression", "01"), ("linear-regression", "03"), ("gbt-regression", "01"), ("gbt-regression", "03")
-    ]  # fmt: skip
+        ("linear-regression", "01"),
+        ("linear-regression", "03"),
+        ("gbt-regression", "01"),
+        ("gbt-regression", "03"),
+    ]
     client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
     home = client.get_experiment_by_name("learning-curves").experiment_id
     runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'learning-curve'")

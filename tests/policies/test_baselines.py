@@ -78,9 +78,7 @@ def test_reactives_max_price_is_a_multiple_of_on_demand_or_of_the_price() -> Non
     assert outcome.leases[0].max_price_usd_per_hour == pytest.approx(0.14)
 
 
-@pytest.mark.parametrize(
-    "policy", policies("on-demand,cheapest-spot,fastest-spot,reactive"), ids=lambda p: p.name
-)
+@pytest.mark.parametrize("policy", policies("on-demand,cheapest-spot,fastest-spot,reactive"), ids=lambda p: p.name)
 def test_a_job_gets_as_many_machines_as_it_wants(policy: Policy) -> None:
     outcome = replay(policy, [job(machines=3)], history({C3: [(0, 0.06)]}))
     assert outcome.finished

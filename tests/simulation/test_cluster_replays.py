@@ -78,7 +78,9 @@ def test_machines_are_kept_to_the_end_of_an_hour_that_is_paid() -> None:
 
 
 def test_on_demand_takes_over_while_spot_is_dearer() -> None:
-    usd, ended_h = play(scripted(4.0, [0] * 6), hours(LOW, HIGH, HIGH, LOW, LOW, LOW), fixed_size=1, on_demand_usd=0.3)
+    usd, ended_h = play(
+        scripted(4.0, [0] * 6), hours(LOW, HIGH, HIGH, LOW, LOW, LOW), fixed_size=1, on_demand_usd=0.3
+    )
     assert usd == pytest.approx(0.1 + 0.3 + 0.3 + 0.1)
     assert ended_h == pytest.approx(4.0)
 
@@ -90,7 +92,9 @@ def test_a_trace_that_is_too_short_is_refused() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0, 1, 2, 4]), st.sampled_from([0.02, 0.2, 1.0]))
-def test_no_deadline_is_missed_at_any_price_and_nobody_beats_the_oracle(seed: int, delay: int, price: float) -> None:
+def test_no_deadline_is_missed_at_any_price_and_nobody_beats_the_oracle(
+    seed: int, delay: int, price: float
+) -> None:
     chain, workflow = described_chain(), rsvd_workflow()
     book = by_the_hour(chain, workflow, delay)
     traces = chain.simulate(MONDAY_S, price, 15 * 12, 200, seed)

@@ -28,7 +28,9 @@ def chain() -> PriceChain:
 
 def cookbook(*, overhead_h: float = 0.0, jobs: int = 1, unit_h: float = 0.25) -> Cookbook:
     steps = chain().steps(MONDAY_S, HOURS, HOUR_S)
-    made = tuple(WorkflowJob(name=str(n), work_h=12 / jobs, speedup=Amdahl(parallel=0.97 - 0.1 * n)) for n in range(jobs))
+    made = tuple(
+        WorkflowJob(name=str(n), work_h=12 / jobs, speedup=Amdahl(parallel=0.97 - 0.1 * n)) for n in range(jobs)
+    )
     work = Workflow(name="w", jobs=made, start_work_h=overhead_h, stop_work_h=overhead_h)
     return solve(CookbookProblem(work, ChargeModel(chain().prices, *steps), most=20, work_unit_h=unit_h))
 

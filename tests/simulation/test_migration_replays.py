@@ -44,8 +44,10 @@ def check(scenario: Scenario, policy: DeepSpotCloud, starts: list[float]) -> Non
 
 POINTS = st.lists(
     st.tuples(st.integers(0, 30 * 3600), st.sampled_from([0.05, 0.1, 0.2, 0.64, 0.66, 0.9, 1.2])),
-    min_size=1, max_size=25, unique_by=lambda point: point[0],
-)  # fmt: skip
+    min_size=1,
+    max_size=25,
+    unique_by=lambda point: point[0],
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -60,9 +62,15 @@ POINTS = st.lists(
     start_s=st.integers(0, 8 * 3600),
 )
 def test_they_agree_on_any_prices(
-    points: tuple[list[tuple[int, float]], ...], billing: str, policy: DeepSpotCloud, measured: bool, save_s: float,
-    dataset: bool, minutes: int, start_s: int,
-) -> None:  # fmt: skip
+    points: tuple[list[tuple[int, float]], ...],
+    billing: str,
+    policy: DeepSpotCloud,
+    measured: bool,
+    save_s: float,
+    dataset: bool,
+    minutes: int,
+    start_s: int,
+) -> None:
     prices = history({market: sorted(own) for market, own in zip(MARKETS, points, strict=True)}, hours=40.0)
     work = eb.Job(
         name="g",

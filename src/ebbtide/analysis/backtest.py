@@ -64,9 +64,17 @@ def backtest(
     """
     check_policies(policies)
     scenario, start_times = prepared(
-        job, prices, billing=billing, starts=starts, seed=seed, availability=availability, delay=delay,
-        catalogue=catalogue, curves=curves, egress=egress,
-    )  # fmt: skip
+        job,
+        prices,
+        billing=billing,
+        starts=starts,
+        seed=seed,
+        availability=availability,
+        delay=delay,
+        catalogue=catalogue,
+        curves=curves,
+        egress=egress,
+    )
     found = replay_all(scenario, policies, start_times, workers=workers, on_progress=on_progress)
     return BacktestResult(tuple(policies), scenario, start_times, found.outcomes)
 

@@ -58,9 +58,14 @@ def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: s
 
 
 def _log(
-    kind: str, name: str, parameters: Mapping[str, Any], metrics: Mapping[str, float], file: Path, uri: str,
+    kind: str,
+    name: str,
+    parameters: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    file: Path,
+    uri: str,
     artifacts: str,
-) -> None:  # fmt: skip
+) -> None:
     with tracking(uri, EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(EXPERIMENT).experiment_id
         run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind, **parent_tags()}).info.run_id

@@ -70,9 +70,7 @@ class Search:
         """What came of the policy under a deadline, without a cap on the budget, from every start."""
         self._uncapped[deadline_h] = outcomes
 
-    def least(
-        self, deadline_h: float | None, *, late: bool, needs_deadline: bool = False
-    ) -> Feasibility:
+    def least(self, deadline_h: float | None, *, late: bool, needs_deadline: bool = False) -> Feasibility:
         """The least that will do.
 
         Args:

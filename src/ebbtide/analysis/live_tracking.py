@@ -119,10 +119,14 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
         parent = kept["parent"]
         money = money_of(state, default_catalogue())
         whole = {
-            "cost_usd": outcome.cost_usd, "on_demand_usd": money.on_demand_usd, "lost_usd": money.lost_usd,
-            "refund_usd": outcome.refund_usd, "revocations": outcome.revocations,
-            "steps_lost": outcome.steps_lost, "makespan_h": outcome.makespan_s / HOUR_S,
-        }  # fmt: skip
+            "cost_usd": outcome.cost_usd,
+            "on_demand_usd": money.on_demand_usd,
+            "lost_usd": money.lost_usd,
+            "refund_usd": outcome.refund_usd,
+            "revocations": outcome.revocations,
+            "steps_lost": outcome.steps_lost,
+            "makespan_h": outcome.makespan_s / HOUR_S,
+        }
         if money.saved_share is not None:
             whole["saved_share"] = money.saved_share
         told = [Metric(name, float(value), now_ms, 0) for name, value in whole.items()]
@@ -131,9 +135,10 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
             told.append(Metric(f"best_{sweep.metric}", best[2], now_ms, best[1]))
         if winner is not None:
             tags |= {
-                "ebbtide.winner": _trial_id(settings, winner), "ebbtide.winner_run": kept["runs"][str(winner)],
+                "ebbtide.winner": _trial_id(settings, winner),
+                "ebbtide.winner_run": kept["runs"][str(winner)],
                 "ebbtide.winner_setting": sweep.trials()[winner].name[:_MOST_TEXT],
-            }  # fmt: skip
+            }
             tags |= _log_model(client, parent, settings, winner, outcome.finished)
         client.log_batch(parent, metrics=told, tags=[RunTag(key, text) for key, text in tags.items()])
         client.set_terminated(parent, _status(outcome.finished, any(trial["problem"] for trial in trials)))
@@ -182,30 +187,49 @@ def _only_one(trials: Sequence[Mapping[str, Any]]) -> int | None:
 def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
     """What the run was started with."""
     of_sweep = (
-        "command", "entry_point", "metric", "direction", "max_trial_steps", "theta", "mcnt", "budget_usd",
-        "deadline_h", "decides", "billing",
-    )  # fmt: skip
+        "command",
+        "entry_point",
+        "metric",
+        "direction",
+        "max_trial_steps",
+        "theta",
+        "mcnt",
+        "budget_usd",
+        "deadline_h",
+        "decides",
+        "billing",
+    )
     found: dict[str, Any] = {name: getattr(sweep, name) for name in of_sweep}
     if isinstance(found["command"], list | tuple):
         found["command"] = json.dumps(list(found["command"]))
     found |= {
-        "policy": settings.policy, "provider": settings.provider, "seed": settings.seed,
-        "trials": len(sweep.trials()), "store": settings.store,
-    }  # fmt: skip
+        "policy": settings.policy,
+        "provider": settings.provider,
+        "seed": settings.seed,
+        "trials": len(sweep.trials()),
+        "store": settings.store,
+    }
     if sweep.random is not None:
         found["random_seed"] = sweep.random.seed
     return {name: str(value)[:_MOST_TEXT] for name, value in found.items() if value is not None}
 
 
 def _trial_metrics(
-    client: MlflowClient, run: str, sweep: Sweep, job: JobProgress, trial: Mapping[str, Any], cost_usd: float,
+    client: MlflowClient,
+    run: str,
+    sweep: Sweep,
+    job: JobProgress,
+    trial: Mapping[str, Any],
+    cost_usd: float,
     now_ms: int,
-) -> list[Metric]:  # fmt: skip
+) -> list[Metric]:
     """What is not logged yet: a run that was stopped before has logged the steps up to then."""
     progress = {
-        "steps_done": job.steps_done, "steps_lost": job.steps_lost, "checkpoints": job.checkpoints,
+        "steps_done": job.steps_done,
+        "steps_lost": job.steps_lost,
+        "checkpoints": job.checkpoints,
         "cost_usd": cost_usd,
-    }  # fmt: skip
+    }
     found = [Metric(f"ebbtide.{name}", float(value), now_ms, 0) for name, value in progress.items()]
     data = client.get_run(run).data
     if not sweep.metric:

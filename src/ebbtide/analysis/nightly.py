@@ -89,8 +89,9 @@ class Night:
         """A row for each model and policy: before, after, and which is better."""
         found = []
         for kind, olds, news in (
-            ("model", self.before.models, self.after.models), ("policy", self.before.costs, self.after.costs),
-        ):  # fmt: skip
+            ("model", self.before.models, self.after.models),
+            ("policy", self.before.costs, self.after.costs),
+        ):
             for name, new in news.items():
                 old = olds.get(name)
                 verdict = "new" if old is None else "same" if old == new else "better" if new < old else "worse"

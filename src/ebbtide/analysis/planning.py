@@ -106,9 +106,15 @@ def plan(
             "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
         )
     replays = _Replays(
-        tuple(jobs), recent, billing, known, draw_starts(jobs[0], recent, runs, seed, known), seed, availability,
+        tuple(jobs),
+        recent,
+        billing,
+        known,
+        draw_starts(jobs[0], recent, runs, seed, known),
+        seed,
+        availability,
         tuple(_stand_in_curves(jobs, maximise=policy.maximise)),
-    )  # fmt: skip
+    )
 
     def under(deadline_h: float | None) -> SpotTune:
         return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), models)
@@ -174,10 +180,17 @@ class _Replays:
             on_progress: Called with how many are done.
         """
         result = backtest(
-            [policy], jobs or self.jobs, self.prices, billing=self.billing,
-            starts=self.starts_s if starts_s is None else starts_s, seed=self.seed, catalogue=self.catalogue,
-            availability=self.availability, curves=() if jobs else self.curves, on_progress=on_progress,
-        )  # fmt: skip
+            [policy],
+            jobs or self.jobs,
+            self.prices,
+            billing=self.billing,
+            starts=self.starts_s if starts_s is None else starts_s,
+            seed=self.seed,
+            catalogue=self.catalogue,
+            availability=self.availability,
+            curves=() if jobs else self.curves,
+            on_progress=on_progress,
+        )
         return result.outcomes[policy.name]
 
 
@@ -227,11 +240,15 @@ def _chance(living: Lifetimes, need_s: float, record_s: float) -> float:
 def _quotes(prices: PriceHistory, catalogue: Catalogue) -> tuple[Quote, ...]:
     end_s = prices.end_s
     found = [
-        Quote(market, series.at(end_s), series.mean(end_s - HOUR_S, end_s),
-              catalogue.on_demand_usd_per_hour(market, end_s))
+        Quote(
+            market,
+            series.at(end_s),
+            series.mean(end_s - HOUR_S, end_s),
+            catalogue.on_demand_usd_per_hour(market, end_s),
+        )
         for market, series in prices.items()
         if not math.isnan(series.at(end_s))
-    ]  # fmt: skip
+    ]
     return tuple(sorted(found, key=lambda quote: (quote.usd_per_hour, quote.market)))
 
 
@@ -346,10 +363,11 @@ def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
     if policy.theta >= 1.0 or len(jobs) <= policy.mcnt or not can_wait:
         return ()
     return tuple(
-        job if number < policy.mcnt
+        job
+        if number < policy.mcnt
         else job.model_copy(update={"steps": max(math.ceil(policy.theta * job.steps), 1)})
         for number, job in enumerate(jobs)
-    )  # fmt: skip
+    )
 
 
 def _share_over(values: Sequence[float], limit: float | None) -> float | None:

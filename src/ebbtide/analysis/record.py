@@ -109,8 +109,12 @@ def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
 
 def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
     """A row for each lease that was charged for."""
-    rows = [_lease_row(name, outcome, lease) for name, outcome in outcomes.items() for lease in outcome.leases
-            if lease.is_charged]  # fmt: skip
+    rows = [
+        _lease_row(name, outcome, lease)
+        for name, outcome in outcomes.items()
+        for lease in outcome.leases
+        if lease.is_charged
+    ]
     return pd.DataFrame(rows)
 
 

@@ -205,9 +205,13 @@ class _Worker:
         path = json.dumps([str(Path(part).resolve()) for part in sys.path])
         # Out of the terminal's group: Ctrl-C is for the process that it is typed at, which ends the others.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, str(theirs.fileno()), path], pass_fds=(theirs.fileno(),),
-            env=os.environ | _ONE_THREAD, stdin=subprocess.DEVNULL, stdout=errors, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", _WORKER, str(theirs.fileno()), path],
+            pass_fds=(theirs.fileno(),),
+            env=os.environ | _ONE_THREAD,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            start_new_session=True,
+        )
         theirs.close()
         self._given: deque[tuple[int, int]] = deque()
         self._ahead = 2

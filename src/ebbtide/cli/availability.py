@@ -56,4 +56,3 @@ def fit_command(
 def _told(model: SpellModel) -> list[str]:
     hours = [model.mean_left_s(UP, 0.0), model.mean_left_s(DOWN, 0.0), model.mean_left_s(UP, 6 * HOUR_S)]
     return [f"{model.share_up:.0%}", *(f"{seconds / HOUR_S:.1f}" for seconds in hours)]
-

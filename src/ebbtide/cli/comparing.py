@@ -72,9 +72,17 @@ def compare_command(
     chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
     with progress("replaying", starts * len(chosen)) as told:
         found = compare(
-            chosen, work, history, billing=billing_preset(billing), starts=starts, seed=seed, deadline_h=deadline,
-            catalogue=catalogue, workers=workers or usable_cores(), on_progress=told.done,
-        )  # fmt: skip
+            chosen,
+            work,
+            history,
+            billing=billing_preset(billing),
+            starts=starts,
+            seed=seed,
+            deadline_h=deadline,
+            catalogue=catalogue,
+            workers=workers or usable_cores(),
+            on_progress=told.done,
+        )
     table_console().print(found.table())
     typer.echo(_HEADINGS)
     for note in found.notes:

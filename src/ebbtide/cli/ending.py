@@ -46,9 +46,22 @@ _ClickException: type[Exception] = _UsageError.__mro__[1]
 
 # Of paths that users named: to be mended by naming another.
 _WRONG_PATH = frozenset(
-    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG,
-     errno.ELOOP, errno.EROFS, errno.ENOTEMPTY, errno.EINVAL, errno.ENODEV, errno.ENXIO}
-)  # fmt: skip
+    {
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EROFS,
+        errno.ENOTEMPTY,
+        errno.EINVAL,
+        errno.ENODEV,
+        errno.ENXIO,
+    }
+)
 
 
 def end_with(error: BaseException) -> NoReturn:

@@ -205,9 +205,15 @@ def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStand
     journal = Journal(folder.journal, read_only=True)
     kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
     return standing(
-        folder.settings, kept, journal.state("figures"), phase_of(journal), State.RUNNING, os.getpid(), {},
+        folder.settings,
+        kept,
+        journal.state("figures"),
+        phase_of(journal),
+        State.RUNNING,
+        os.getpid(),
+        {},
         default_catalogue(),
-    )  # fmt: skip
+    )
 
 
 def _end(found: RunStanding) -> None:

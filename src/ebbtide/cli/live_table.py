@@ -36,11 +36,15 @@ def runs_table(standings: list[RunStanding]) -> Table:
         best = one.best
         machines = (str(one.rented), f"{one.money.usd_per_hour:.4f}" if one.rented else "-") if rented else ()
         table.add_row(
-            Text(one.run), Text(state_words(one)), f"{one.done}/{len(one.trials)}" if one.trials else "-",
-            "-" if best is None or best.best is None else f"{best.best:.4g}", *machines,
-            f"{one.money.paid_usd:.4f}", seconds(one.elapsed_s) if one.elapsed_s else "-",
+            Text(one.run),
+            Text(state_words(one)),
+            f"{one.done}/{len(one.trials)}" if one.trials else "-",
+            "-" if best is None or best.best is None else f"{best.best:.4g}",
+            *machines,
+            f"{one.money.paid_usd:.4f}",
+            seconds(one.elapsed_s) if one.elapsed_s else "-",
             "-" if one.rest_s is None else f"~{seconds(one.rest_s)}",
-        )  # fmt: skip
+        )
     return table
 
 
@@ -131,8 +135,15 @@ def _trials(standing: RunStanding) -> Table:
         table.add_column(Text(heading), justify="left" if heading in ("setting", "state", "machine") else "right")
     for trial in standing.trials:
         values = [_number(trial.best), _number(trial.last)] if metric else []
-        row = [str(trial.number), trial.setting, _steps(trial.steps_done), _steps(trial.steps_saved), *values,
-               _trial_words(trial), trial.machine]  # fmt: skip
+        row = [
+            str(trial.number),
+            trial.setting,
+            _steps(trial.steps_done),
+            _steps(trial.steps_saved),
+            *values,
+            _trial_words(trial),
+            trial.machine,
+        ]
         table.add_row(*(Text(cell) for cell in row))
     return table
 

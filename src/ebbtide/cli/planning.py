@@ -72,11 +72,17 @@ def plan_command(
     history = prices_from(prices, generate, seed, catalogue)
     with progress("backtesting on recent prices") as state:
         found = plan(
-            wanted, history, runs=runs, days=days, seed=seed, catalogue=catalogue,
+            wanted,
+            history,
+            runs=runs,
+            days=days,
+            seed=seed,
+            catalogue=catalogue,
             availability=Availability.read(availability) if availability else None,
-            spells=SpellModels.read(spells) if spells else None, on_progress=state.of,
+            spells=SpellModels.read(spells) if spells else None,
+            on_progress=state.of,
             on_infeasible=lambda: state.step(_SEARCHING),
-        )  # fmt: skip
+        )
     if json_path:
         write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
     if found.estimate:

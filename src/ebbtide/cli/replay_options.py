@@ -22,7 +22,9 @@ PoliciesOption = Annotated[
 WorkersOption = Annotated[
     int,
     typer.Option(
-        "--workers", min=0, help="Processes that share the replays; 0: as many as there are processors.",
+        "--workers",
+        min=0,
+        help="Processes that share the replays; 0: as many as there are processors.",
         show_default=False,
     ),
-]  # fmt: skip
+]

@@ -104,10 +104,18 @@ def run_command(
         raise unknown_name("provider", provider, _PROVIDERS)
     catalogue = catalogue_with(instance_types)
     options = {
-        "name": name, "accelerators": accelerators, "cpus": cpus, "memory_gib": memory_gib,
-        "instance_types": instance_type, "checkpoints": checkpoints, "metric": metric, "direction": direction,
-        "steps": steps, "budget_usd": budget, "deadline_h": deadline,
-    }  # fmt: skip
+        "name": name,
+        "accelerators": accelerators,
+        "cpus": cpus,
+        "memory_gib": memory_gib,
+        "instance_types": instance_type,
+        "checkpoints": checkpoints,
+        "metric": metric,
+        "direction": direction,
+        "steps": steps,
+        "budget_usd": budget,
+        "deadline_h": deadline,
+    }
     wanted = wanted_from(words, options, catalogue)
     sweep = wanted.sweep
     chosen = default_policy(sweep) if policy == DEFAULT else policy
@@ -128,17 +136,29 @@ def run_command(
         )
         if provider == "replay":
             outcome = run_once(
-                decides, sweep.jobs(), prices=history, start=start, billing=sweep.billing, seed=seed,
+                decides,
+                sweep.jobs(),
+                prices=history,
+                start=start,
+                billing=sweep.billing,
+                seed=seed,
                 catalogue=catalogue,
-            )  # fmt: skip
+            )
             terminal().print(str(outcome))
             return
         if generates:
             typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
         folder = begin_local(
-            sweep, wanted.folder, runs, policy=chosen, prices=history,
-            start_s=to_epoch_s(start) if start else None, speed=speed, seed=seed, store=store,
-        )  # fmt: skip
+            sweep,
+            wanted.folder,
+            runs,
+            policy=chosen,
+            prices=history,
+            start_s=to_epoch_s(start) if start else None,
+            speed=speed,
+            seed=seed,
+            store=store,
+        )
     _tell_who_decides(wanted, chosen)
     _keep(spells, folder)
     try:

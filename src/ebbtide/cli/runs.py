@@ -154,8 +154,9 @@ def _end_controller(folder: RunFolder) -> bool:
         if waited_s >= _CONTROLLER_ENDS_S:
             typer.echo(
                 f"the controller of {name} (pid {pid}) does not end; `kill -9 {pid}` ends it, and "
-                f"`ebbtide down {name}` once more whatever it rents meanwhile", err=True,
-            )  # fmt: skip
+                f"`ebbtide down {name}` once more whatever it rents meanwhile",
+                err=True,
+            )
             return False
         if waited_s >= told_s:
             typer.echo(f"waiting for the controller (pid {pid}) to save and end, {waited_s:.0f} s", err=True)

@@ -27,9 +27,9 @@ from ebbtide.policies.deepspotcloud.recommender import ranked, usd_per_step
 
 def watch_command(
     ec2: Annotated[list[str], typer.Option("--ec2", metavar="REGION", help="Of EC2; once for each region.")],
-    into: Annotated[
-        Path, typer.Option("--into", "-o", help="The price store to add to.")
-    ] = Path("data/prices.db"),
+    into: Annotated[Path, typer.Option("--into", "-o", help="The price store to add to.")] = Path(
+        "data/prices.db"
+    ),
     instance_type: Annotated[
         list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Only these; once for each.")
     ] = None,

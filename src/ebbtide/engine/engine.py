@@ -32,9 +32,17 @@ from ebbtide.policies.api.protocol import Policy, checked_policy
 _MAX_DECISIONS_AT_ONE_TIME = 10_000
 
 _ALWAYS = frozenset(
-    {Wake.START, Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED,
-     Wake.TIMER}
-)  # fmt: skip
+    {
+        Wake.START,
+        Wake.RUNNING,
+        Wake.LAUNCH_FAILED,
+        Wake.NOTICE,
+        Wake.ENDED,
+        Wake.MILESTONE,
+        Wake.FINISHED,
+        Wake.TIMER,
+    }
+)
 
 
 class Engine:

@@ -67,21 +67,45 @@ class Ledger:
         for lease, bill in self._bills:
             market = str(lease.market)
             lines += [
-                LedgerLine(Entry.CHARGE, lease.lease_id, market, lease.on_demand, charge.start_s,
-                           charge.end_s, charge.price_usd_per_hour, charge.usd)
+                LedgerLine(
+                    Entry.CHARGE,
+                    lease.lease_id,
+                    market,
+                    lease.on_demand,
+                    charge.start_s,
+                    charge.end_s,
+                    charge.price_usd_per_hour,
+                    charge.usd,
+                )
                 for charge in bill.charges
-            ]  # fmt: skip
+            ]
             if bill.refund_usd:
                 lines.append(
-                    LedgerLine(Entry.REFUND, lease.lease_id, market, lease.on_demand, lease.started_s,
-                               lease.ended_s, None, -bill.refund_usd)
-                )  # fmt: skip
+                    LedgerLine(
+                        Entry.REFUND,
+                        lease.lease_id,
+                        market,
+                        lease.on_demand,
+                        lease.started_s,
+                        lease.ended_s,
+                        None,
+                        -bill.refund_usd,
+                    )
+                )
         lines += [
-            LedgerLine(Entry.EGRESS, lease.lease_id, str(lease.market), lease.on_demand, transfer.time_s,
-                       transfer.time_s, None, usd)
+            LedgerLine(
+                Entry.EGRESS,
+                lease.lease_id,
+                str(lease.market),
+                lease.on_demand,
+                transfer.time_s,
+                transfer.time_s,
+                None,
+                usd,
+            )
             for transfer, lease, usd in self._transfers
             if usd
-        ]  # fmt: skip
+        ]
         return tuple(lines)
 
     def usd_of(self, lease_id: int) -> float:
@@ -109,8 +133,10 @@ class Ledger:
 
     def to_frame(self) -> pd.DataFrame:
         """The lines as a table, times as UTC datetimes."""
-        frame = pd.DataFrame([[getattr(line, name) for name in LedgerLine.__slots__] for line in self.lines],
-                             columns=list(LedgerLine.__slots__))  # fmt: skip
+        frame = pd.DataFrame(
+            [[getattr(line, name) for name in LedgerLine.__slots__] for line in self.lines],
+            columns=list(LedgerLine.__slots__),
+        )
         for name in ("start", "end"):
             frame[name] = [from_epoch_s(time_s) for time_s in frame.pop(f"{name}_s")]
         return frame

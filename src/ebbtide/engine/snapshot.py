@@ -113,15 +113,21 @@ def _take_on_progress(job: JobProgress, values: dict[str, Any], leases: list[Lea
 def _transfer(transfer: Transfer) -> dict[str, Any]:
     values = {field.name: getattr(transfer, field.name) for field in fields(transfer)}
     return values | {
-        "cargo": str(transfer.cargo), "source": list(transfer.source), "destination": list(transfer.destination),
-    }  # fmt: skip
+        "cargo": str(transfer.cargo),
+        "source": list(transfer.source),
+        "destination": list(transfer.destination),
+    }
 
 
 def _transfer_of(values: dict[str, Any]) -> Transfer:
     return Transfer(
-        **{**values, "cargo": Cargo(values["cargo"]), "source": Place(*values["source"]),
-           "destination": Place(*values["destination"])}
-    )  # fmt: skip
+        **{
+            **values,
+            "cargo": Cargo(values["cargo"]),
+            "source": Place(*values["source"]),
+            "destination": Place(*values["destination"]),
+        }
+    )
 
 
 def _market(market: Market) -> list[str]:

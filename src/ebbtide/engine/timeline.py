@@ -48,7 +48,9 @@ class Timeline(Sequence[Moment]):
 
     def to_frame(self) -> pd.DataFrame:
         """A row a moment, times as UTC datetimes."""
-        frame = pd.DataFrame([[getattr(moment, name) for name in Moment.__slots__] for moment in self],
-                             columns=list(Moment.__slots__))  # fmt: skip
+        frame = pd.DataFrame(
+            [[getattr(moment, name) for name in Moment.__slots__] for moment in self],
+            columns=list(Moment.__slots__),
+        )
         frame.insert(0, "time", [from_epoch_s(time_s) for time_s in frame.pop("time_s")])
         return frame

@@ -103,8 +103,16 @@ class PriceChain:
             later_s = times_s[0] + 0.75 * (end_s - times_s[0])
 
             def told(weight: float) -> float:
-                tried = cls.fit(series, start_s, later_s, prices=levels, tick_s=tick_s, hour_weight=hour_weight,
-                                day_weight=day_weight, row_weight=weight)  # fmt: skip
+                tried = cls.fit(
+                    series,
+                    start_s,
+                    later_s,
+                    prices=levels,
+                    tick_s=tick_s,
+                    hour_weight=hour_weight,
+                    day_weight=day_weight,
+                    row_weight=weight,
+                )
                 return tried.log_likelihood(series, later_s, end_s)
 
             row_weight = max(_ROW_WEIGHTS, key=told) if later_s - times_s[0] > _WEEK_S else _ROW_WEIGHTS[-1]

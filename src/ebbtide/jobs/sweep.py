@@ -86,8 +86,10 @@ class Trial:
     @property
     def name(self) -> str:
         """For tables."""
-        return ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-                         for key, value in self.values.items())  # fmt: skip
+        return ", ".join(
+            f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+            for key, value in self.values.items()
+        )
 
 
 class Decides(StrEnum):

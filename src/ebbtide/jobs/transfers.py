@@ -50,12 +50,30 @@ _SLOWEST = max(seconds for row in _SECONDS_PER_GB.values() for seconds in row)
 
 # How the clouds' names of regions begin, those of longer beginning first.
 _BEGINNINGS = {
-    "us-west": "us-west", "westus": "us-west", "us-gov-west": "us-west", "us-": "us-east", "eastus": "us-east",
-    "southcentralus": "us-east", "northcentralus": "us-east", "centralus": "us-east", "ca-": "us-east",
-    "northamerica": "us-east", "eu-": "europe", "europe": "europe", "northeurope": "europe",
-    "westeurope": "europe", "uk": "europe", "france": "europe", "germany": "europe", "ap-": "asia", "asia": "asia",
-    "japan": "asia", "korea": "asia", "eastasia": "asia", "southeastasia": "asia",
-}  # fmt: skip
+    "us-west": "us-west",
+    "westus": "us-west",
+    "us-gov-west": "us-west",
+    "us-": "us-east",
+    "eastus": "us-east",
+    "southcentralus": "us-east",
+    "northcentralus": "us-east",
+    "centralus": "us-east",
+    "ca-": "us-east",
+    "northamerica": "us-east",
+    "eu-": "europe",
+    "europe": "europe",
+    "northeurope": "europe",
+    "westeurope": "europe",
+    "uk": "europe",
+    "france": "europe",
+    "germany": "europe",
+    "ap-": "asia",
+    "asia": "asia",
+    "japan": "asia",
+    "korea": "asia",
+    "eastasia": "asia",
+    "southeastasia": "asia",
+}
 
 
 def seconds_per_gb(source: Place, destination: Place) -> float:

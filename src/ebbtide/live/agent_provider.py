@@ -244,9 +244,10 @@ class AgentProvider:
             "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
             "unended": list(self._unended.items()),
-            "seen": [[lease_id, seen_s] for lease_id, seen_s in self._seen_s.items()
-                     if self._leases[lease_id].is_open],
-        }  # fmt: skip
+            "seen": [
+                [lease_id, seen_s] for lease_id, seen_s in self._seen_s.items() if self._leases[lease_id].is_open
+            ],
+        }
 
     def go_on_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
         """Take a snapshot on, with the engine's leases, when the run starts."""
@@ -308,9 +309,7 @@ class AgentProvider:
             return
         token = self._token(lease.lease_id)
         agent = {**vars(self._agent), "run": self._run, "machine": token}
-        self._cloud.launch(
-            Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent)
-        )
+        self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
 
     def _compare(self, lease: Lease, instance: Instance) -> None:
         """What the cloud has of a lease, against what we have."""
@@ -470,4 +469,3 @@ class AgentProvider:
                 self._signs.give(now_s)
             except OSError as error:
                 _LOGGER.warning("no sign of life could be given: %s", error)
-

@@ -71,7 +71,24 @@ class Trial:
 
 # Of a trial, what JSON holds as it is.
 PLAIN_FIELDS = (
-    "on", "attempt", "leaving", "stopping", "ended", "failures", "from_one", "aside", "best", "milestones",
-    "problem", "tail", "fields", "warnings", "began_s", "began_epoch_s", "began_number", "began_step", "has_saved",
+    "on",
+    "attempt",
+    "leaving",
+    "stopping",
+    "ended",
+    "failures",
+    "from_one",
+    "aside",
+    "best",
+    "milestones",
+    "problem",
+    "tail",
+    "fields",
+    "warnings",
+    "began_s",
+    "began_epoch_s",
+    "began_number",
+    "began_step",
+    "has_saved",
     "lost_above",
-)  # fmt: skip
+)

@@ -209,9 +209,15 @@ class AgentTraining:
             return
         progress = trial.progress
         stretch = Stretch(
-            trial.on, max(self._now() - trial.began_s, 0.0), trial.began_number, trial.began_step,
-            max(progress.steps_done, trial.began_step), progress.steps_saved, trial.has_saved, is_final,
-        )  # fmt: skip
+            trial.on,
+            max(self._now() - trial.began_s, 0.0),
+            trial.began_number,
+            trial.began_step,
+            max(progress.steps_done, trial.began_step),
+            progress.steps_saved,
+            trial.has_saved,
+            is_final,
+        )
         trial.stretches.append(stretch)
         trial.began_s = math.nan
 
@@ -310,9 +316,13 @@ class AgentTraining:
         lines = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
         # A command line that its program refuses is refused on any machine: it says the same at once, again.
         is_refused = (
-            letter.get("code") == _WRONG_USAGE and not letter.get("came", 0) and number == "0"
-            and time.time() - trial.began_epoch_s < _AT_ONCE_S and bool(lines) and lines == trial.tail
-        )  # fmt: skip
+            letter.get("code") == _WRONG_USAGE
+            and not letter.get("came", 0)
+            and number == "0"
+            and time.time() - trial.began_epoch_s < _AT_ONCE_S
+            and bool(lines)
+            and lines == trial.tail
+        )
         trial.tail = lines
         tail = " | ".join(trial.tail[-3:])
         _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)

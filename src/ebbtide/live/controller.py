@@ -84,10 +84,17 @@ class Controller:
         # Of a trial's program, by the trial's number.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
         self._provider = AgentProvider(
-            cloud, object_store(self._settings.store), self._settings.run, self._assignment, agent,
-            poll_s=poll_s, log=self._log, polled=self._polled, metric=self._sweep.metric,
+            cloud,
+            object_store(self._settings.store),
+            self._settings.run,
+            self._assignment,
+            agent,
+            poll_s=poll_s,
+            log=self._log,
+            polled=self._polled,
+            metric=self._sweep.metric,
             missing_s=missing_s,
-        )  # fmt: skip
+        )
         self._looked: Looked | None = None
         self._told = 0
         self._phase: Phase | None = None
@@ -96,9 +103,15 @@ class Controller:
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._told_idle = time.monotonic(), False
         self._engine = Engine(
-            policy, self._sweep.live_jobs(catalogue), self._provider, billing, catalogue=catalogue,
-            seed=self._settings.seed, record=True, keep=self._keep,
-        )  # fmt: skip
+            policy,
+            self._sweep.live_jobs(catalogue),
+            self._provider,
+            billing,
+            catalogue=catalogue,
+            seed=self._settings.seed,
+            record=True,
+            keep=self._keep,
+        )
 
     def run(self, looked: Looked | None = None) -> Outcome:
         """To the end, or until it is told to stop.
@@ -208,8 +221,9 @@ class Controller:
             _LOGGER.warning(
                 "policy %s has had no machine for %.0f s, and asks for none: it waits for a price or an event, or "
                 "never rents; `ebbtide stop` ends it",
-                self._engine.policy.name, _IDLE_S,
-            )  # fmt: skip
+                self._engine.policy.name,
+                _IDLE_S,
+            )
 
     def _write(self, states: dict[str, Any]) -> None:
         """Into the journal, which another process may hold for a while.
@@ -244,9 +258,12 @@ class Controller:
         except (CloudError, InputError):
             spent_usd, rate = None, None
         return {
-            "time_s": now_s, "at_epoch_s": time.time(), "spent_usd": spent_usd, "usd_per_hour": rate,
+            "time_s": now_s,
+            "at_epoch_s": time.time(),
+            "spent_usd": spent_usd,
+            "usd_per_hour": rate,
             "speed": self._settings.options.get("speed", 1.0),
-        }  # fmt: skip
+        }
 
     def _state(self) -> dict[str, Any]:
         return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
@@ -259,11 +276,17 @@ class Controller:
     def _assignment(self, progress: JobProgress) -> Assignment:
         trial = self._sweep.trials()[progress.job_id]
         return Assignment(
-            "", command_of(self._sweep, trial.number, self._python), self._sweep.max_trial_steps or 0,
-            self._sweep.metric or "", environment=self._environment.get(str(trial.number), {}),
-            mttr_s=self._mttr_s, cwd="" if self._code else self._settings.sweep_folder, code=self._code,
-            checkpoints=self._sweep.checkpoints or "", reads_log=not self._sweep.has_choice,
-        )  # fmt: skip
+            "",
+            command_of(self._sweep, trial.number, self._python),
+            self._sweep.max_trial_steps or 0,
+            self._sweep.metric or "",
+            environment=self._environment.get(str(trial.number), {}),
+            mttr_s=self._mttr_s,
+            cwd="" if self._code else self._settings.sweep_folder,
+            code=self._code,
+            checkpoints=self._sweep.checkpoints or "",
+            reads_log=not self._sweep.has_choice,
+        )
 
     def _log(self, trial_id: str, line: str) -> None:
         """A line that a program printed: it is worth less than the messages that come with it."""
@@ -299,4 +322,3 @@ def _summary(outcome: Outcome, provider: AgentProvider) -> dict[str, Any]:
         "checkpoints": outcome.checkpoints,
         "steps_lost": outcome.steps_lost,
     }
-

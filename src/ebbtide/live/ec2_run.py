@@ -63,10 +63,16 @@ def begin_ec2(
     folder = RunFolder((runs / run).resolve())
     folder.begin(
         LiveSettings(
-            run, "ec2", policy, sweep.model_dump(mode="json"), str(sweep_folder.resolve()), settings.store,
-            {"ec2": settings.model_dump(mode="json")}, seed,
+            run,
+            "ec2",
+            policy,
+            sweep.model_dump(mode="json"),
+            str(sweep_folder.resolve()),
+            settings.store,
+            {"ec2": settings.model_dump(mode="json")},
+            seed,
         )
-    )  # fmt: skip
+    )
     return folder
 
 
@@ -81,15 +87,28 @@ def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> 
     sweep = Sweep.model_validate(live.sweep)
     prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
     agent = AgentConfig(
-        live.run, "", live.store, settings.folder, agent_key, poll_s=settings.poll_s,
-        notice_poll_s=settings.notice_poll_s, report_s=settings.poll_s,
+        live.run,
+        "",
+        live.store,
+        settings.folder,
+        agent_key,
+        poll_s=settings.poll_s,
+        notice_poll_s=settings.notice_poll_s,
+        report_s=settings.poll_s,
         controller_limit_s=settings.controller_limit_s,
-    )  # fmt: skip
+    )
     controller = Controller(
-        folder, BacksOff(policy), Ec2Cloud(live.run, settings, prices), billing_preset(sweep.billing),
-        default_catalogue(), agent, mttr_s=_MTTR_S, poll_s=settings.poll_s, python=settings.python,
+        folder,
+        BacksOff(policy),
+        Ec2Cloud(live.run, settings, prices),
+        billing_preset(sweep.billing),
+        default_catalogue(),
+        agent,
+        mttr_s=_MTTR_S,
+        poll_s=settings.poll_s,
+        python=settings.python,
         code=_code_key(live.run),
-    )  # fmt: skip
+    )
     return controller.run(looked)
 
 

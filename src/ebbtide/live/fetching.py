@@ -67,8 +67,11 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
         elif not _same(coming, target):
             raise InputError("holds something else; move it away, or name another folder by --into", file=target)
         left = target / _OUTPUTS
-        found = {path.relative_to(left).as_posix(): path.stat().st_size
-                 for path in sorted(left.rglob("*")) if path.is_file()}  # fmt: skip
+        found = {
+            path.relative_to(left).as_posix(): path.stat().st_size
+            for path in sorted(left.rglob("*"))
+            if path.is_file()
+        }
         return Fetched(target, None if manifest is None else manifest.step, is_new, found)
     finally:
         shutil.rmtree(coming, ignore_errors=True)

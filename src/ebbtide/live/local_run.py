@@ -107,9 +107,15 @@ def begin_local(
         options["code"] = f"runs/{run}/code.tar.gz"
         object_store(where).put_once(options["code"], code)
     settings = LiveSettings(
-        run, "local", policy, sweep.model_dump(mode="json"), str(sweep_folder.resolve()),
-        where, options, seed,
-    )  # fmt: skip
+        run,
+        "local",
+        policy,
+        sweep.model_dump(mode="json"),
+        str(sweep_folder.resolve()),
+        where,
+        options,
+        seed,
+    )
     folder.begin(settings)
     sweep.allowed(prices).write(folder.path / "prices.parquet")
     return folder
@@ -123,10 +129,14 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
     """
     settings = folder.settings
     cloud = LocalCloudSettings(
-        str(folder.path / "cloud"), str(folder.path / "prices.parquet"), settings.options["start_s"],
-        settings.options["speed"], settings.sweep["billing"], least_notice_s=_LEAST_NOTICE_S,
+        str(folder.path / "cloud"),
+        str(folder.path / "prices.parquet"),
+        settings.options["start_s"],
+        settings.options["speed"],
+        settings.sweep["billing"],
+        least_notice_s=_LEAST_NOTICE_S,
         lock=str(folder.path / LOCK),
-    )  # fmt: skip
+    )
     return start_local_cloud(cloud)
 
 
@@ -136,13 +146,29 @@ def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -
     cloud = local_cloud(folder)
     speed = settings.options["speed"]
     agent = AgentConfig(
-        settings.run, "", settings.store, "", poll_s=_POLL_S, notice_poll_s=_POLL_S, report_s=_POLL_S,
-        controller_limit_s=_CONTROLLER_LIMIT_S, first_save_s=_FIRST_SAVE_S, margin_s=_MARGIN_S,
-    )  # fmt: skip
+        settings.run,
+        "",
+        settings.store,
+        "",
+        poll_s=_POLL_S,
+        notice_poll_s=_POLL_S,
+        report_s=_POLL_S,
+        controller_limit_s=_CONTROLLER_LIMIT_S,
+        first_save_s=_FIRST_SAVE_S,
+        margin_s=_MARGIN_S,
+    )
     controller = Controller(
-        folder, policy, cloud, billing_preset(settings.sweep["billing"]), default_catalogue(), agent,
-        mttr_s=_MTTR_S / speed, poll_s=_POLL_S, missing_s=0.0, code=_code(folder),
-    )  # fmt: skip
+        folder,
+        policy,
+        cloud,
+        billing_preset(settings.sweep["billing"]),
+        default_catalogue(),
+        agent,
+        mttr_s=_MTTR_S / speed,
+        poll_s=_POLL_S,
+        missing_s=0.0,
+        code=_code(folder),
+    )
     outcome = controller.run(looked)
     try:
         running = len(cloud.processes())

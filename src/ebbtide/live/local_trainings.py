@@ -180,9 +180,16 @@ class LocalProvider(RealTimeProvider):
         if not rate > 0:
             raise InputError(f"job {job.name} has no rate for {market.instance_type}")
         command = [
-            sys.executable, "-m", "ebbtide.jobs.reference_training",
-            "--steps", str(job.steps), "--checkpoint", str(trial.checkpoint), "--steps-per-s", repr(rate),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ebbtide.jobs.reference_training",
+            "--steps",
+            str(job.steps),
+            "--checkpoint",
+            str(trial.checkpoint),
+            "--steps-per-s",
+            repr(rate),
+        ]
         if job.checkpoint and job.checkpoint.interval_s:
             command += ["--save-every-s", repr(job.checkpoint.interval_s / self._speed)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -60,8 +60,13 @@ class Money:
         return words
 
 
-def money_of(kept: Mapping[str, Any], catalogue: Catalogue, figures: Mapping[str, Any] | None = None,
-             *, later_s: float = 0.0) -> Money:  # fmt: skip
+def money_of(
+    kept: Mapping[str, Any],
+    catalogue: Catalogue,
+    figures: Mapping[str, Any] | None = None,
+    *,
+    later_s: float = 0.0,
+) -> Money:
     """From a controller's snapshot: prices as they were when they were charged.
 
     Args:
@@ -81,8 +86,11 @@ def money_of(kept: Mapping[str, Any], catalogue: Catalogue, figures: Mapping[str
         stretch for trial in kept["provider"]["trials"] for stretch in decode_stretches(trial.get("stretches", ()))
     ]
     now_s = float((figures or {}).get("time_s", math.nan))
-    under_way = [(leases[trial["on"]], now_s - trial["began_s"]) for trial in kept["provider"]["trials"]
-                 if trial["on"] is not None and "began_s" in trial]  # fmt: skip
+    under_way = [
+        (leases[trial["on"]], now_s - trial["began_s"])
+        for trial in kept["provider"]["trials"]
+        if trial["on"] is not None and "began_s" in trial
+    ]
     on_demand = [_listed(leases[stretch.lease_id], stretch.kept_s, catalogue) for stretch in stretches]
     on_demand += [_listed(lease, duration_s, catalogue) for lease, duration_s in under_way if duration_s > 0]
     lost_s = _lost_s(stretches, leases)

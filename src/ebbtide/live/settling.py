@@ -55,9 +55,10 @@ def settled_usd(
     known_usd = math.fsum([*ledger.values(), *(usd for token, usd in bills.items() if token not in tokens)])
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     unbilled = [
-        lease for lease in leases
+        lease
+        for lease in leases
         if lease.is_open and lease.is_charged and f"{run}-m{lease.lease_id:04d}" not in bills
-    ]  # fmt: skip
+    ]
     if not unbilled:
         return known_usd
     rate = float(figures.get("usd_per_hour") or 0.0)

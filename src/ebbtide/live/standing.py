@@ -122,9 +122,10 @@ class RunStanding:
         """For JSON: what is not known is null."""
         best = self.best
         values = asdict(self) | {
-            "state": str(self.state), "direction": str(self.direction),
+            "state": str(self.state),
+            "direction": str(self.direction),
             "best": None if best is None else best.number,
-        }  # fmt: skip
+        }
         values["money"]["saved_share"] = self.money.saved_share
         found: dict[str, Any] = _finite(values)
         return found
@@ -140,9 +141,15 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     phase = phase_of(journal)
     state, pid = state_now(folder, phase)
     return standing(
-        folder.settings, journal.state("run"), journal.state("figures"), phase, state, pid,
-        journal.state("unended") or {}, catalogue,
-    )  # fmt: skip
+        folder.settings,
+        journal.state("run"),
+        journal.state("figures"),
+        phase,
+        state,
+        pid,
+        journal.state("unended") or {},
+        catalogue,
+    )
 
 
 def standing(
@@ -172,9 +179,24 @@ def standing(
     if kept is None:
         nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return RunStanding(
-            settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction, (), 0, nothing, 0, 0, 0,
-            unended, 0.0, None, None,
-        )  # fmt: skip
+            settings.run,
+            state,
+            why,
+            pid,
+            settings.policy,
+            sweep.metric,
+            sweep.direction,
+            (),
+            0,
+            nothing,
+            0,
+            0,
+            0,
+            unended,
+            0.0,
+            None,
+            None,
+        )
     later_s = _later_s(figures, state, now_s)
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     trials = [
@@ -197,16 +219,26 @@ def standing(
     if state not in _ACTIVE and not refused:
         money = replace(money, usd_per_hour=0.0)
     return RunStanding(
-        settings.run, state, why, pid, settings.policy, sweep.metric, sweep.direction,
+        settings.run,
+        state,
+        why,
+        pid,
+        settings.policy,
+        sweep.metric,
+        sweep.direction,
         tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),
-        sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]), money,
+        sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]),
+        money,
         sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
-        sum(lease.is_charged for lease in leases), sum(lease.state == "revoked" for lease in leases),
-        refused, elapsed_s,
+        sum(lease.is_charged for lease in leases),
+        sum(lease.state == "revoked" for lease in leases),
+        refused,
+        elapsed_s,
         _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
         phase.first_began_epoch_s if phase is not None else None,
-        sweep.deadline_h, _late_s(sweep.deadline_h, kept, figures),
-    )  # fmt: skip
+        sweep.deadline_h,
+        _late_s(sweep.deadline_h, kept, figures),
+    )
 
 
 def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
@@ -232,9 +264,15 @@ def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> f
 
 
 def _trial(
-    settings: LiveSettings, sweep: Sweep, number: int, name: str, job: Mapping[str, Any], live: Mapping[str, Any],
-    leases: Sequence[Lease], state: State,
-) -> TrialStanding:  # fmt: skip
+    settings: LiveSettings,
+    sweep: Sweep,
+    number: int,
+    name: str,
+    job: Mapping[str, Any],
+    live: Mapping[str, Any],
+    leases: Sequence[Lease],
+    state: State,
+) -> TrialStanding:
     trial_id = f"{settings.run}-{number:03d}"
     metrics = {int(step): float(value) for step, value in live["metrics"]}
     best_step = None
@@ -244,14 +282,21 @@ def _trial(
     on = leases[live["on"]] if live["on"] is not None and state in _ACTIVE else None
     has_saved = job["checkpoints"] > 0 or live.get("began_number", 0) > 0
     return TrialStanding(
-        number, trial_id, name, _words(job, live, on, state),
+        number,
+        trial_id,
+        name,
+        _words(job, live, on, state),
         job["steps_done"] if job["steps_done"] or metrics else None,
         job["steps_saved"] if has_saved else None,
-        None if best_step is None else metrics[best_step], best_step,
+        None if best_step is None else metrics[best_step],
+        best_step,
         metrics[max(metrics)] if metrics else None,
-        "" if on is None else str(on.market), f"{settings.store}/trials/{trial_id}" if has_saved else "",
-        live["problem"], tuple(live.get("tail", ())), tuple(live.get("warnings", ())),
-    )  # fmt: skip
+        "" if on is None else str(on.market),
+        f"{settings.store}/trials/{trial_id}" if has_saved else "",
+        live["problem"],
+        tuple(live.get("tail", ())),
+        tuple(live.get("warnings", ())),
+    )
 
 
 def _words(job: Mapping[str, Any], live: Mapping[str, Any], on: Lease | None, state: State) -> str:

@@ -274,7 +274,7 @@ def _s3_client() -> Any:
 
     config = Config(
         retries={"mode": "standard", "max_attempts": 8}, connect_timeout=_CONNECT_S, read_timeout=_SILENT_S
-    )  # fmt: skip
+    )
     return boto3.Session().client("s3", config=config)
 
 

@@ -169,8 +169,9 @@ def _ticks(value: object, path: str | Path, row: int) -> np.ndarray:
     except (TypeError, ValueError):
         counts = np.empty(0)
     if counts.ndim != 1 or not len(counts) or not np.isfinite(counts).all() or (counts < 0).any():
-        raise InputError("is not a list of counts, none of them missing or negative", file=path, row=row,
-                         field="data")  # fmt: skip
+        raise InputError(
+            "is not a list of counts, none of them missing or negative", file=path, row=row, field="data"
+        )
     return counts.astype(np.int64)
 
 

@@ -160,14 +160,20 @@ PRESETS = {
     for preset in (
         Billing("ec2-hourly", HOUR_S, refund=Refund.LAST_PARTIAL_PERIOD, price_revokes=True),
         Billing("ec2-second", 1.0, minimum_s=60.0, refund=Refund.WITHIN_FIRST_HOUR, price_revokes=True),
-        Billing("gcp-preemptible", 1.0, minimum_s=60.0, charged=Charged.AT_LEASE_START, notice_s=30.0,
-                max_lifetime_s=DAY_S),
+        Billing(
+            "gcp-preemptible",
+            1.0,
+            minimum_s=60.0,
+            charged=Charged.AT_LEASE_START,
+            notice_s=30.0,
+            max_lifetime_s=DAY_S,
+        ),
         Billing("gcp-spot", 1.0, minimum_s=60.0, notice_s=30.0),
         Billing("azure-spot", 1.0, notice_s=30.0, price_revokes=True),
         Billing("per-second", 1.0, notice_s=0.0),
         Billing("on-demand", 1.0, minimum_s=60.0, charged=Charged.ON_DEMAND, notice_s=0.0),
     )
-}  # fmt: skip
+}
 
 ON_DEMAND = PRESETS["on-demand"]
 # EC2's until October 2017.

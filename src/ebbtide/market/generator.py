@@ -49,8 +49,14 @@ class MarketProfile:
 SPIKE_LIMIT_S = 6 * HOUR_S
 
 # How far single markets stray from the profile (log-normal), as the thirteen do.
-_SPREAD = {"ratio": 0.2, "change_interval_min": 0.5, "spikes_per_day": 1.0, "spike_length_min": 0.5,
-           "spike_height": 0.3, "share_stuck": 0.8}  # fmt: skip
+_SPREAD = {
+    "ratio": 0.2,
+    "change_interval_min": 0.5,
+    "spikes_per_day": 1.0,
+    "spike_length_min": 0.5,
+    "spike_height": 0.3,
+    "share_stuck": 0.8,
+}
 
 _SPIKY_SHARE = 0.2  # of the time not stuck
 _SPIKY_BOOST = 3.0  # spikes come this many times as often in the spiky regime as on average

@@ -66,10 +66,14 @@ class BacksOff:
         shown = [market for market in view.markets if gives(market, False) and gives(market, True)]
         if not shown:
             wanted = self.policy.decide(view)
-            return [*actions, *(
-                action for action in wanted
-                if not isinstance(action, Request) or (action.on_demand and gives(action.market, True))
-            )]  # fmt: skip
+            return [
+                *actions,
+                *(
+                    action
+                    for action in wanted
+                    if not isinstance(action, Request) or (action.on_demand and gives(action.market, True))
+                ),
+            ]
         if len(shown) == len(view.markets):
             return [*actions, *self.policy.decide(view)]
         events = list(view.events)

@@ -89,10 +89,25 @@ def _has_gone(comes: int, tick: int, ahead: int, period: int) -> bool:
 
 @compiled
 def _play(
-    actions: Any, can: Any, levels_h: Any, prices: Any, speeds: Any, ends_h: Any, start_work_h: float,
-    stop_work_h: float, bids: Any, ticks: int, tick_h: float, period: int, delay: int, fixed_size: int,
-    on_demand_usd: float, traces: Any, cost: Any, hours: Any,
-) -> None:  # fmt: skip
+    actions: Any,
+    can: Any,
+    levels_h: Any,
+    prices: Any,
+    speeds: Any,
+    ends_h: Any,
+    start_work_h: float,
+    stop_work_h: float,
+    bids: Any,
+    ticks: int,
+    tick_h: float,
+    period: int,
+    delay: int,
+    fixed_size: int,
+    on_demand_usd: float,
+    traces: Any,
+    cost: Any,
+    hours: Any,
+) -> None:
     steps, most = actions.shape[0], speeds.shape[1] - 1
     last = steps * ticks
     # Batches of machines: how many, when they come, up to what price, how many of them go at their next charge,
@@ -152,8 +167,22 @@ def _play(
                     held -= unsure
                 size = fixed_size
                 if fixed_size == 0:
-                    size = choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, step, share,
-                                  ticks * tick_h, place, then, spent, min(held, most))  # fmt: skip
+                    size = choice(
+                        actions,
+                        can,
+                        levels_h,
+                        speeds,
+                        ends_h,
+                        start_work_h,
+                        stop_work_h,
+                        step,
+                        share,
+                        ticks * tick_h,
+                        place,
+                        then,
+                        spent,
+                        min(held, most),
+                    )
                 level = min(np.searchsorted(levels_h, then - 1e-9), len(levels_h) - 1)
                 wants_listed = on_demand_usd < np.inf and (price > on_demand_usd or urgent)
                 offer = np.inf if urgent else bids[step, level]

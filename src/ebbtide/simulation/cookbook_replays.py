@@ -113,9 +113,19 @@ def in_parts(play: Callable[..., None], given: tuple[Any, ...], traces: Levels, 
 
 def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: int, workers: int) -> Played:
     problem, workflow = book.problem, book.problem.workflow
-    given = (book.actions, can_begin(book), problem.levels_h, problem.market.prices, workflow.speeds(problem.most),
-             workflow.left_after_h(), workflow.start_work_h, workflow.stop_work_h, ticks, every,
-             tick_s / 3600.0)  # fmt: skip
+    given = (
+        book.actions,
+        can_begin(book),
+        problem.levels_h,
+        problem.market.prices,
+        workflow.speeds(problem.most),
+        workflow.left_after_h(),
+        workflow.start_work_h,
+        workflow.stop_work_h,
+        ticks,
+        every,
+        tick_s / 3600.0,
+    )
     return in_parts(_play, given, traces, workers)
 
 
@@ -145,9 +155,21 @@ def _level(levels_h: Any, left: float) -> Any:
 
 @inner
 def choice(
-    actions: Any, can: Any, levels_h: Any, speeds: Any, ends_h: Any, start_work_h: float, stop_work_h: float,
-    step: int, share: float, step_h: float, price: int, left: float, extra: float, held: int,
-) -> Any:  # fmt: skip
+    actions: Any,
+    can: Any,
+    levels_h: Any,
+    speeds: Any,
+    ends_h: Any,
+    start_work_h: float,
+    stop_work_h: float,
+    step: int,
+    share: float,
+    step_h: float,
+    price: int,
+    left: float,
+    extra: float,
+    held: int,
+) -> Any:
     """How many machines at a share of a step."""
     level, most = _level(levels_h, left), speeds.shape[1] - 1
     if not can[step, level, held]:
@@ -170,9 +192,21 @@ def choice(
 
 @compiled
 def _play(
-    actions: Any, can: Any, levels_h: Any, prices: Any, speeds: Any, ends_h: Any, start_work_h: float,
-    stop_work_h: float, ticks: int, every: int, tick_h: float, traces: Any, cost: Any, hours: Any,
-) -> None:  # fmt: skip
+    actions: Any,
+    can: Any,
+    levels_h: Any,
+    prices: Any,
+    speeds: Any,
+    ends_h: Any,
+    start_work_h: float,
+    stop_work_h: float,
+    ticks: int,
+    every: int,
+    tick_h: float,
+    traces: Any,
+    cost: Any,
+    hours: Any,
+) -> None:
     for run in range(traces.shape[0]):
         left, held, extra, usd, finished = levels_h[-1], 0, 0.0, 0.0, np.inf
         asked = -ticks
@@ -184,8 +218,22 @@ def _play(
                 if tick % ticks == 0 and every == ticks:
                     # What of the overhead is not worked off in a step is work that is left (Definition 1).
                     left, extra = left + extra, 0.0
-                size = choice(actions, can, levels_h, speeds, ends_h, start_work_h, stop_work_h, tick // ticks,
-                               (tick % ticks) / ticks, ticks * tick_h, price, left, extra, held)  # fmt: skip
+                size = choice(
+                    actions,
+                    can,
+                    levels_h,
+                    speeds,
+                    ends_h,
+                    start_work_h,
+                    stop_work_h,
+                    tick // ticks,
+                    (tick % ticks) / ticks,
+                    ticks * tick_h,
+                    price,
+                    left,
+                    extra,
+                    held,
+                )
                 if size > 0:
                     # With none there is nothing to work it off (Definition 1).
                     extra += start_work_h * max(size - held, 0) + stop_work_h * max(held - size, 0)

@@ -26,9 +26,11 @@ from ebbtide.simulation.simulated_training import CLOCK_S, STEP_TOLERANCE
 from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
 
 _WHEN = {
-    MoveWhen.NEVER: NEVER, MoveWhen.CHEAPER: CHEAPER, MoveWhen.PERIOD_END: PERIOD_END,
+    MoveWhen.NEVER: NEVER,
+    MoveWhen.CHEAPER: CHEAPER,
+    MoveWhen.PERIOD_END: PERIOD_END,
     MoveWhen.WORTHWHILE: WORTHWHILE,
-}  # fmt: skip
+}
 
 # Starts that one thread takes at a time.
 _CHUNK = 25
@@ -81,9 +83,16 @@ class MigrationReplays:
 
         def replay_chunk(chunk: range) -> None:
             world = World(
-                self._tape.points, self._tape.markets, self._cheapest, self._pairs, self._delays, rule,
-                np.zeros(MAX_LEASES, dtype=LEASE), np.zeros(MAX_OPEN, np.int64), np.zeros(MAX_TIMERS),
-            )  # fmt: skip
+                self._tape.points,
+                self._tape.markets,
+                self._cheapest,
+                self._pairs,
+                self._delays,
+                rule,
+                np.zeros(MAX_LEASES, dtype=LEASE),
+                np.zeros(MAX_OPEN, np.int64),
+                np.zeros(MAX_TIMERS),
+            )
             for n in chunk:
                 replay(world, found[n], starts_s[n])
 

@@ -33,8 +33,13 @@ from ebbtide.testing.live_demo import LiveReport, live_report
 REGIONS = ("us-east-1",)
 # In turn: launches refused for the market's sake, let through, throttled.
 REFUSED = (
-    "InsufficientInstanceCapacity", "", "SpotMaxPriceTooLow", "", "RequestLimitExceeded", "RequestLimitExceeded",
-)  # fmt: skip
+    "InsufficientInstanceCapacity",
+    "",
+    "SpotMaxPriceTooLow",
+    "",
+    "RequestLimitExceeded",
+    "RequestLimitExceeded",
+)
 
 _DAYS = 20.0
 _BUCKET = "stand-in"
@@ -110,13 +115,19 @@ def stand_in(
     folder.mkdir(parents=True)
     api = StandInApi(prices)
     settings = Ec2Settings(
-        regions={region: Ec2Region(image_id="ami-12c6146b") for region in REGIONS}, store=f"s3://{_BUCKET}/ebbtide",
-        python=python, controller_limit_s=60.0, poll_s=0.2, notice_poll_s=0.2,
-    )  # fmt: skip
+        regions={region: Ec2Region(image_id="ami-12c6146b") for region in REGIONS},
+        store=f"s3://{_BUCKET}/ebbtide",
+        python=python,
+        controller_limit_s=60.0,
+        poll_s=0.2,
+        notice_poll_s=0.2,
+    )
     environment = {
-        "AWS_ENDPOINT_URL": api.url, "AWS_DEFAULT_REGION": REGIONS[0],
-        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "credentials"), "AWS_CONFIG_FILE": str(folder / "config"),
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": api.url,
+        "AWS_DEFAULT_REGION": REGIONS[0],
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "credentials"),
+        "AWS_CONFIG_FILE": str(folder / "config"),
+    }
     write_credentials(folder / "credentials", _KEYS[0])
     # Their credentials are their role's.
     of_machines = {name: environment[name] for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")}

@@ -73,9 +73,14 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
     began = time.monotonic()
     sweep = Sweep.read(sweep_file)
     folder = begin_local(
-        sweep, sweep_file.parent, runs, policy="spottune", prices=generate_prices(days=_DAYS, seed=seed),
-        speed=_SPEED, seed=seed,
-    )  # fmt: skip
+        sweep,
+        sweep_file.parent,
+        runs,
+        policy="spottune",
+        prices=generate_prices(days=_DAYS, seed=seed),
+        speed=_SPEED,
+        seed=seed,
+    )
     try:
         ended = run_local(folder, policy_of(sweep))
     finally:
@@ -143,9 +148,12 @@ def _identical(folder: RunFolder, sweep: Sweep, number: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
         undisturbed, stored = Path(temporary) / "undisturbed", Path(temporary) / "stored"
         subprocess.run(
-            command_of(sweep, number), cwd=settings.sweep_folder, check=True, stdout=subprocess.DEVNULL,
+            command_of(sweep, number),
+            cwd=settings.sweep_folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
             env=os.environ | {CHECKPOINT_DIR: str(undisturbed), MAX_STEPS: str(sweep.max_trial_steps)},
-        )  # fmt: skip
+        )
         CheckpointStore(object_store(settings.store), f"{settings.run}-{number:03d}").restore(stored)
         name = f"step-{sweep.max_trial_steps:012d}"
         ours, theirs = (

@@ -1,6 +1,6 @@
 """How the rates of `cumulon_market` were found: the four that bring four of the paper's figures out best.
 
-    python -m ebbtide_papers.cumulon.calibration
+python -m ebbtide_papers.cumulon.calibration
 """
 
 from __future__ import annotations

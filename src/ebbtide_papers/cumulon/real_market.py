@@ -77,8 +77,10 @@ def real_market_study(
         bound = least_costs(workflow, chain.prices, cheapest_charge(one, TICKS), TICK_S, MOST)
         costs["oracle"].append(float(bound[0]))
     return {name: float(np.mean(usd)) for name, usd in costs.items()} | {
-        "runs": float(len(later)), "fixed_size": float(best[0]), "fixed_bid": best[1]
-    }  # fmt: skip
+        "runs": float(len(later)),
+        "fixed_size": float(best[0]),
+        "fixed_bid": best[1],
+    }
 
 
 def _best_fixed(book: Cookbook, practice: np.ndarray, prices: np.ndarray) -> tuple[int, float]:

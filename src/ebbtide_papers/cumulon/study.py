@@ -211,8 +211,10 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
         surrogate = play_cluster(book, part, Bids.fixed(book, ON_DEMAND_USD_PER_HOUR), fixed_plus)
         figures |= {f"plus_mean_cost_{name}": mean_usd(both), f"fixed_plus_mean_cost_{name}": mean_usd(surrogate)}
         tables["table2"][name] = {
-            "spot": mean_usd(spot), "plus": mean_usd(both), "fixed_plus": mean_usd(surrogate)
-        }  # fmt: skip
+            "spot": mean_usd(spot),
+            "plus": mean_usd(both),
+            "fixed_plus": mean_usd(surrogate),
+        }
         missed += spot.missed + both.missed
     return CumulonStudy(figures, tables, counts, missed, solved_s)
 

@@ -113,12 +113,22 @@ def _runs(
     steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
     found = [
         kernels.run_once(
-            rule, record.available, first, ages_s[first], record.gap_s, problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.spot_usd_per_hour,
-            problem.on_demand_usd_per_hour, choices, *steps, AGE_BINS_S,
+            rule,
+            record.available,
+            first,
+            ages_s[first],
+            record.gap_s,
+            problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S,
+            problem.spot_usd_per_hour,
+            problem.on_demand_usd_per_hour,
+            choices,
+            *steps,
+            AGE_BINS_S,
         )
         for first in starts
-    ]  # fmt: skip
+    ]
     return np.array([usd for usd, _, _ in found]), np.array([late for _, late, _ in found])
 
 
@@ -130,10 +140,20 @@ def _optimum(record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int]
 
     def least(first: int) -> float:
         return hindsight_zones(
-            available, prices, first, record.gap_s, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S, here, problem.on_demand_usd_per_hour, np.zeros(1, dtype=np.int64), free,
-            steps, _STEP_S,
-        )  # fmt: skip
+            available,
+            prices,
+            first,
+            record.gap_s,
+            problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S,
+            here,
+            problem.on_demand_usd_per_hour,
+            np.zeros(1, dtype=np.int64),
+            free,
+            steps,
+            _STEP_S,
+        )
 
     # Compiled code runs beside other threads.
     with ThreadPoolExecutor() as pool:

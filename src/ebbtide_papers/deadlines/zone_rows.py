@@ -38,11 +38,18 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
         rows += _rows(study, f"multi_{kind}", _TARGETS.get(kind), *published)
     for study in whole:
         rows += _rows(study, f"multi_{study.records.accelerator}_whole_gang", None, None, None)
-    late = sum(
-        int((runs.late_h > _LATE_H).sum()) for study in (*studies, *whole) for runs in study.runs.values()
+    late = sum(int((runs.late_h > _LATE_H).sum()) for study in (*studies, *whole) for runs in study.runs.values())
+    rows.append(
+        Row(
+            "multi_misses",
+            "deadlines missed, all policies, several zones",
+            0.0,
+            float(late),
+            "runs",
+            late == 0,
+            "none",
+        )
     )
-    rows.append(Row("multi_misses", "deadlines missed, all policies, several zones", 0.0, float(late), "runs",
-                    late == 0, "none"))  # fmt: skip
     return rows
 
 
@@ -69,15 +76,43 @@ def _rows(
     limit = f"at most {target:g}" if target else "below failing over; no target was set"
     near = ours <= target * best if target else ours < failover
     return [
-        Row(f"{name}_cost_vs_failover", f"cost of deadline / next-cheapest failover ({told})", published_failover,
-            ours / failover, "ratio", ours < failover, "below 1"),
-        Row(f"{name}_cost_vs_optimum", f"cost of deadline / optimum ({told})", published, ours / best, "ratio",
-            near, limit),
-        Row(f"{name}_cost_vs_uniform_progress", "the same / Uniform Progress in one zone, mean of zones", None,
-            ours / in_one, "ratio", ours < in_one, "below 1"),
-        Row(f"{name}_cost_vs_best_zone", "the same / Uniform Progress in the zone that turned out cheapest", None,
-            ours / min(zones), "ratio", ours < min(zones), "below 1, and nobody knows that zone before"),
-    ]  # fmt: skip
+        Row(
+            f"{name}_cost_vs_failover",
+            f"cost of deadline / next-cheapest failover ({told})",
+            published_failover,
+            ours / failover,
+            "ratio",
+            ours < failover,
+            "below 1",
+        ),
+        Row(
+            f"{name}_cost_vs_optimum",
+            f"cost of deadline / optimum ({told})",
+            published,
+            ours / best,
+            "ratio",
+            near,
+            limit,
+        ),
+        Row(
+            f"{name}_cost_vs_uniform_progress",
+            "the same / Uniform Progress in one zone, mean of zones",
+            None,
+            ours / in_one,
+            "ratio",
+            ours < in_one,
+            "below 1",
+        ),
+        Row(
+            f"{name}_cost_vs_best_zone",
+            "the same / Uniform Progress in the zone that turned out cheapest",
+            None,
+            ours / min(zones),
+            "ratio",
+            ours < min(zones),
+            "below 1, and nobody knows that zone before",
+        ),
+    ]
 
 
 def multi_table(studies: Sequence[ZonesStudy]) -> list[dict[str, Any]]:

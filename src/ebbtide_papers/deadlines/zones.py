@@ -109,10 +109,14 @@ def study_zones(
             f"of a day and runs of {DEADLINE_H:g} h from as many starts"
         )
     problem = zones_problem(
-        list(zip(records.zones, records.places, strict=True)), records.spot_usd[:, :past].mean(axis=1).tolist(),
-        records.on_demand_usd, work_h=WORK_H, deadline_h=DEADLINE_H, restart_h=RESTART_H,
+        list(zip(records.zones, records.places, strict=True)),
+        records.spot_usd[:, :past].mean(axis=1).tolist(),
+        records.on_demand_usd,
+        work_h=WORK_H,
+        deadline_h=DEADLINE_H,
+        restart_h=RESTART_H,
         checkpoint_bytes=checkpoint_bytes,
-    )  # fmt: skip
+    )
     own, pooled = past_models(records, past)
     random = np.random.default_rng(seed)
     every_s = _USUAL_S
@@ -171,7 +175,11 @@ def by_failover(
 
 
 def _by_part_of_day(
-    records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, every_s: float,
+    records: ZoneRecords,
+    problem: ZonesProblem,
+    models: Sequence[SpellModel],
+    starts: np.ndarray,
+    every_s: float,
     gamma: float,
 ) -> Runs:
     """`deadline` with a table for each part of the day that runs start in."""
@@ -191,7 +199,11 @@ def _by_part_of_day(
 
 
 def _run(
-    rule: int, records: ZoneRecords, problem: ZonesProblem, starts: Sequence[int] | np.ndarray, every_s: float,
+    rule: int,
+    records: ZoneRecords,
+    problem: ZonesProblem,
+    starts: Sequence[int] | np.ndarray,
+    every_s: float,
     table: ZoneTable | None,
 ) -> list[tuple[float, float, float, int, int]]:
     zones = len(problem.zones)
@@ -202,13 +214,31 @@ def _run(
     home, away_s = (0, 0.0) if table is None else (table.home, table.away_s)
     return [
         zone_runs.run_zones(
-            rule, records.available, records.spot_usd, int(first), records.tick_s, problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s,
-            problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd, every_s, usd, tick_s,
-            step_s, AGE_BINS_S, np.array(problem.spot_usd_per_hour), lasts_s, ages, home, away_s,
+            rule,
+            records.available,
+            records.spot_usd,
+            int(first),
+            records.tick_s,
+            problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S,
+            problem.start_s,
+            problem.on_demand_usd_per_hour,
+            np.array(problem.place_of),
+            problem.egress_usd,
+            every_s,
+            usd,
+            tick_s,
+            step_s,
+            AGE_BINS_S,
+            np.array(problem.spot_usd_per_hour),
+            lasts_s,
+            ages,
+            home,
+            away_s,
         )
         for first in starts
-    ]  # fmt: skip
+    ]
 
 
 def _optimum(records: ZoneRecords, problem: ZonesProblem, starts: np.ndarray) -> Floats:
@@ -216,10 +246,20 @@ def _optimum(records: ZoneRecords, problem: ZonesProblem, starts: np.ndarray) ->
 
     def least(first: int) -> float:
         return hindsight_zones(
-            records.available, records.spot_usd, first, records.tick_s, problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s,
-            problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd, steps, _STEP_S,
-        )  # fmt: skip
+            records.available,
+            records.spot_usd,
+            first,
+            records.tick_s,
+            problem.work_h * HOUR_S,
+            problem.deadline_h * HOUR_S,
+            problem.restart_h * HOUR_S,
+            problem.start_s,
+            problem.on_demand_usd_per_hour,
+            np.array(problem.place_of),
+            problem.egress_usd,
+            steps,
+            _STEP_S,
+        )
 
     # Compiled code runs beside other threads.
     with ThreadPoolExecutor() as pool:

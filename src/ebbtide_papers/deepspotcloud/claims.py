@@ -41,7 +41,7 @@ _CLAIMS = {
         5.0, None, "dearer than interrupt", "; fewer zones than in the paper, so the cheapest changes less often"
     ),
     MoveWhen.WORTHWHILE: _Claim(None, None, "not dearer than any of the paper's three"),
-}  # fmt: skip
+}
 
 
 def reproduce_deepspotcloud(

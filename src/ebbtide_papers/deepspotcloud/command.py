@@ -69,14 +69,16 @@ def command(
         wider = study(with_generated_regions(history, catalogue, seed)) if generated else None
         regions = {
             path.stem: region_study(
-                PriceHistory.read(path, catalogue), catalogue, starts=number, seed=seed, workers=workers,
+                PriceHistory.read(path, catalogue),
+                catalogue,
+                starts=number,
+                seed=seed,
+                workers=workers,
                 on_progress=state.say,
             )
             for path in region or []
         }
     files = sha256_of([prices, *(region or [])])
-    result = reproduce_deepspotcloud(
-        found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed
-    )
+    result = reproduce_deepspotcloud(found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed)
     figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
     tell(result, "DeepSpotCloud's claims", json_path, plot, figure)

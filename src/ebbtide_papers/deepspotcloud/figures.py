@@ -57,9 +57,14 @@ def _heat_map(prices: PriceHistory, catalogue: Catalogue) -> go.Heatmap:
             days, ratio = hourly_ratio(prices, market, listed)
             rows.append((str(market), ratio))
     return go.Heatmap(
-        x=days, y=[name for name, _ in rows], z=[ratio for _, ratio in rows], zmin=0.0, zmax=1.0,
-        colorscale="Blues", showscale=False,
-    )  # fmt: skip
+        x=days,
+        y=[name for name, _ in rows],
+        z=[ratio for _, ratio in rows],
+        zmin=0.0,
+        zmax=1.0,
+        colorscale="Blues",
+        showscale=False,
+    )
 
 
 def _over_interrupt(by_length: Mapping[str, Any], key: str) -> list[go.Bar]:
@@ -87,10 +92,15 @@ def _regions(regions: Mapping[str, Any]) -> list[go.Bar]:
     }
     rules = ("hourly", "best-price", "migrate")
     return [
-        go.Bar(x=list(cases), y=[_ratio(rows, rule, "cost_usd") for rows in cases.values()], name=rule,
-               legendgroup=rule, showlegend=False)
+        go.Bar(
+            x=list(cases),
+            y=[_ratio(rows, rule, "cost_usd") for rows in cases.values()],
+            name=rule,
+            legendgroup=rule,
+            showlegend=False,
+        )
         for rule in rules
-    ]  # fmt: skip
+    ]
 
 
 def _ratio(rows: Mapping[str, Any], rule: str, key: str) -> float | None:

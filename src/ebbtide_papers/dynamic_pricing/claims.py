@@ -36,9 +36,13 @@ from ebbtide_papers.reproduction import Reproduction, Row
 
 # Table 3.
 _REDUCTIONS = {
-    ("aws", "k80"): 2.7, ("aws", "p100"): None, ("aws", "v100"): 3.3,
-    ("azure", "k80"): 7.3, ("azure", "p100"): 8.0, ("azure", "v100"): 5.1,
-}  # fmt: skip
+    ("aws", "k80"): 2.7,
+    ("aws", "p100"): None,
+    ("aws", "v100"): 3.3,
+    ("azure", "k80"): 7.3,
+    ("azure", "p100"): 8.0,
+    ("azure", "v100"): 5.1,
+}
 
 # Table 2, as fractions.
 _EGRESS = {"resnet50": 0.00006, "bert_base": 0.00025}
@@ -75,9 +79,16 @@ def reproduce_dynamic_pricing(
     for model, size_gb in MODEL_GB.items():
         share, paper = egress_share(known, size_gb), _EGRESS[model]
         rows.append(
-            Row(f"model_egress_share_{model}", f"egress of one checkpoint of {model} over the cost of training it",
-                paper, share, "fraction", share <= 2.0 * paper, "holds if at most twice the paper's")
-        )  # fmt: skip
+            Row(
+                f"model_egress_share_{model}",
+                f"egress of one checkpoint of {model} over the cost of training it",
+                paper,
+                share,
+                "fraction",
+                share <= 2.0 * paper,
+                "holds if at most twice the paper's",
+            )
+        )
     reductions = spot_reductions(histories, catalogue)
     for (cloud, gpu), paper_reduction in _REDUCTIONS.items():
         ours = reductions.get((cloud, gpu))
@@ -85,9 +96,16 @@ def reproduce_dynamic_pricing(
         note = "holds if within a tenth of the paper's" + ("; there is none there" if ours is None else "")
         holds = near if paper_reduction is not None else ours is None
         rows.append(
-            Row(f"spot_reduction_{cloud}_{gpu}", f"list price / least spot price, one {gpu} on {cloud}, US East",
-                paper_reduction, ours, "factor", holds, note)
-        )  # fmt: skip
+            Row(
+                f"spot_reduction_{cloud}_{gpu}",
+                f"list price / least spot price, one {gpu} on {cloud}, US East",
+                paper_reduction,
+                ours,
+                "factor",
+                holds,
+                note,
+            )
+        )
     listed = list_price_per_gpu(histories, catalogue)
     tables = _tables(found, rates, hours) | {
         "with_dataset_moved": _with_datasets(known, rates),
@@ -127,8 +145,15 @@ def _total(table: dict[str, StrategyCosts]) -> Row:
         f"holds if above 2; {best}, least {min(by_model.values()):.2f}; jobs are followed for {DURATION_DAYS:g} "
         "days wherever they run, since on a K80 four V100-days would outlast the prices"
     )
-    return Row("total_cost_reduction_max", "cost of the cheapest 1xV100 / of dynamic, most over models", 3.5,
-               by_model[best], "factor", by_model[best] > 2.0, note)  # fmt: skip
+    return Row(
+        "total_cost_reduction_max",
+        "cost of the cheapest 1xV100 / of dynamic, most over models",
+        3.5,
+        by_model[best],
+        "factor",
+        by_model[best] > 2.0,
+        note,
+    )
 
 
 def _dynamic(found: dict[float, dict[str, StrategyCosts]]) -> Row:

@@ -136,9 +136,7 @@ def gpu_markets(histories: Sequence[PriceHistory], catalogue: Catalogue) -> GpuM
     )
 
 
-def follow(
-    known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_gb: float = 0.0
-) -> StrategyCosts:
+def follow(known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_gb: float = 0.0) -> StrategyCosts:
     """Every strategy for a model, for so many days from each start (Fig. 5).
 
     Args:
@@ -181,9 +179,7 @@ def follow(
     return StrategyCosts(usd, np.array([switches for _, switches in moved]))
 
 
-def _held(
-    cost: Floats, rate: Floats, pool: np.ndarray, copy_usd: Floats, start: int, length: int
-) -> float:
+def _held(cost: Floats, rate: Floats, pool: np.ndarray, copy_usd: Floats, start: int, length: int) -> float:
     """USD per step of the market that is cheapest at the start, held."""
     able = np.flatnonzero(pool & (rate > 0))
     copy = copy_usd[able] / rate[able] / length

@@ -84,22 +84,71 @@ def reproduce_exosphere(
     one = "what is cheapest by the core whenever it is asked for; over the market that saves most, known in "
     one += f"hindsight, {alone:.3g}: where the cheapest is the steadiest, too, there is nothing to gain"
     rows: tuple[Row, ...] = (
-        _row("saving_vs_on_demand", "what a portfolio of middling aversion saves", 0.80, ours.saving, "fraction",
-             ours.saving >= 0.7, "holds from 0.7 on; mean prices over all time"),
-        _row("risk_vs_best_greedy", "risk over the best greedy choice's of several markets", 1 / 50, in_sample,
-             "ratio", in_sample < 0.5, f"holds below 0.5; {about}"),
-        _row("risk_vs_lowest_cost_fleet", "the same over Spot Fleet's lowest cost", 1 / 100, fleet, "ratio",
-             fleet < 0.5, f"holds below 0.5; {about}; {one}; later {fleet_later:.3g}"),
-        _row("saving_out_of_sample", "the same portfolio on later days", None, of_later.saving, "fraction",
-             of_later.saving >= 0.7, "holds from 0.7 on; fitted on the first three fifths"),
-        _row("risk_out_of_sample_vs_best_greedy", "risk over best greedy's on later days", None, later, "ratio",
-             later < 1.0, "holds below 1"),
-        _row("packing_cost_reduction", "what sharing machines saves, mean of four spreads of aversion", 0.50,
-             reduction, "fraction", reduction > 0.25, "holds above 0.25; arrivals are generated; the wider "
-             "portfolios are spread, the more machines stand half empty alone"),
-        _row("solve_seconds_2500", "to solve a portfolio of 2,500 markets", 25.0, seconds, "s", seconds <= _MOST_S,
-             f"holds if at most {_MOST_S:g}"),
-    )  # fmt: skip
+        _row(
+            "saving_vs_on_demand",
+            "what a portfolio of middling aversion saves",
+            0.80,
+            ours.saving,
+            "fraction",
+            ours.saving >= 0.7,
+            "holds from 0.7 on; mean prices over all time",
+        ),
+        _row(
+            "risk_vs_best_greedy",
+            "risk over the best greedy choice's of several markets",
+            1 / 50,
+            in_sample,
+            "ratio",
+            in_sample < 0.5,
+            f"holds below 0.5; {about}",
+        ),
+        _row(
+            "risk_vs_lowest_cost_fleet",
+            "the same over Spot Fleet's lowest cost",
+            1 / 100,
+            fleet,
+            "ratio",
+            fleet < 0.5,
+            f"holds below 0.5; {about}; {one}; later {fleet_later:.3g}",
+        ),
+        _row(
+            "saving_out_of_sample",
+            "the same portfolio on later days",
+            None,
+            of_later.saving,
+            "fraction",
+            of_later.saving >= 0.7,
+            "holds from 0.7 on; fitted on the first three fifths",
+        ),
+        _row(
+            "risk_out_of_sample_vs_best_greedy",
+            "risk over best greedy's on later days",
+            None,
+            later,
+            "ratio",
+            later < 1.0,
+            "holds below 1",
+        ),
+        _row(
+            "packing_cost_reduction",
+            "what sharing machines saves, mean of four spreads of aversion",
+            0.50,
+            reduction,
+            "fraction",
+            reduction > 0.25,
+            "holds above 0.25; arrivals are generated; the wider "
+            "portfolios are spread, the more machines stand half empty alone",
+        ),
+        _row(
+            "solve_seconds_2500",
+            "to solve a portfolio of 2,500 markets",
+            25.0,
+            seconds,
+            "s",
+            seconds <= _MOST_S,
+            f"holds if at most {_MOST_S:g}",
+        ),
+    )
     tell("losses of markets")
     lost = transiency_study(draws=draws, seed=seed)
     tell("jobs that begin anew when a machine is lost")
@@ -136,29 +185,73 @@ def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
     high, low = spark["high"], spark["low"]
     on_engine = "one market of one, or of fifteen, lost at a random moment; runs on the engine"
     return (
-        _row("spark_checkpoint_overhead_high_diversity", "longer with checkpoints, many markets", 0.05,
-             high["checkpoints"], "fraction", high["checkpoints"] < min(low["checkpoints"], 0.1),
-             f"holds below 0.1 and below that of one market; {on_engine}"),
-        _row("spark_checkpoint_overhead_low_diversity", "longer with checkpoints, one market", 0.16,
-             low["checkpoints"], "fraction", high["checkpoints"] < low["checkpoints"] < low["none"],
-             "holds between that of many markets and that without checkpoints; new machines take five minutes of "
-             "the hour, and half an interval of 35 minutes is lost"),
-        _row("spark_no_checkpoint_overhead_high_diversity", "longer without checkpoints, many markets", 0.18,
-             high["none"], "fraction", high["none"] < low["none"],
-             "holds below that of one market; ours counts the lost servers' work alone, Spark computes again what "
-             "that was made from, too, so checkpoints pay there and not here"),
-        _row("bag_lazy_overhead", "a bag of tasks, saved on a warning", 0.01, bag["lazy"], "fraction",
-             bag["lazy"] < bag["restart"], "holds below that of beginning again"),
-        _row("bag_restart_overhead", "a bag of tasks, begun again", 0.02, bag["restart"], "fraction",
-             bag["restart"] < 0.05, "holds below 0.05"),
-        _row("black_swan_spark_batch", "time when all markets go, over on demand", 1.5, batch["all_markets"],
-             "ratio", batch["all_markets"] > 1.0 + 2.0 * (batch["one_market"] - 1.0),
-             "holds if more than twice as much longer as when one goes; all are back after a quarter of an hour"),
-        _row("black_swan_spark_interactive", "the same of an answer that someone waits for", 4.0,
-             waiting["all_markets"], "ratio", waiting["all_markets"] > batch["all_markets"],
-             f"holds above that of batches; an answer of {SHOWN_QUERY_S:g} s, which is not the paper's; table "
-             f"queries has others; {waiting['one_market']:.2f} when one market goes"),
-    )  # fmt: skip
+        _row(
+            "spark_checkpoint_overhead_high_diversity",
+            "longer with checkpoints, many markets",
+            0.05,
+            high["checkpoints"],
+            "fraction",
+            high["checkpoints"] < min(low["checkpoints"], 0.1),
+            f"holds below 0.1 and below that of one market; {on_engine}",
+        ),
+        _row(
+            "spark_checkpoint_overhead_low_diversity",
+            "longer with checkpoints, one market",
+            0.16,
+            low["checkpoints"],
+            "fraction",
+            high["checkpoints"] < low["checkpoints"] < low["none"],
+            "holds between that of many markets and that without checkpoints; new machines take five minutes of "
+            "the hour, and half an interval of 35 minutes is lost",
+        ),
+        _row(
+            "spark_no_checkpoint_overhead_high_diversity",
+            "longer without checkpoints, many markets",
+            0.18,
+            high["none"],
+            "fraction",
+            high["none"] < low["none"],
+            "holds below that of one market; ours counts the lost servers' work alone, Spark computes again what "
+            "that was made from, too, so checkpoints pay there and not here",
+        ),
+        _row(
+            "bag_lazy_overhead",
+            "a bag of tasks, saved on a warning",
+            0.01,
+            bag["lazy"],
+            "fraction",
+            bag["lazy"] < bag["restart"],
+            "holds below that of beginning again",
+        ),
+        _row(
+            "bag_restart_overhead",
+            "a bag of tasks, begun again",
+            0.02,
+            bag["restart"],
+            "fraction",
+            bag["restart"] < 0.05,
+            "holds below 0.05",
+        ),
+        _row(
+            "black_swan_spark_batch",
+            "time when all markets go, over on demand",
+            1.5,
+            batch["all_markets"],
+            "ratio",
+            batch["all_markets"] > 1.0 + 2.0 * (batch["one_market"] - 1.0),
+            "holds if more than twice as much longer as when one goes; all are back after a quarter of an hour",
+        ),
+        _row(
+            "black_swan_spark_interactive",
+            "the same of an answer that someone waits for",
+            4.0,
+            waiting["all_markets"],
+            "ratio",
+            waiting["all_markets"] > batch["all_markets"],
+            f"holds above that of batches; an answer of {SHOWN_QUERY_S:g} s, which is not the paper's; table "
+            f"queries has others; {waiting['one_market']:.2f} when one market goes",
+        ),
+    )
 
 
 def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
@@ -171,9 +264,10 @@ def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
     if why is None and any(part["overhead"] is None for part in found.values()):
         runs = max(part["unfinished"] for part in found.values())
         why = (
-            f"none of {runs} later starts ended within the record" if runs
+            f"none of {runs} later starts ended within the record"
+            if runs
             else "the days after those that portfolios are fitted on are fewer than the five that a run may need"
-        )  # fmt: skip
+        )
     if why is not None:
         return tuple(
             Row(name, claim, paper, None, "fraction", False, f"not computed: {why}")
@@ -184,13 +278,25 @@ def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
     where += f"{by_cost['runs']} later starts; {found['cost_now']['overhead']:.3f} where what is cheapest at the "
     where += f"start is taken, {found['mttr_diverse']['overhead']:.3f} over many markets"
     return (
-        _row("mpi_mttr_overhead", "MPI in the market that saves most of those that live long", 0.03,
-             by_mttr["overhead"], "fraction", by_mttr["overhead"] <= by_cost["overhead"],
-             f"holds if no more than in the cheapest market; {where}"),
-        _row("mpi_cost_overhead", "MPI in the cheapest market while it is paid", 0.10, by_cost["overhead"],
-             "fraction", by_cost["overhead"] > by_mttr["overhead"],
-             f"holds if more than by time to revocation; {where}"),
-    )  # fmt: skip
+        _row(
+            "mpi_mttr_overhead",
+            "MPI in the market that saves most of those that live long",
+            0.03,
+            by_mttr["overhead"],
+            "fraction",
+            by_mttr["overhead"] <= by_cost["overhead"],
+            f"holds if no more than in the cheapest market; {where}",
+        ),
+        _row(
+            "mpi_cost_overhead",
+            "MPI in the cheapest market while it is paid",
+            0.10,
+            by_cost["overhead"],
+            "fraction",
+            by_cost["overhead"] > by_mttr["overhead"],
+            f"holds if more than by time to revocation; {where}",
+        ),
+    )
 
 
 def _markets(judged: Judged) -> dict[str, Any]:
@@ -214,11 +320,14 @@ def _frontier(study: PortfolioStudy) -> dict[str, Any]:
     for alpha, portfolio in study.frontier.items():
         later = study.later.judge(portfolio.weights)
         found[f"{alpha:g}"] = {
-            "saving": portfolio.saving, "risk": portfolio.risk, "later_saving": later.saving,
-            "later_risk": later.risk, "mttr_h": _plain(portfolio.mttr_s(study.fitted.candidates) / HOUR_S),
+            "saving": portfolio.saving,
+            "risk": portfolio.risk,
+            "later_saving": later.saving,
+            "later_risk": later.risk,
+            "mttr_h": _plain(portfolio.mttr_s(study.fitted.candidates) / HOUR_S),
             "weights": {str(market): weight for market, weight in list(portfolio.used.items())[:15]},
             "markets": len(portfolio.used),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -228,9 +337,11 @@ def _greedy(study: PortfolioStudy) -> dict[str, Any]:
     for count, rival in study.greedy.items():
         ratio, later = study.against(rival)
         found[str(count)] = {
-            "saving": rival.saving, "risk": rival.risk, "portfolio_risk_ratio": _plain(ratio),
+            "saving": rival.saving,
+            "risk": rival.risk,
+            "portfolio_risk_ratio": _plain(ratio),
             "portfolio_risk_ratio_later": _plain(later),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -283,9 +394,7 @@ def _correlations(matrix: np.ndarray) -> dict[str, Any]:
     return {"quantiles_of_correlation": found, "share_below_0.1": float((pairs < 0.1).mean())}
 
 
-def _region(
-    name: str, prices: PriceHistory, catalogue: Catalogue, tell: Callable[[str], None]
-) -> dict[str, Any]:
+def _region(name: str, prices: PriceHistory, catalogue: Catalogue, tell: Callable[[str], None]) -> dict[str, Any]:
     """The paper's scale on a whole region; prices alone move there, so their covariance is the risk."""
     tell(f"region {name}, {len(prices)} markets")
     try:

@@ -28,15 +28,29 @@ def exosphere_figure(tables: Mapping[str, Any]) -> go.Figure:
     """A panel for each figure, from the reproduction's tables."""
     figure = make_subplots(rows=5, cols=2, subplot_titles=_TITLES, vertical_spacing=0.06)
     panels = (
-        _frontier(tables), _mixes(tables["frontier"]), _greedy(tables), _correlated(tables["correlated_markets"]),
-        _quantiles(tables), _bars(tables["losses"]["spark"]), _others(tables), _packing(tables["packing"]),
-        _bars(tables["losses"]["black_swan"]), _queries(tables["losses"]["queries"]),
-    )  # fmt: skip
+        _frontier(tables),
+        _mixes(tables["frontier"]),
+        _greedy(tables),
+        _correlated(tables["correlated_markets"]),
+        _quantiles(tables),
+        _bars(tables["losses"]["spark"]),
+        _others(tables),
+        _packing(tables["packing"]),
+        _bars(tables["losses"]["black_swan"]),
+        _queries(tables["losses"]["queries"]),
+    )
     axes = (
-        ("risk", "saving"), ("alpha", "share"), ("risk", "saving"), ("risk", "saving"),
-        ("correlation", "share of pairs"), ("", "longer, share"), ("", "longer, share"), ("", "USD"),
-        ("", "time over on demand"), ("answer, s", "time over on demand"),
-    )  # fmt: skip
+        ("risk", "saving"),
+        ("alpha", "share"),
+        ("risk", "saving"),
+        ("risk", "saving"),
+        ("correlation", "share of pairs"),
+        ("", "longer, share"),
+        ("", "longer, share"),
+        ("", "USD"),
+        ("", "time over on demand"),
+        ("answer, s", "time over on demand"),
+    )
     for place, (traces, (x, y)) in enumerate(zip(panels, axes, strict=True)):
         row, column = divmod(place, 2)
         for trace in traces:

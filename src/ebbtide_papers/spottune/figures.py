@@ -62,16 +62,28 @@ def spottune_figure(tables: Mapping[str, Any]) -> go.Figure:
 def _bars(rows: Mapping[str, Mapping[str, float]]) -> Iterator[go.Bar]:
     for number, (name, values) in enumerate(rows.items()):
         colour = COLOURS[number % len(COLOURS)]
-        yield go.Bar(x=list(values), y=list(values.values()), name=name, marker_color=colour, showlegend=False,
-                     hovertemplate=f"{name}, %{{x}}: %{{y:.4g}}<extra></extra>")  # fmt: skip
+        yield go.Bar(
+            x=list(values),
+            y=list(values.values()),
+            name=name,
+            marker_color=colour,
+            showlegend=False,
+            hovertemplate=f"{name}, %{{x}}: %{{y:.4g}}<extra></extra>",
+        )
 
 
 def _lines(rows: Mapping[str, Mapping[str, float]]) -> Iterator[go.Scatter]:
     for number, (name, values) in enumerate(rows.items()):
         colour = COLOURS[number % len(COLOURS)]
-        yield go.Scatter(x=[float(at) for at in values], y=list(values.values()), name=name, mode="lines+markers",
-                         line={"color": colour}, showlegend=False,
-                         hovertemplate=f"{name}, theta %{{x}}: %{{y:.4g}}<extra></extra>")  # fmt: skip
+        yield go.Scatter(
+            x=[float(at) for at in values],
+            y=list(values.values()),
+            name=name,
+            mode="lines+markers",
+            line={"color": colour},
+            showlegend=False,
+            hovertemplate=f"{name}, theta %{{x}}: %{{y:.4g}}<extra></extra>",
+        )
 
 
 def _column(by_theta: Mapping[str, Any], key: str) -> dict[str, float]:

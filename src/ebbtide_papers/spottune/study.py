@@ -109,11 +109,12 @@ def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Pol
         _at_theta(learnt, "spottune"),
         SpotTune(theta=0.7, provisioner=learnt, name="spottune-and-best-three"),
         *(_at_theta(StepCost(known[name]), f"spottune-{name}") for name in rivals),
-        SpotTune(theta=0.7, trains_on=False, provisioner=published, stays=False, parallel=1.0,
-                 name="spottune-published"),
+        SpotTune(
+            theta=0.7, trains_on=False, provisioner=published, stays=False, parallel=1.0, name="spottune-published"
+        ),
         _at_theta(BestBid(), "spottune-bid"),
         _at_theta(bound, "spottune-bid-foresight"),
-    ]  # fmt: skip
+    ]
 
 
 def _at_theta(provisioner: Provisioner, name: str, theta: float = 0.7) -> SpotTune:
@@ -155,9 +156,15 @@ def study(
 
     def run(sweep: Sweep, policies: Sequence[Policy], billing: str) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
-            policies, sweep.jobs, prices, billing=billing, starts=start_times, seed=seed, catalogue=known_types,
+            policies,
+            sweep.jobs,
+            prices,
+            billing=billing,
+            starts=start_times,
+            seed=seed,
+            catalogue=known_types,
             curves=sweep.curves,
-        ).outcomes  # fmt: skip
+        ).outcomes
 
     full = SpotTune(theta=1.0, provisioner=StepCost(known["revpred"]), name="spottune-full")
     thetas = [_at_theta(StepCost(known["revpred"]), f"{theta:g}", theta) for theta in _THETAS]

@@ -26,8 +26,16 @@ def test_curves_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_training_logs_with_a_loss(tmp_path: Path) -> None:
-    rows = [("t", "r", "x", 0, step, split, loss) for step, split, loss in
-            [(0, "val", 10.0), (0, "train", 11.0), (20, "val", 4.0), (10, "val", 5.0), (10, "val", 6.0)]]  # fmt: skip
+    rows = [
+        ("t", "r", "x", 0, step, split, loss)
+        for step, split, loss in [
+            (0, "val", 10.0),
+            (0, "train", 11.0),
+            (20, "val", 4.0),
+            (10, "val", 5.0),
+            (10, "val", 6.0),
+        ]
+    ]
     names = ["track", "record", "run", "part", "step", "split", "loss"]
     pd.DataFrame(rows, columns=names).to_parquet(tmp_path / "l.parquet")
     (curve,) = read_curves(tmp_path / "l.parquet")
@@ -39,8 +47,10 @@ def test_training_logs_with_a_loss(tmp_path: Path) -> None:
 
 
 def test_logs_with_an_accuracy_become_error_rates(tmp_path: Path) -> None:
-    rows = [("n", "cifar", epoch, split, "accuracy", value) for epoch, split, value in
-            [(0, "val", 0.5), (1, "val", 0.75), (1, "train", 0.9)]]  # fmt: skip
+    rows = [
+        ("n", "cifar", epoch, split, "accuracy", value)
+        for epoch, split, value in [(0, "val", 0.5), (1, "val", 0.75), (1, "train", 0.9)]
+    ]
     names = ["run", "dataset", "epoch", "split", "metric", "value"]
     pd.DataFrame(rows, columns=names).to_parquet(tmp_path / "a.parquet")
     (curve,) = read_curves(tmp_path / "a.parquet")

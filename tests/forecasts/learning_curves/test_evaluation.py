@@ -79,10 +79,13 @@ def test_earlycurve_is_better_than_its_rivals_from_the_papers_theta_on(
 def test_a_workload_is_scored_with_what_was_chosen_on_the_others(tmp_path: Path) -> None:
     curves = [curve for curve in table_two_curves() if curve.workload in ("resnet", "alexnet")]
     found = calibrate(curves, changes=(0.08, 0.5), steadies=(0.04,), windows=(1, 3))
-    only = calibrate([replace_workload(curve, "alexnet", curve.name) for curve in curves if curve.workload == "alexnet"]
-                     + [replace_workload(curve, "other", "x" + curve.name) for curve in curves
-                        if curve.workload == "alexnet"],
-                     changes=(0.08, 0.5), steadies=(0.04,), windows=(1, 3))  # fmt: skip
+    only = calibrate(
+        [replace_workload(curve, "alexnet", curve.name) for curve in curves if curve.workload == "alexnet"]
+        + [replace_workload(curve, "other", "x" + curve.name) for curve in curves if curve.workload == "alexnet"],
+        changes=(0.08, 0.5),
+        steadies=(0.04,),
+        windows=(1, 3),
+    )
     assert found.without["resnet"].thresholds == only.everywhere.thresholds
     write_calibration(found, tmp_path / "c.json")
     assert read_calibration(tmp_path / "c.json") == found

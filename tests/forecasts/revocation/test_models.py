@@ -57,8 +57,11 @@ def test_every_model_gives_probabilities_for_each_max_price(minutes: Minutes, sp
 
 def test_the_base_rate_is_the_past_frequency_of_such_a_rise() -> None:
     # The price doubles for a minute once every four hours: in a quarter of all minutes it will within the hour.
-    points = [point for n in range(60) for point in ((14_400.0 * n, 0.1), (14_400.0 * n + 7200, 0.2),
-                                                     (14_400.0 * n + 7260, 0.1))]  # fmt: skip
+    points = [
+        point
+        for n in range(60)
+        for point in ((14_400.0 * n, 0.1), (14_400.0 * n + 7200, 0.2), (14_400.0 * n + 7260, 0.1))
+    ]
     laid = minutes_of(history({C3: points}, hours=240))
     split = split_at(laid, 60, 6, 2, stride=1)
     model = BaseRate()

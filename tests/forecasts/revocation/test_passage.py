@@ -50,9 +50,16 @@ def test_first_passages_are_those_of_the_highest_rises(seed: int) -> None:
     begins = np.ceil(prices.times_s[0] / CELL_S) * CELL_S + CELL_S * np.arange(300)
     held, since_s = held_since(prices.times_s, prices.prices, begins)
     assert held.tolist() == [prices.at(begin_s) for begin_s in begins.tolist()]
-    changed_s = [max(t for t, p, q in zip(prices.times_s[1:], prices.prices[1:], prices.prices, strict=False)
-                     if t <= begin_s and p != q) if begin_s >= prices.times_s[1] else prices.times_s[0]
-                 for begin_s in begins.tolist()]  # fmt: skip
+    changed_s = [
+        max(
+            t
+            for t, p, q in zip(prices.times_s[1:], prices.prices[1:], prices.prices, strict=False)
+            if t <= begin_s and p != q
+        )
+        if begin_s >= prices.times_s[1]
+        else prices.times_s[0]
+        for begin_s in begins.tolist()
+    ]
     assert since_s[20:].tolist() == changed_s[20:]
     weights = random.uniform(0.1, 1.0, len(begins))
     counted = first_passages(prices.times_s, prices.prices, begins, held, weights, RISES, CELL_S, CELLS)

@@ -94,8 +94,14 @@ def test_probes_of_our_own_machines_by_hand() -> None:
     )
     seconds = (table["timestamp"] - pd.Timestamp(0, tz="UTC")).dt.total_seconds().tolist()
     assert list(zip(seconds, table["available"], strict=True)) == [
-        (0.0, 0), (600.0, 1), (1_200.0, 1), (1_800.0, 1), (2_000.0, 0), (3_000.0, 1), (3_600.0, 1)
-    ]  # fmt: skip
+        (0.0, 0),
+        (600.0, 1),
+        (1_200.0, 1),
+        (1_800.0, 1),
+        (2_000.0, 0),
+        (3_000.0, 1),
+        (3_600.0, 1),
+    ]
     assert set(table["zone"]) == {"us-east-1a"}
     with pytest.raises(InputError, match="every_s is 0"):
         probes_of([], 1.0, every_s=0.0)
@@ -104,13 +110,20 @@ def test_probes_of_our_own_machines_by_hand() -> None:
 def test_fitting_by_market_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(3)
     frames = [
-        pd.DataFrame({
-            "timestamp": pd.date_range("2023-01-01", periods=4_000, freq="10min", tz="UTC"), "cloud": "aws",
-            "region": "us-east-1", "zone": zone, "instance_type": "p3.2xlarge", "gpu_type": "v100",
-            "interval_seconds": 600, "available": flat(1.0, ends).drawn(4_000, 600.0, random).astype(int),
-        })
+        pd.DataFrame(
+            {
+                "timestamp": pd.date_range("2023-01-01", periods=4_000, freq="10min", tz="UTC"),
+                "cloud": "aws",
+                "region": "us-east-1",
+                "zone": zone,
+                "instance_type": "p3.2xlarge",
+                "gpu_type": "v100",
+                "interval_seconds": 600,
+                "available": flat(1.0, ends).drawn(4_000, 600.0, random).astype(int),
+            }
+        )
         for zone, ends in (("us-east-1a", 0.2), ("us-east-1b", 3.0))
-    ]  # fmt: skip
+    ]
     pd.concat(frames).to_parquet(tmp_path / "probes.parquet")
     with pytest.raises(SystemExit) as ended:
         main(["availability", "fit", str(tmp_path / "probes.parquet"), "--out", str(tmp_path / "spells.json")])

@@ -23,8 +23,12 @@ MODEL = SpellModel(np.array([[1.0] * BINS, [0.5] * BINS]))
 
 
 def test_bands_are_read_and_move_how_often_machines_go(tmp_path: Path) -> None:
-    table = {"spot_advisor": {"us-east-1": {"Linux": {"p3.2xlarge": {"s": 70, "r": 4}}, "Windows": {}},
-                              "us-west-2": {"Linux": {"p3.2xlarge": {"s": 65, "r": 0}}}}}  # fmt: skip
+    table = {
+        "spot_advisor": {
+            "us-east-1": {"Linux": {"p3.2xlarge": {"s": 70, "r": 4}}, "Windows": {}},
+            "us-west-2": {"Linux": {"p3.2xlarge": {"s": 65, "r": 0}}},
+        }
+    }
     (tmp_path / "advisor.json").write_text(json.dumps(table))
     signals = read_interruption_bands(tmp_path / "advisor.json")
     models = signals.of(SpellModels(MODEL), [EAST, WEST])
@@ -38,9 +42,12 @@ def test_bands_are_read_and_move_how_often_machines_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("[", "is not JSON"), ("{}", "is not the Spot"),
-     ('{"spot_advisor": {"a": {"Linux": {"t": {"r": 7}}}}}', "band 7 of a t is not one of 0 to 4")],
-)  # fmt: skip
+    [
+        ("[", "is not JSON"),
+        ("{}", "is not the Spot"),
+        ('{"spot_advisor": {"a": {"Linux": {"t": {"r": 7}}}}}', "band 7 of a t is not one of 0 to 4"),
+    ],
+)
 def test_a_table_that_is_none_is_refused(tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(InputError, match=told):
@@ -52,8 +59,10 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, content: str, told: str
 def test_scores_are_asked_page_by_page_and_move_how_often_one_can_be_had() -> None:
     client = boto3.client("ec2", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
     asked = {"InstanceTypes": ["p3.2xlarge"], "TargetCapacity": 1, "RegionNames": ["us-east-1", "us-west-2"]}
-    pages = [({"Region": "us-east-1", "Score": 9}, {}, {"NextToken": "t"}),
-             ({"Region": "us-west-2", "Score": 2}, {"NextToken": "t"}, {})]  # fmt: skip
+    pages = [
+        ({"Region": "us-east-1", "Score": 9}, {}, {"NextToken": "t"}),
+        ({"Region": "us-west-2", "Score": 2}, {"NextToken": "t"}, {}),
+    ]
     with Stubber(client) as stub:
         for row, also, more in pages:
             answer = {"SpotPlacementScores": [row], **more}

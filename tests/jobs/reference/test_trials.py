@@ -24,8 +24,14 @@ from ebbtide.jobs.reference.trial import load, save
 def small(chosen: Benchmark) -> Dataset:
     """The dataset's first samples: enough for several epochs in a few steps."""
     data = load_dataset(chosen.dataset)
-    return Dataset(data.train_inputs[:300], data.train_targets[:300], data.validation_inputs[:50],
-                   data.validation_targets[:50], data.origin, data.noise)  # fmt: skip
+    return Dataset(
+        data.train_inputs[:300],
+        data.train_targets[:300],
+        data.validation_inputs[:50],
+        data.validation_targets[:50],
+        data.origin,
+        data.noise,
+    )
 
 
 def flat(state: Any) -> list[Any]:
@@ -111,8 +117,11 @@ def test_every_sample_is_visited_once_an_epoch() -> None:
 @pytest.mark.parametrize("depth", [20, 29])
 def test_depth_counts_convolutions_on_the_way_and_the_last_layer(version: int, depth: int) -> None:
     network = resnet(version, depth, channels=3, classes=10)
-    layers = [name for name, part in network.named_modules()
-              if isinstance(part, torch.nn.Conv2d | torch.nn.Linear) and "shortcut" not in name]  # fmt: skip
+    layers = [
+        name
+        for name, part in network.named_modules()
+        if isinstance(part, torch.nn.Conv2d | torch.nn.Linear) and "shortcut" not in name
+    ]
     assert len(layers) == depth
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
@@ -148,10 +157,24 @@ class Program:
 
     def __init__(self, checkpoint: Path, steps: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ebbtide.jobs.reference.program", "--workload", "alexnet", "--setting", "4",
-             "--checkpoint", str(checkpoint), "--steps", str(steps), "--save-every", "1"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "ebbtide.jobs.reference.program",
+                "--workload",
+                "alexnet",
+                "--setting",
+                "4",
+                "--checkpoint",
+                str(checkpoint),
+                "--steps",
+                str(steps),
+                "--save-every",
+                "1",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def next(self) -> dict[str, float]:
         assert self.process.stdout is not None
@@ -174,7 +197,9 @@ class Program:
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path, times: int) -> None:
+def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(
+    tmp_path: Path, times: int
+) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""
     steps = 120
     Program(tmp_path / "whole.pt", steps).end()
@@ -192,10 +217,21 @@ def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(
 
 def test_bad_input_ends_the_program_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ebbtide.jobs.reference.program", "--workload", "resnot", "--setting", "0",
-         "--checkpoint", str(tmp_path / "t.pt")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "ebbtide.jobs.reference.program",
+            "--workload",
+            "resnot",
+            "--setting",
+            "0",
+            "--checkpoint",
+            str(tmp_path / "t.pt"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "resnet" in done.stderr

@@ -21,7 +21,7 @@ from ebbtide.live.agent.mailbox import Letters, SignsOfLife
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 
-PLAIN = '''
+PLAIN = """
 import json, pathlib, signal, sys, time
 folder, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 state = folder / "state.json"
@@ -34,7 +34,7 @@ while step < last:
     time.sleep(0.02); step += 1
     print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
 state.write_text(json.dumps(step))
-'''
+"""
 
 
 class Machine:
@@ -44,9 +44,20 @@ class Machine:
         self.objects = FolderStore(folder / "objects")
         self.name = options.pop("machine", "m-1")
         config = AgentConfig(
-            "run-1", self.name, str(folder / "objects"), str(folder / self.name), metadata_url=metadata.url,
-            **{"poll_s": 0.05, "notice_poll_s": 0.05, "report_s": 0.05, "first_save_s": 2.0, "margin_s": 0.3, **options},
-        )  # fmt: skip
+            "run-1",
+            self.name,
+            str(folder / "objects"),
+            str(folder / self.name),
+            metadata_url=metadata.url,
+            **{
+                "poll_s": 0.05,
+                "notice_poll_s": 0.05,
+                "report_s": 0.05,
+                "first_save_s": 2.0,
+                "margin_s": 0.3,
+                **options,
+            },
+        )
         self.signs = SignsOfLife(self.objects, "run-1", config.controller_limit_s)
         self.config = folder / f"{self.name}.json"
         self.config.write_text(config.encode())
@@ -58,7 +69,9 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-m", "ebbtide.live.agent", str(self.config)], stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ebbtide.live.agent", str(self.config)], stderr=subprocess.DEVNULL
+        )
 
     def alive(self) -> None:
         self.signs.give(time.time())
@@ -67,7 +80,9 @@ class Machine:
         self.sent += 1
         assert self.orders.write(self.sent, [order])
 
-    def train(self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 1, **options: Any) -> None:
+    def train(
+        self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 1, **options: Any
+    ) -> None:
         command = (sys.executable, *map(str, arguments))
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
         self.order(type="train", assignment=assignment.encode())
@@ -121,7 +136,9 @@ def test_it_trains_to_the_end_and_tells_all(machine: Machine) -> None:
     assert counts == list(range(1, len(counts) + 1))
 
 
-def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(machine: Machine, metadata: MetadataServer, tmp_path: Path) -> None:
+def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
+    machine: Machine, metadata: MetadataServer, tmp_path: Path
+) -> None:
     machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
     machine.until("step", step=5)
     noticed_s = time.time()
@@ -250,12 +267,20 @@ def test_periodic_saving_follows_from_how_long_it_takes_and_machines_live(
 
 
 def test_a_bad_configuration_ends_with_one_line(tmp_path: Path) -> None:
-    for content, said in ((None, "there is no configuration"), ("[]", "is no configuration"), ('{"x": 1}', "is no conf")):
+    for content, said in (
+        (None, "there is no configuration"),
+        ("[]", "is no configuration"),
+        ('{"x": 1}', "is no conf"),
+    ):
         path = tmp_path / "agent.json"
         if content is not None:
             path.write_text(content)
         ended = subprocess.run(
-            [sys.executable, "-m", "ebbtide.live.agent", str(path)], capture_output=True, text=True, env=os.environ, timeout=60
+            [sys.executable, "-m", "ebbtide.live.agent", str(path)],
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            timeout=60,
         )
         assert ended.returncode == 2
         assert said in ended.stderr

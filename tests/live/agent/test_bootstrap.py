@@ -86,16 +86,30 @@ def storage() -> Iterator[Storage]:
     found.close()
 
 
-def fetch(storage: Storage, folder: Path, checksum: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {"AWS_ENDPOINT_URL": storage.url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": storage.url, "HOME": str(folder)}
+def fetch(
+    storage: Storage, folder: Path, checksum: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    given = {
+        "AWS_ENDPOINT_URL": storage.url,
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": storage.url,
+        "HOME": str(folder),
+    }
     words = [sys.executable, "-S", bootstrap.__file__, "s3://bucket/a/agent.tar.gz", checksum, "bundle"]
     words[4] = checksum or hashlib.sha256(archive()).hexdigest()
     return subprocess.run(
-        words, cwd=folder, env={"PATH": os.defpath, **given, **environment}, capture_output=True, text=True, timeout=60, check=False
+        words,
+        cwd=folder,
+        env={"PATH": os.defpath, **given, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
-def test_it_is_fetched_with_the_role_of_the_machine_from_wherever_the_bucket_is(storage: Storage, tmp_path: Path) -> None:
+def test_it_is_fetched_with_the_role_of_the_machine_from_wherever_the_bucket_is(
+    storage: Storage, tmp_path: Path
+) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "stale").touch()
     found = fetch(storage, tmp_path)
@@ -121,12 +135,19 @@ def test_it_asks_again_while_storage_does_not_answer_and_tells_no_secret(storage
     storage.failures = 1
     found = fetch(storage, tmp_path, AWS_REGION="eu-west-1")
     assert found.returncode == 0
-    assert found.stdout == "ebbtide: s3://bucket/a/agent.tar.gz is not fetched yet: HTTP Error 503: Service Unavailable\n"
+    assert (
+        found.stdout
+        == "ebbtide: s3://bucket/a/agent.tar.gz is not fetched yet: HTTP Error 503: Service Unavailable\n"
+    )
 
 
 def test_another_s_content_is_not_unpacked(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "LIMIT_S", 0.0)
-    for name, value in (("AWS_ENDPOINT_URL", storage.url), ("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s")):
+    for name, value in (
+        ("AWS_ENDPOINT_URL", storage.url),
+        ("AWS_ACCESS_KEY_ID", "k"),
+        ("AWS_SECRET_ACCESS_KEY", "s"),
+    ):
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as ended:
         bootstrap.fetched("s3://bucket/a/agent.tar.gz", "0" * 64)

@@ -45,14 +45,22 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "base",
     [
         pytest.param(sys.executable, id="own"),
-        pytest.param(oldest_python(), id="oldest", marks=pytest.mark.skipif(not oldest_python(), reason="no Python 3.10")),
+        pytest.param(
+            oldest_python(), id="oldest", marks=pytest.mark.skipif(not oldest_python(), reason="no Python 3.10")
+        ),
     ],
 )
 def test_a_bare_python_runs_the_agent_from_it_alone(unpacked: Path, tmp_path: Path, base: str) -> None:
     python = bare_python(tmp_path / "bare", base)
     environment = {"PYTHONPATH": str(unpacked / "program"), "AWS_DEFAULT_REGION": "us-east-1", "PATH": os.defpath}
     told = subprocess.run(
-        [python, "-S", "-c", LOADS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [python, "-S", "-c", LOADS],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
@@ -60,7 +68,9 @@ def test_a_bare_python_runs_the_agent_from_it_alone(unpacked: Path, tmp_path: Pa
     root = Path(base).resolve().parents[1]
     for place in found["places"]:
         inside = Path(place).resolve()
-        assert inside.is_relative_to(unpacked) or (inside.is_relative_to(root) and "site-packages" not in inside.parts)
+        assert inside.is_relative_to(unpacked) or (
+            inside.is_relative_to(root) and "site-packages" not in inside.parts
+        )
     assert any("/libraries/botocore/" in place for place in found["places"])
 
 
@@ -68,7 +78,9 @@ def test_programs_see_ebbtide_and_none_of_the_agent_s_libraries(unpacked: Path, 
     python = bare_python(tmp_path / "bare")
     asks = "import importlib.util as u, ebbtide.trial; print([u.find_spec(n) for n in ('boto3', 'six', 'urllib3')], ebbtide.__version__)"
     environment = {"PYTHONPATH": str(unpacked / "program"), "PATH": os.defpath}
-    told = subprocess.run([python, "-c", asks], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(
+        [python, "-c", asks], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     assert told.stdout == f"[None, None, None] {bundles.ebbtide.__version__}\n"
 
 
@@ -76,7 +88,12 @@ def test_beside_an_installed_ebbtide_the_rest_of_it_is_found(unpacked: Path) -> 
     asks = "import ebbtide.trial, ebbtide.market.markets as m; print(ebbtide.trial.__file__); print(m.__file__)"
     path = os.pathsep.join([str(unpacked / "program"), str(Path(bundles.ebbtide.__file__).parents[1])])
     told = subprocess.run(
-        [sys.executable, "-c", asks], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", asks],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     trial, market = map(Path, told.stdout.split())
     assert trial.is_relative_to(unpacked)
@@ -95,21 +112,45 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
     allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore"}
     for name, path in own_modules().items():
         # PyTorch is the user's own, and xxhash is used where it is.
-        extra = {"ebbtide.trial_torch": {"torch", "numpy"}, "ebbtide.live.checkpoints.checksums": {"xxhash"}}.get(name, set())
+        extra = {"ebbtide.trial_torch": {"torch", "numpy"}, "ebbtide.live.checkpoints.checksums": {"xxhash"}}.get(
+            name, set()
+        )
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name
     assert {name.split(".")[1] for name in own_modules()} <= {
-        "agent", "checkpoints", "errors", "files", "object_storage", "trial", "trial_torch",
-    }  # fmt: skip
+        "agent",
+        "checkpoints",
+        "errors",
+        "files",
+        "object_storage",
+        "trial",
+        "trial_torch",
+    }
 
 
 # Of the standard library, and newer than what machines may have.
-NEWER = {"StrEnum", "UTC", "Self", "assert_never", "TaskGroup", "ExceptionGroup", "tomllib", "batched", "chdir", "override"}
+NEWER = {
+    "StrEnum",
+    "UTC",
+    "Self",
+    "assert_never",
+    "TaskGroup",
+    "ExceptionGroup",
+    "tomllib",
+    "batched",
+    "chdir",
+    "override",
+}
 
 
 @pytest.mark.parametrize("name", sorted(own_modules()))
 def test_its_modules_keep_to_the_least_python(name: str) -> None:
     tree = ast.parse(own_modules()[name].read_text(encoding="utf-8"), feature_version=LEAST_PYTHON)
-    used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    used = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
     used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not used & NEWER
     assert not any(isinstance(node, ast.TryStar) for node in ast.walk(tree))

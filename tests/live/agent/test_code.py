@@ -28,8 +28,10 @@ def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
     store.put_once("runs/a/code.tar.gz", content)
     code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
     assert sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")) == [
-        "package", "package/run.sh", "train.py",
-    ]  # fmt: skip
+        "package",
+        "package/run.sh",
+        "train.py",
+    ]
     assert (tmp_path / "out" / "package" / "run.sh").stat().st_mode & 0o100
     # Again changes nothing.
     code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")

@@ -23,7 +23,7 @@ def heard(program: str, folder: Path) -> list[object]:
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        ("print('{\"step\": 1, \"loss\": 0.5}')", [{"step": 1, "loss": 0.5}]),
+        ('print(\'{"step": 1, "loss": 0.5}\')', [{"step": 1, "loss": 0.5}]),
         ("print('words {not json}')", ["words {not json}"]),
         ("print('[1, 2]')", ["[1, 2]"]),
         ("print('{\"open\": ')", ['{"open": ']),
@@ -33,6 +33,6 @@ def heard(program: str, folder: Path) -> list[object]:
             ["", {"step": 5}],
         ),
     ],
-)  # fmt: skip
+)
 def test_reports_are_told_from_words(program: str, expected: list[object], tmp_path: Path) -> None:
     assert heard(program, tmp_path) == expected

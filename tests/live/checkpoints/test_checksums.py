@@ -64,7 +64,12 @@ assert store.restore(Path("back")) == found
 print(found.algorithm)
 """
     told = subprocess.run(
-        [sys.executable, "-c", program, source], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, source],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert told.stdout.strip() == BLAKE2B
     found = saved.restore(tmp_path / "there")

@@ -21,7 +21,9 @@ from ebbtide.live.storage import FolderStore, ObjectStore, S3Store
 
 
 @pytest.fixture(params=["folder", "s3"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def objects(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
     if request.param == "folder":
         yield FolderStore(tmp_path / "objects")
         return
@@ -138,7 +140,9 @@ def test_who_was_taken_over_writes_no_more(objects: ObjectStore, tmp_path: Path)
     assert [manifest.step for manifest in store.manifests()] == [3, 1]
 
 
-def test_the_one_that_took_over_goes_round_a_number_that_the_other_took_last(objects: ObjectStore, tmp_path: Path) -> None:
+def test_the_one_that_took_over_goes_round_a_number_that_the_other_took_last(
+    objects: ObjectStore, tmp_path: Path
+) -> None:
     """The first passed its check, then the second began, then the first wrote its manifest."""
     store = CheckpointStore(objects, "t")
     second = store.begin_writing("second")

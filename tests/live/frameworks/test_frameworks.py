@@ -39,7 +39,8 @@ SPEED = 120.0
 
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
 needs_spark = pytest.mark.skipif(
-    importlib.util.find_spec("pyspark") is None or shutil.which("java") is None, reason="pyspark or Java is not installed"
+    importlib.util.find_spec("pyspark") is None or shutil.which("java") is None,
+    reason="pyspark or Java is not installed",
 )
 
 
@@ -54,16 +55,33 @@ def history(lost_s: float) -> eb.PriceHistory:
 
 
 def run(
-    framework: object, application: Application, *, lost_s: float, coupling: str = "independent", notice_s: float = 0.0
+    framework: object,
+    application: Application,
+    *,
+    lost_s: float,
+    coupling: str = "independent",
+    notice_s: float = 0.0,
 ) -> tuple[eb.Outcome, float | None]:
     job = eb.Job.parse(
-        {"name": "real", "steps": 100, "steps_per_hour": {"c3.xlarge": 100}, "coupling": coupling, "checkpoint": {}}
+        {
+            "name": "real",
+            "steps": 100,
+            "steps_per_hour": {"c3.xlarge": 100},
+            "coupling": coupling,
+            "checkpoint": {},
+        }
     )
     billing = replace(billing_preset("ec2-hourly"), notice_s=notice_s * SPEED)
     return run_framework(
-        framework, ExoSphere((application,)), job, history(lost_s), START_S, billing, speed=SPEED,  # type: ignore[arg-type]
+        framework,
+        ExoSphere((application,)),
+        job,
+        history(lost_s),
+        START_S,
+        billing,
+        speed=SPEED,  # type: ignore[arg-type]
         delay=StartDelay(0.0, 0.0),
-    )  # fmt: skip
+    )
 
 
 def watched(framework: type[Framework], **options: object) -> tuple[list[Framework], object]:

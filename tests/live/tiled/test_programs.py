@@ -68,7 +68,9 @@ def test_what_is_done_is_not_done_again(tiles: TileStore) -> None:
     assert not run_task(task, tiles)
 
 
-@pytest.mark.parametrize("tile", [np.arange(6.0).reshape(2, 3), csr_array(np.diag([1.0, 0.0, 2.0])), np.empty((0, 2))])
+@pytest.mark.parametrize(
+    "tile", [np.arange(6.0).reshape(2, 3), csr_array(np.diag([1.0, 0.0, 2.0])), np.empty((0, 2))]
+)
 @pytest.mark.parametrize("cached", [0, 2])
 def test_a_tile_is_read_as_it_was_written(tmp_path: Path, tile: object, cached: int) -> None:
     store = TileStore(FolderStore(tmp_path), cached=cached)

@@ -60,12 +60,27 @@ def cookbook_for(program: Rsvd | Gnmf, hours: int, most: int) -> FollowCookbook:
     return FollowCookbook(solve(CookbookProblem(workflow, market, most=most, work_unit_h=0.05)), MARKET)
 
 
-def run(policy: FollowCookbook | RunCluster, program: Rsvd | Gnmf, prices: eb.PriceHistory, url: str) -> eb.Outcome:
-    rule = replace(billing_preset("ec2-hourly"), notice_s=0.0) if isinstance(policy, RunCluster) else billing_preset("per-second")
+def run(
+    policy: FollowCookbook | RunCluster, program: Rsvd | Gnmf, prices: eb.PriceHistory, url: str
+) -> eb.Outcome:
+    rule = (
+        replace(billing_preset("ec2-hourly"), notice_s=0.0)
+        if isinstance(policy, RunCluster)
+        else billing_preset("per-second")
+    )
     return run_program(
-        program, policy, policy.book.problem.workflow, MARKET, prices, MONDAY_S, url, speed=SPEED, task_h=TASK_H,
-        billing=rule, delay=StartDelay(0.0, 0.0),
-    )  # fmt: skip
+        program,
+        policy,
+        policy.book.problem.workflow,
+        MARKET,
+        prices,
+        MONDAY_S,
+        url,
+        speed=SPEED,
+        task_h=TASK_H,
+        billing=rule,
+        delay=StartDelay(0.0, 0.0),
+    )
 
 
 def expected_product(url: str | Path) -> np.ndarray:
@@ -100,9 +115,18 @@ def test_a_machine_that_is_taken_loses_only_what_it_was_at(tmp_path: Path) -> No
     policy = cookbook_for(RSVD, 8, 3)
     cluster = RunCluster(policy.book, MARKET, Bids.fixed(policy.book, 0.1), 0.0, fixed_size=3)
     provider = TiledProvider(
-        ReplayedMarket(history((0.0, 0.02), (0.4, 0.5), (0.6, 0.02)), MONDAY_S, replace(billing_preset("ec2-hourly"), notice_s=0.0), delay=StartDelay(0.0, 0.0)),
-        RSVD, str(tmp_path / "tiles"), tmp_path, speed=SPEED, task_h=TASK_H,
-    )  # fmt: skip
+        ReplayedMarket(
+            history((0.0, 0.02), (0.4, 0.5), (0.6, 0.02)),
+            MONDAY_S,
+            replace(billing_preset("ec2-hourly"), notice_s=0.0),
+            delay=StartDelay(0.0, 0.0),
+        ),
+        RSVD,
+        str(tmp_path / "tiles"),
+        tmp_path,
+        speed=SPEED,
+        task_h=TASK_H,
+    )
     from ebbtide.engine.engine import run_policy
 
     job = elastic_job(policy.book.problem.workflow, "c3.xlarge")
@@ -115,7 +139,9 @@ def test_a_machine_that_is_taken_loses_only_what_it_was_at(tmp_path: Path) -> No
     assert again <= 3
     # A task whose end was not yet heard of is sent again, and finds its tile there.
     assert outcome.steps_lost <= again * job.steps / TASKS + 1e-6
-    assert assembled(TileStore(FolderStore(tmp_path / "tiles")), RSVD.result, 1, 6) == pytest.approx(expected_product(tmp_path / "tiles"))
+    assert assembled(TileStore(FolderStore(tmp_path / "tiles")), RSVD.result, 1, 6) == pytest.approx(
+        expected_product(tmp_path / "tiles")
+    )
 
 
 def test_what_was_done_is_not_done_again_and_what_is_damaged_is(tmp_path: Path) -> None:
@@ -188,9 +214,13 @@ def test_a_task_that_ended_with_its_worker_is_done(tmp_path: Path) -> None:
 
 def test_several_jobs_are_refused(tmp_path: Path) -> None:
     provider = TiledProvider(
-        ReplayedMarket(history((0.0, 0.02)), MONDAY_S, billing_preset("per-second")), RSVD, str(tmp_path / "t"), tmp_path,
-        speed=SPEED, task_h=TASK_H,
-    )  # fmt: skip
+        ReplayedMarket(history((0.0, 0.02)), MONDAY_S, billing_preset("per-second")),
+        RSVD,
+        str(tmp_path / "t"),
+        tmp_path,
+        speed=SPEED,
+        task_h=TASK_H,
+    )
     try:
         job = elastic_job(workflow_of(RSVD, TASK_H, 2), "c3.xlarge")
         with pytest.raises(eb.InputError, match="2 jobs; a tiled program is one"):

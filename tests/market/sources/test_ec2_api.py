@@ -38,8 +38,13 @@ NOW = datetime(2021, 5, 1, tzinfo=UTC)
 
 
 def entry(hours: float, price: str = "0.1", name: str = "c3.xlarge") -> dict[str, Any]:
-    return {"AvailabilityZone": "us-east-1a", "InstanceType": name, "ProductDescription": "Linux/UNIX",
-            "SpotPrice": price, "Timestamp": NOW + timedelta(hours=hours)}  # fmt: skip
+    return {
+        "AvailabilityZone": "us-east-1a",
+        "InstanceType": name,
+        "ProductDescription": "Linux/UNIX",
+        "SpotPrice": price,
+        "Timestamp": NOW + timedelta(hours=hours),
+    }
 
 
 class ScriptedClient:

@@ -95,11 +95,23 @@ def test_a_parquet_file_that_would_fill_the_memory_is_not_read(
 def test_folders_pipes_devices_and_files_that_are_not_there_are_told_alike(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder.csv").mkdir()
-    cases = {tmp_path / "pipe": "is a pipe", tmp_path / "folder.csv": "is a folder", Path("/dev/zero"): "is a device",
-             tmp_path / "none": "there is no such file", Path("a\0b"): "null byte"}  # fmt: skip
+    cases = {
+        tmp_path / "pipe": "is a pipe",
+        tmp_path / "folder.csv": "is a folder",
+        Path("/dev/zero"): "is a device",
+        tmp_path / "none": "there is no such file",
+        Path("a\0b"): "null byte",
+    }
     for path, problem in cases.items():
-        for read in (read_kaggle_csv, read_azure_csv, read_azure_json, read_ec2_json, read_source, Availability.read,
-                     eb.PriceHistory.read):  # fmt: skip
+        for read in (
+            read_kaggle_csv,
+            read_azure_csv,
+            read_azure_json,
+            read_ec2_json,
+            read_source,
+            Availability.read,
+            eb.PriceHistory.read,
+        ):
             told(problem, lambda: read(path))  # type: ignore[operator]  # noqa: B023
 
 
@@ -128,14 +140,17 @@ def test_a_file_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.M
         ('{"Items": [1, 2]}', "row 1, field Items: item is not a record"),
         ("[]", "it has no list named Items"),
         ('{"Items": [{"skuName": "a Spot", "effectiveStartDate": {"a": 1}}]}', "item has no effectiveStartDate"),
-        ('{"Items": [{"skuName": "a Spot", "effectiveStartDate": "2024-01-01T00:00:00Z", "armRegionName": "a", '
-         '"armSkuName": "b", "retailPrice": "many"}]}', "many is not a price"),
+        (
+            '{"Items": [{"skuName": "a Spot", "effectiveStartDate": "2024-01-01T00:00:00Z", "armRegionName": "a", '
+            '"armSkuName": "b", "retailPrice": "many"}]}',
+            "many is not a price",
+        ),
         ("{", "is not JSON"),
         (b"\xff\xfe{", "is not UTF-8 text"),
         ('{"Items": "\0"}', "line 1 holds a NUL byte"),
     ],
     ids=range(11),
-)  # fmt: skip
+)
 def test_hostile_json_is_told(tmp_path: Path, content: str | bytes, problem: str) -> None:
     told(problem, lambda: read_azure_json(written(tmp_path / "a.json", content)))
 
@@ -157,8 +172,13 @@ def test_hostile_json_of_ec2_is_told(tmp_path: Path, content: str, problem: str)
 
 
 def test_thousands_of_documents_in_one_file_take_no_time_each(tmp_path: Path) -> None:
-    entry = {"Timestamp": AT, "AvailabilityZone": "a", "InstanceType": "b", "ProductDescription": "c",
-             "SpotPrice": "1"}  # fmt: skip
+    entry = {
+        "Timestamp": AT,
+        "AvailabilityZone": "a",
+        "InstanceType": "b",
+        "ProductDescription": "c",
+        "SpotPrice": "1",
+    }
     path = written(tmp_path / "a.json", "\n".join([json.dumps([entry])] * 5000))
     assert len(read_ec2_json(path)) == 5000
 
@@ -180,13 +200,16 @@ def test_documented_columns_are_read_in_any_order(tmp_path: Path) -> None:
         ("datetime,type,os,region,price\n", "has no column 'instance_type'; it has 'datetime', 'type'"),
         ("datetime,datetime,os,region,price\n", "field datetime: two columns have this name"),
         (f"{AT},c3.xlarge\n", "row 1: has no header and 2 columns; needed are datetime"),
-        (f"datetime,instance_type,os,region,price\n{AT},c3.xlarge,Linux/UNIX,us-east-1a,1,7\n", "is not a CSV file|Length"),
+        (
+            f"datetime,instance_type,os,region,price\n{AT},c3.xlarge,Linux/UNIX,us-east-1a,1,7\n",
+            "is not a CSV file|Length",
+        ),
         ("\n\n", "holds nothing"),
         (b"datetime,instance_type,os,region,price\ncaf\xe9", "is not UTF-8 text .* in line 2"),
         ("datetime\0", "holds a NUL byte"),
     ],
     ids=range(8),
-)  # fmt: skip
+)
 def test_headers_that_are_not_known_are_told_as_headers(
     tmp_path: Path, content: str | bytes, problem: str
 ) -> None:
@@ -203,8 +226,10 @@ def test_times_of_a_parquet_file_without_a_zone_are_read_in_the_zone_named(tmp_p
     naive = PRICES.assign(timestamp=PRICES["timestamp"].dt.tz_localize(None))
     naive.to_parquet(tmp_path / "naive.parquet", index=False)
     into = tmp_path / "prices.parquet"
-    told("name its time zone \\(`ebbtide ingest --timezone UTC`\\)",
-         lambda: ingest_files([tmp_path / "naive.parquet"], into))  # fmt: skip
+    told(
+        "name its time zone \\(`ebbtide ingest --timezone UTC`\\)",
+        lambda: ingest_files([tmp_path / "naive.parquet"], into),
+    )
     assert not into.exists()
     ingest_files([tmp_path / "naive.parquet"], into, timezone="UTC")
     assert eb.PriceHistory.read(into).start_s == eb.PriceHistory.from_frame(PRICES).start_s
@@ -213,8 +238,14 @@ def test_times_of_a_parquet_file_without_a_zone_are_read_in_the_zone_named(tmp_p
     assert late.start_s == eb.PriceHistory.from_frame(PRICES).start_s + 4 * 3600
 
 
-PROBE = {"timestamp": [AT, "2017-05-08 19:38:43+00:00"], "cloud": "aws", "region": "us-east-1", "zone": "us-east-1a",
-         "instance_type": "c3.xlarge", "available": [1, 0]}  # fmt: skip
+PROBE = {
+    "timestamp": [AT, "2017-05-08 19:38:43+00:00"],
+    "cloud": "aws",
+    "region": "us-east-1",
+    "zone": "us-east-1a",
+    "instance_type": "c3.xlarge",
+    "available": [1, 0],
+}
 TICKS = {
     "start": [AT],
     "cloud": "aws",

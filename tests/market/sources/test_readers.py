@@ -14,8 +14,13 @@ from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
 
 
 def entry(time: str = "2015-04-01T00:00:00.000Z", price: str = "0.0321", **more: str) -> dict[str, str]:
-    return {"AvailabilityZone": "us-east-1a", "InstanceType": "c3.xlarge", "ProductDescription": "Linux/UNIX",
-            "SpotPrice": price, "Timestamp": time} | more  # fmt: skip
+    return {
+        "AvailabilityZone": "us-east-1a",
+        "InstanceType": "c3.xlarge",
+        "ProductDescription": "Linux/UNIX",
+        "SpotPrice": price,
+        "Timestamp": time,
+    } | more
 
 
 def written(path: Path, text: str) -> Path:
@@ -25,9 +30,13 @@ def written(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     ("zone", "region"),
-    [("us-east-1a", "us-east-1"), ("ap-southeast-2c", "ap-southeast-2"), ("us-west-2-lax-1a", "us-west-2"),
-     ("us-gov-west-1a", "us-gov-west-1")],
-)  # fmt: skip
+    [
+        ("us-east-1a", "us-east-1"),
+        ("ap-southeast-2c", "ap-southeast-2"),
+        ("us-west-2-lax-1a", "us-west-2"),
+        ("us-gov-west-1a", "us-gov-west-1"),
+    ],
+)
 def test_zones_have_regions(zone: str, region: str) -> None:
     assert region_of_zone(zone) == region
 
@@ -123,9 +132,15 @@ def test_a_bad_cell_of_an_azure_sheet_is_told_by_its_own_row(tmp_path: Path) -> 
 
 
 def test_azure_retail_prices_keep_linux_spot_only(tmp_path: Path) -> None:
-    item = {"retailPrice": 0.1, "armRegionName": "eastus", "armSkuName": "Standard_NC6s_v3", "skuName": "NC6s v3 Spot",
-            "productName": "Virtual Machines NCSv3 Series", "effectiveStartDate": "2024-01-01T00:00:00Z",
-            "currencyCode": "USD"}  # fmt: skip
+    item = {
+        "retailPrice": 0.1,
+        "armRegionName": "eastus",
+        "armSkuName": "Standard_NC6s_v3",
+        "skuName": "NC6s v3 Spot",
+        "productName": "Virtual Machines NCSv3 Series",
+        "effectiveStartDate": "2024-01-01T00:00:00Z",
+        "currencyCode": "USD",
+    }
     items = [item, item | {"skuName": "NC6s v3"}, item | {"productName": "Virtual Machines NCSv3 Series Windows"}]
     frame = read_azure_json(written(tmp_path / "a.json", json.dumps({"Items": items})))
     assert len(frame) == 1
@@ -153,10 +168,14 @@ def test_formats_are_recognised_from_content(tmp_path: Path) -> None:
 def test_a_real_history_comes_back_from_ec2_json_and_kaggle_csv(traces: Path, tmp_path: Path) -> None:
     frame = pd.read_parquet(traces / "ec2-auction-2015.parquet").iloc[:2000]
     entries = [
-        entry(row.timestamp.isoformat(), str(row.price_usd_per_hour), AvailabilityZone=str(row.zone),
-              InstanceType=str(row.instance_type))
+        entry(
+            row.timestamp.isoformat(),
+            str(row.price_usd_per_hour),
+            AvailabilityZone=str(row.zone),
+            InstanceType=str(row.instance_type),
+        )
         for row in frame.itertuples()
-    ]  # fmt: skip
+    ]
     read = read_ec2_json(written(tmp_path / "a.json", json.dumps({"SpotPriceHistory": entries})))
     assert read["price_usd_per_hour"].tolist() == frame["price_usd_per_hour"].tolist()
     assert (read["timestamp"].to_numpy() == frame["timestamp"].to_numpy()).all()

@@ -15,8 +15,15 @@ from ebbtide.market.sources.validation import cleaned
 def table(**columns: Any) -> pd.DataFrame:
     """Four good rows of one market, with some columns replaced."""
     times = pd.to_datetime([f"2015-04-01T0{hour}:00:00Z" for hour in range(4)])
-    good = {"timestamp": times, "cloud": "aws", "region": "us-east-1", "zone": "us-east-1a",
-            "instance_type": "c3.xlarge", "product": "Linux/UNIX", "price_usd_per_hour": [0.1, 0.2, 0.1, 0.3]}  # fmt: skip
+    good = {
+        "timestamp": times,
+        "cloud": "aws",
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "instance_type": "c3.xlarge",
+        "product": "Linux/UNIX",
+        "price_usd_per_hour": [0.1, 0.2, 0.1, 0.3],
+    }
     return pd.DataFrame(good | columns)
 
 
@@ -25,35 +32,69 @@ def times(*hours: int) -> pd.DatetimeIndex:
 
 
 BAD = {
-    "negative": (table(price_usd_per_hour=[0.1, -0.2, 0.1, 0.3]), "row 2, field price_usd_per_hour: -0.2 is negative"),
-    "missing": (table(price_usd_per_hour=[0.1, 0.2, np.nan, 0.3]), "row 3, field price_usd_per_hour: .*is missing"),
-    "infinite": (table(price_usd_per_hour=[np.inf, 0.2, 0.1, 0.3]), "row 1, field price_usd_per_hour: inf is not finite"),
-    "unparsable": (table(price_usd_per_hour=["0.1", "0.2", "cheap", "0.3"]), "row 3, field price_usd_per_hour: cheap"),
+    "negative": (
+        table(price_usd_per_hour=[0.1, -0.2, 0.1, 0.3]),
+        "row 2, field price_usd_per_hour: -0.2 is negative",
+    ),
+    "missing": (
+        table(price_usd_per_hour=[0.1, 0.2, np.nan, 0.3]),
+        "row 3, field price_usd_per_hour: .*is missing",
+    ),
+    "infinite": (
+        table(price_usd_per_hour=[np.inf, 0.2, 0.1, 0.3]),
+        "row 1, field price_usd_per_hour: inf is not finite",
+    ),
+    "unparsable": (
+        table(price_usd_per_hour=["0.1", "0.2", "cheap", "0.3"]),
+        "row 3, field price_usd_per_hour: cheap",
+    ),
     "no time zone": (
         table(timestamp=times(0, 1, 2, 3).tz_localize(None)),
         "row 1, field timestamp: 2015-04-01 00:00:00 has no time zone",
     ),
     "no offset in text": (
-        table(timestamp=["2015-04-01T00:00:00Z", "2015-04-01T01:00:00", "2015-04-01T02:00:00Z", "2015-04-01T03:00:00Z"]),
+        table(
+            timestamp=[
+                "2015-04-01T00:00:00Z",
+                "2015-04-01T01:00:00",
+                "2015-04-01T02:00:00Z",
+                "2015-04-01T03:00:00Z",
+            ]
+        ),
         "row 2, field timestamp: 2015-04-01T01:00:00 has no time zone",
     ),
     "no time at all": (
         table(timestamp=["2015-04-01T00:00:00Z", "noonZ", "2015-04-01T02:00:00Z", "2015-04-01T03:00:00Z"]),
         "row 2, field timestamp: noonZ is not a time",
     ),
-    "missing time": (table(timestamp=times(0, 1, 2, 3).where([True, True, True, False])), "row 4, field timestamp"),
-    "out of order": (table(timestamp=times(0, 2, 1, 3)), "row 3, field timestamp: is earlier than row 2 of the same market"),
-    "repeated": (table(timestamp=times(0, 1, 1, 3)), "row 3, field timestamp: repeats market us-east-1a c3.xlarge"),
+    "missing time": (
+        table(timestamp=times(0, 1, 2, 3).where([True, True, True, False])),
+        "row 4, field timestamp",
+    ),
+    "out of order": (
+        table(timestamp=times(0, 2, 1, 3)),
+        "row 3, field timestamp: is earlier than row 2 of the same market",
+    ),
+    "repeated": (
+        table(timestamp=times(0, 1, 1, 3)),
+        "row 3, field timestamp: repeats market us-east-1a c3.xlarge",
+    ),
     "unknown type": (
         table(instance_type=["c3.xlarge", "c3.xlarge", "c3.xlrage", "c3.xlarge"]),
         r"row 3, field instance_type: unknown aws instance type 'c3.xlrage' \(did you mean 'c3.xlarge'",
     ),
-    "unknown cloud": (table(cloud=["aws", "aws", "aws", "awz"]), "row 4, field instance_type: unknown cloud 'awz'"),
+    "unknown cloud": (
+        table(cloud=["aws", "aws", "aws", "awz"]),
+        "row 4, field instance_type: unknown cloud 'awz'",
+    ),
     "blank zone": (table(zone=["us-east-1a", "", "us-east-1a", "us-east-1a"]), "row 2, field zone: .*is blank"),
     "unknown column": (table(colour="red"), "field colour: has an unknown column 'colour'; needed are timestamp"),
-    "missing column": (table().drop(columns="zone"), "field zone: has no column 'zone'; it has 'timestamp', .*; needed are timestamp"),
+    "missing column": (
+        table().drop(columns="zone"),
+        "field zone: has no column 'zone'; it has 'timestamp', .*; needed are timestamp",
+    ),
     "empty": (table().iloc[:0], "holds no rows"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("frame", "problem"), BAD.values(), ids=BAD.keys())

@@ -15,11 +15,25 @@ from ebbtide_papers.cumulon.real_market import real_market_study
 from ebbtide_papers.cumulon.study import CumulonStudy, cumulon_study
 
 IDS = {
-    "dynamic_mean_cost", "strict_mean_cost", "oracle_mean_cost", "skyline_mean_cost", "infinity_bid_mean_cost",
-    "best_fixed_bid_mean_cost", "fixed_mean_cost", "dba_mean_cost", "plus_mean_cost_s020", "plus_mean_cost_s002",
-    "fixed_plus_mean_cost_s020", "fixed_plus_mean_cost_s002", "on_demand_only_cost", "deadline_misses", "cookbook_seconds",
-    "c3_xlarge_2015_dynamic_mean_cost", "c3_xlarge_2015_oracle_mean_cost", "c3_xlarge_2015_fixed_mean_cost",
-}  # fmt: skip
+    "dynamic_mean_cost",
+    "strict_mean_cost",
+    "oracle_mean_cost",
+    "skyline_mean_cost",
+    "infinity_bid_mean_cost",
+    "best_fixed_bid_mean_cost",
+    "fixed_mean_cost",
+    "dba_mean_cost",
+    "plus_mean_cost_s020",
+    "plus_mean_cost_s002",
+    "fixed_plus_mean_cost_s020",
+    "fixed_plus_mean_cost_s002",
+    "on_demand_only_cost",
+    "deadline_misses",
+    "cookbook_seconds",
+    "c3_xlarge_2015_dynamic_mean_cost",
+    "c3_xlarge_2015_oracle_mean_cost",
+    "c3_xlarge_2015_fixed_mean_cost",
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +62,9 @@ def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: Cumul
 
 
 def test_whether_a_claim_holds_is_judged_by_the_figures(study: CumulonStudy) -> None:
-    worse = replace(study, figures={**study.figures, "dynamic_mean_cost": study.figures["strict_mean_cost"] + 1}, missed=3)
+    worse = replace(
+        study, figures={**study.figures, "dynamic_mean_cost": study.figures["strict_mean_cost"] + 1}, missed=3
+    )
     rows = {row.id: row for row in reproduce_cumulon(worse, None, inputs={}, seed=2).rows}
     assert not rows["dynamic_mean_cost"].holds
     assert not rows["deadline_misses"].holds
@@ -66,7 +82,18 @@ def test_on_a_real_market_the_cookbook_beats_the_best_fixed_cluster(auction_2015
 @pytest.mark.long
 def test_the_command_writes_every_row(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "cumulon", "--traces", "400", "--json", str(tmp_path / "c.json"), "--plot", str(tmp_path / "c.html")])
+        main(
+            [
+                "reproduce",
+                "cumulon",
+                "--traces",
+                "400",
+                "--json",
+                str(tmp_path / "c.json"),
+                "--plot",
+                str(tmp_path / "c.html"),
+            ]
+        )
     assert not ended.value.code
     assert "Fig. 8: fixed sizes and bids, DBA" in (tmp_path / "c.html").read_text()
     content = json.loads((tmp_path / "c.json").read_text())

@@ -24,8 +24,16 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="is no table of availability"):
         read_records(tmp_path / "x.parquet", 71.0)
-    row = {"kind": "availability", "nodes": 1, "zone": "z", "device": "v100", "device_count": 1, "gap_seconds": 600,
-           "start": pd.Timestamp("2023-01-01", tz="UTC"), "data": [1, 0, 1]}  # fmt: skip
+    row = {
+        "kind": "availability",
+        "nodes": 1,
+        "zone": "z",
+        "device": "v100",
+        "device_count": 1,
+        "gap_seconds": 600,
+        "start": pd.Timestamp("2023-01-01", tz="UTC"),
+        "data": [1, 0, 1],
+    }
     pd.DataFrame([row]).to_parquet(tmp_path / "short.parquet")
     with pytest.raises(InputError, match="no single-node record longer than 71 h"):
         read_records(tmp_path / "short.parquet", 71.0)
@@ -58,7 +66,8 @@ def test_the_model_has_not_seen_the_zone_it_is_tested_on() -> None:
     records = read_records(TRACES / "spot-availability-2022-2023.parquet", 71.0)
     place = next(place for place, record in enumerate(records) if record.name.startswith("us-west-2a v100x1"))
     spoilt = [
-        ZoneRecord(one.name, ~one.available, one.gap_s) if one.name.startswith("us-west-2a") else one for one in records
+        ZoneRecord(one.name, ~one.available, one.gap_s) if one.name.startswith("us-west-2a") else one
+        for one in records
     ]
     assert left_out_model(records, place).per_hour == pytest.approx(left_out_model(spoilt, place).per_hour)
     starts = draw_ticks(records[place], 2, 0)

@@ -25,23 +25,41 @@ BEGINS = pd.Timestamp("2023-02-15 22:00", tz="UTC")
 
 def probes(ticks: int = 30) -> pd.DataFrame:
     rows = [
-        {"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "aws", "region": zone[:-1], "zone": zone,
-         "instance_type": "p3.2xlarge", "gpu_type": "v100", "gpus_per_instance": 1, "interval_seconds": 600,
-         "available": int((tick + place) % 3 > 0)}
+        {
+            "timestamp": BEGINS + pd.Timedelta(minutes=10 * tick),
+            "cloud": "aws",
+            "region": zone[:-1],
+            "zone": zone,
+            "instance_type": "p3.2xlarge",
+            "gpu_type": "v100",
+            "gpus_per_instance": 1,
+            "interval_seconds": 600,
+            "available": int((tick + place) % 3 > 0),
+        }
         for tick in range(ticks)
         for place, zone in enumerate(("us-east-1a", "us-west-2b", "us-east-2c"))
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 
 def prices() -> pd.DataFrame:
     rows = [
-        {"timestamp": BEGINS + pd.Timedelta(minutes=minutes), "cloud": "aws", "region": zone[:-1], "zone": zone,
-         "instance_type": "p3.2xlarge", "product": "Linux/UNIX", "price_usd_per_hour": usd}
+        {
+            "timestamp": BEGINS + pd.Timedelta(minutes=minutes),
+            "cloud": "aws",
+            "region": zone[:-1],
+            "zone": zone,
+            "instance_type": "p3.2xlarge",
+            "product": "Linux/UNIX",
+            "price_usd_per_hour": usd,
+        }
         for zone, minutes, usd in (
-            ("us-east-1a", -60, 1.5), ("us-east-1a", 100, 1.6), ("us-west-2b", 20, 0.9), ("us-west-2b", 250, 0.95)
+            ("us-east-1a", -60, 1.5),
+            ("us-east-1a", 100, 1.6),
+            ("us-west-2b", 20, 0.9),
+            ("us-west-2b", 250, 0.95),
         )
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 
@@ -63,18 +81,34 @@ def test_probes_and_prices_are_laid_on_one_grid(tmp_path: Path) -> None:
 
 def test_rounds_count_any_machine_or_all(tmp_path: Path) -> None:
     rows = [
-        {"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "gcp", "region": "us-east4",
-         "zone": zone, "instance_type": "a3-highgpu-1g", "gpu_type": "h100", "gpus_per_instance": 1,
-         "interval_seconds": 600, "requested": 16, "launched": launched, "capacity_errors": 16 - launched}
+        {
+            "timestamp": BEGINS + pd.Timedelta(minutes=10 * tick),
+            "cloud": "gcp",
+            "region": "us-east4",
+            "zone": zone,
+            "instance_type": "a3-highgpu-1g",
+            "gpu_type": "h100",
+            "gpus_per_instance": 1,
+            "interval_seconds": 600,
+            "requested": 16,
+            "launched": launched,
+            "capacity_errors": 16 - launched,
+        }
         for zone, counts in (("us-east4-a", (0, 3, 16)), ("us-east4-b", (16, 15, 0)))
         for tick, launched in enumerate(counts)
-    ]  # fmt: skip
+    ]
     pd.DataFrame(rows).to_parquet(tmp_path / "rounds.parquet")
     listed = [
-        {"as_of": BEGINS + pd.Timedelta(days=day), "cloud": "gcp", "region": "us-east4", "accelerator": "NVIDIA H100",
-         "accelerator_count": 8, "spot_usd_per_hour": usd}
+        {
+            "as_of": BEGINS + pd.Timedelta(days=day),
+            "cloud": "gcp",
+            "region": "us-east4",
+            "accelerator": "NVIDIA H100",
+            "accelerator_count": 8,
+            "spot_usd_per_hour": usd,
+        }
         for day, usd in ((1, 16.0), (0, 99.0))
-    ]  # fmt: skip
+    ]
     pd.DataFrame(listed).to_parquet(tmp_path / "catalogue.parquet")
     ((any_of, all_of),) = read_capacity_rounds(tmp_path / "rounds.parquet", [tmp_path / "catalogue.parquet"])
     assert any_of.available.tolist() == [[False, True, True], [True, True, False]]
@@ -158,18 +192,40 @@ def ticks(hours: float) -> pd.DataFrame:
     """One zone, probed every ten minutes: there for an hour, gone for twenty minutes."""
     data = [int(tick % 8 < 6) for tick in range(int(hours * 6))]
     return pd.DataFrame(
-        [{"kind": "availability", "nodes": 1, "zone": "us-east-1a", "device": "V100", "device_count": 1,
-          "start": BEGINS, "gap_seconds": 600, "data": data}]
-    )  # fmt: skip
+        [
+            {
+                "kind": "availability",
+                "nodes": 1,
+                "zone": "us-east-1a",
+                "device": "V100",
+                "device_count": 1,
+                "start": BEGINS,
+                "gap_seconds": 600,
+                "data": data,
+            }
+        ]
+    )
 
 
 def rounds() -> pd.DataFrame:
     return pd.DataFrame(
-        [{"timestamp": BEGINS + pd.Timedelta(minutes=10 * tick), "cloud": "gcp", "region": "us-east4",
-          "zone": zone, "instance_type": "a3-highgpu-1g", "gpu_type": "h100", "gpus_per_instance": 1,
-          "interval_seconds": 600, "requested": 16, "launched": 16}
-         for zone in ("us-east4-a", "us-east4-b") for tick in range(3)]
-    )  # fmt: skip
+        [
+            {
+                "timestamp": BEGINS + pd.Timedelta(minutes=10 * tick),
+                "cloud": "gcp",
+                "region": "us-east4",
+                "zone": zone,
+                "instance_type": "a3-highgpu-1g",
+                "gpu_type": "h100",
+                "gpus_per_instance": 1,
+                "interval_seconds": 600,
+                "requested": 16,
+                "launched": 16,
+            }
+            for zone in ("us-east4-a", "us-east4-b")
+            for tick in range(3)
+        ]
+    )
 
 
 def test_what_cannot_be_computed_is_a_row_that_does_not_hold_with_the_reason(tmp_path: Path) -> None:
@@ -208,9 +264,17 @@ def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are() -> None:
     rng = np.random.default_rng(0)
     up = rng.random((2, 24 * 6 * 8)) < 0.9
     records = ZoneRecords(
-        "two zones", "v100", ("us-east-1a", "us-west-2b"), (Place("aws", "us-east-1"), Place("aws", "us-west-2")), 1,
-        up, np.full(up.shape, 1.0), 3.06, 600.0, BEGINS.timestamp(),
-    )  # fmt: skip
+        "two zones",
+        "v100",
+        ("us-east-1a", "us-west-2b"),
+        (Place("aws", "us-east-1"), Place("aws", "us-west-2")),
+        1,
+        up,
+        np.full(up.shape, 1.0),
+        3.06,
+        600.0,
+        BEGINS.timestamp(),
+    )
     study = study_zones(records, 10**9, 2, 0)
     for gang, rows in ((False, multi_rows([study], [])), (True, multi_rows([], [study]))):
         claims = multi_claims("v100", gang=gang)

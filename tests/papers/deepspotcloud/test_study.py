@@ -112,8 +112,18 @@ def test_the_command_writes_the_same_bytes(tmp_path: Path) -> None:
     eb.generate_prices(days=12, seed=1).write(tmp_path / "prices.parquet")
     for name in ("one", "two"):
         with pytest.raises(SystemExit) as ended:
-            main(["reproduce", "deepspotcloud", "--prices", str(tmp_path / "prices.parquet"), "--starts", "3", "--json",
-                  str(tmp_path / f"{name}.json")])  # fmt: skip
+            main(
+                [
+                    "reproduce",
+                    "deepspotcloud",
+                    "--prices",
+                    str(tmp_path / "prices.parquet"),
+                    "--starts",
+                    "3",
+                    "--json",
+                    str(tmp_path / f"{name}.json"),
+                ]
+            )
         assert not ended.value.code
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     content = json.loads((tmp_path / "one.json").read_text())

@@ -91,9 +91,20 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
 def test_the_command_on_real_prices(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "dynamic-pricing", "--prices", str(traces / "ec2-gpu-2020.parquet"), "--prices",
-              str(traces / "azure-gpu-2020.parquet"), "--throughputs", str(traces / "gpu-throughputs-2020.json"),
-              "--json", str(out)])  # fmt: skip
+        main(
+            [
+                "reproduce",
+                "dynamic-pricing",
+                "--prices",
+                str(traces / "ec2-gpu-2020.parquet"),
+                "--prices",
+                str(traces / "azure-gpu-2020.parquet"),
+                "--throughputs",
+                str(traces / "gpu-throughputs-2020.json"),
+                "--json",
+                str(out),
+            ]
+        )
     assert not ended.value.code
     rows = {row["id"]: row for row in json.loads(out.read_text())["rows"]}
     assert len(rows) == 11

@@ -20,12 +20,23 @@ from ebbtide_papers.exosphere.mpi import mpi_study
 from ebbtide_papers.exosphere.study import MEDIUM_ALPHA, PortfolioStudy, correlated, portfolio_study
 
 IDS = {
-    "saving_vs_on_demand", "risk_vs_best_greedy", "risk_vs_lowest_cost_fleet", "saving_out_of_sample",
-    "risk_out_of_sample_vs_best_greedy", "packing_cost_reduction", "solve_seconds_2500",
-    "spark_checkpoint_overhead_high_diversity", "spark_checkpoint_overhead_low_diversity",
-    "spark_no_checkpoint_overhead_high_diversity", "bag_lazy_overhead", "bag_restart_overhead", "black_swan_spark_batch", "black_swan_spark_interactive",
-    "mpi_mttr_overhead", "mpi_cost_overhead",
-}  # fmt: skip
+    "saving_vs_on_demand",
+    "risk_vs_best_greedy",
+    "risk_vs_lowest_cost_fleet",
+    "saving_out_of_sample",
+    "risk_out_of_sample_vs_best_greedy",
+    "packing_cost_reduction",
+    "solve_seconds_2500",
+    "spark_checkpoint_overhead_high_diversity",
+    "spark_checkpoint_overhead_low_diversity",
+    "spark_no_checkpoint_overhead_high_diversity",
+    "bag_lazy_overhead",
+    "bag_restart_overhead",
+    "black_swan_spark_batch",
+    "black_swan_spark_interactive",
+    "mpi_mttr_overhead",
+    "mpi_cost_overhead",
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +84,19 @@ def test_a_record_of_hours_is_too_short() -> None:
 @pytest.mark.real_traces
 def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "exosphere", "--prices", str(traces / "ec2-auction-2015.parquet"), "--quick", "--json",
-              str(tmp_path / "e.json"), "--plot", str(tmp_path / "e.html")])
+        main(
+            [
+                "reproduce",
+                "exosphere",
+                "--prices",
+                str(traces / "ec2-auction-2015.parquet"),
+                "--quick",
+                "--json",
+                str(tmp_path / "e.json"),
+                "--plot",
+                str(tmp_path / "e.html"),
+            ]
+        )
     assert not ended.value.code
     content = json.loads((tmp_path / "e.json").read_text())
     rows = {row["id"]: row for row in content["rows"]}
@@ -89,12 +111,18 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     assert (tmp_path / "e.html").stat().st_size > 100_000
     markets = content["tables"]["markets"].values()
     # E[S] over all time is dearer than on demand in some markets, and never while it is paid.
-    assert min(market["saving_over_all_time"] for market in markets) < 0 < min(market["saving_while_paid"] for market in markets)
+    assert (
+        min(market["saving_over_all_time"] for market in markets)
+        < 0
+        < min(market["saving_while_paid"] for market in markets)
+    )
 
 
 def _start_above_the_list_price() -> PriceHistory:
     """Every market costs more than on demand for half a day, whenever a run of the MPI job starts."""
-    calm = eb.generate_prices(days=20, seed=5, markets=[Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc"])
+    calm = eb.generate_prices(
+        days=20, seed=5, markets=[Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc"]
+    )
     series = {}
     for market in calm:
         days = np.arange(calm.start_s, calm.end_s - 1.0, DAY_S)

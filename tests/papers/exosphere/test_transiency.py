@@ -22,7 +22,9 @@ def test_where_nothing_is_lost_only_saving_takes_time() -> None:
     assert overhead(spark(checkpoints=False), none, draws=1) == pytest.approx(0.0, abs=1e-6)
     # Loading at the start, one checkpoint on the way and one at the end, of an hour and five minutes' start.
     saving_s = RESTORE_S + 2 * SAVE_S
-    assert overhead(spark(checkpoints=True), none, draws=1) == pytest.approx(saving_s / (LENGTH_H * 3600 + 300), rel=0.01)
+    assert overhead(spark(checkpoints=True), none, draws=1) == pytest.approx(
+        saving_s / (LENGTH_H * 3600 + 300), rel=0.01
+    )
 
 
 def test_the_fewer_markets_the_more_a_loss_costs_and_saving_helps_where_all_is_lost() -> None:
@@ -33,7 +35,11 @@ def test_the_fewer_markets_the_more_a_loss_costs_and_saving_helps_where_all_is_l
         assert costs == sorted(costs, reverse=True)
     assert spread[0]["checkpoints"] < spread[0]["none"]
     table = found["table1"]
-    assert table["checkpoints, replenished"] < table["checkpoints, not replenished"] < table["restart, not replenished"]
+    assert (
+        table["checkpoints, replenished"]
+        < table["checkpoints, not replenished"]
+        < table["restart, not replenished"]
+    )
     assert table["checkpoints, replenished"] < table["restart, replenished"]
     assert found["bag"]["lazy"] < found["bag"]["restart"] < 0.03
     batch, interactive = found["black_swan"]["batch"], found["black_swan"]["interactive"]

@@ -18,13 +18,26 @@ from ebbtide_papers.spottune.study import moving_share, refunded_share, study
 from ebbtide_papers.spottune.sweeps import PARALLEL, TRIAL_HOURS, sweeps_of
 
 IDS = [
-    "cost_saving_full_vs_cheapest", "cost_saving_full_vs_fastest", "cost_saving_theta07_vs_full",
-    "cost_saving_theta07_vs_cheapest", "cost_saving_theta07_vs_fastest", "jct_speedup_theta07_vs_cheapest",
-    "jct_ratio_theta07_vs_fastest", "pcr_full_vs_cheapest", "pcr_full_vs_fastest", "pcr_theta07_vs_cheapest",
-    "pcr_theta07_vs_fastest", "refunded_step_share", "checkpoint_restore_share", "top1_accuracy_theta07",
-    "top3_accuracy_theta07", "revpred_vs_tributary_cost", "no_refund_cost_vs_cheapest",
-    "cost_saving_bid_vs_cheapest", "bid_share_of_distance_to_foresight",
-]  # fmt: skip
+    "cost_saving_full_vs_cheapest",
+    "cost_saving_full_vs_fastest",
+    "cost_saving_theta07_vs_full",
+    "cost_saving_theta07_vs_cheapest",
+    "cost_saving_theta07_vs_fastest",
+    "jct_speedup_theta07_vs_cheapest",
+    "jct_ratio_theta07_vs_fastest",
+    "pcr_full_vs_cheapest",
+    "pcr_full_vs_fastest",
+    "pcr_theta07_vs_cheapest",
+    "pcr_theta07_vs_fastest",
+    "refunded_step_share",
+    "checkpoint_restore_share",
+    "top1_accuracy_theta07",
+    "top3_accuracy_theta07",
+    "revpred_vs_tributary_cost",
+    "no_refund_cost_vs_cheapest",
+    "cost_saving_bid_vs_cheapest",
+    "bid_share_of_distance_to_foresight",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +51,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reproduce(folder: Path, out: str) -> dict[str, object]:
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "spottune", "--prices", str(folder / "prices.parquet"), "--quick", "--json",
-              str(folder / out), "--curves", str(folder / "curves.parquet")])  # fmt: skip
+        main(
+            [
+                "reproduce",
+                "spottune",
+                "--prices",
+                str(folder / "prices.parquet"),
+                "--quick",
+                "--json",
+                str(folder / out),
+                "--curves",
+                str(folder / "curves.parquet"),
+            ]
+        )
     assert not ended.value.code
     content: dict[str, object] = json.loads((folder / out).read_text())
     return content

@@ -31,7 +31,10 @@ def test_no_plan_is_cheaper_and_one_is_as_cheap(trace: list[int], quarters: int)
     speeds = [0.0, 1.0, 1.75, 2.25]
     best = np.inf
     for plan in product(range(4), repeat=len(trace)):
-        done, usd = sum(speeds[n] for n in plan), sum(n * PRICES[place] for n, place in zip(plan, trace, strict=True))
+        done, usd = (
+            sum(speeds[n] for n in plan),
+            sum(n * PRICES[place] for n, place in zip(plan, trace, strict=True)),
+        )
         if done >= work_h - 1e-9:
             best = min(best, usd)
     (found,) = least_costs(workflow(work_h), PRICES, np.array([trace]), 3600.0, 3)
@@ -50,7 +53,10 @@ def test_no_plan_is_cheaper_and_one_is_as_cheap(trace: list[int], quarters: int)
 )
 def test_the_dynamic_program_is_the_best_of_all_plans(usd: list[float], overhead_h: float, work_h: float) -> None:
     """With overheads, two jobs and work in quarters, so that no level is between two."""
-    jobs = tuple(WorkflowJob(name=str(n), work_h=work_h / 2, speedup=SpeedupTable(table={1: 1.0, 2: 1.5 + n / 2})) for n in range(2))
+    jobs = tuple(
+        WorkflowJob(name=str(n), work_h=work_h / 2, speedup=SpeedupTable(table={1: 1.0, 2: 1.5 + n / 2}))
+        for n in range(2)
+    )
     work = Workflow(name="w", jobs=jobs, start_work_h=overhead_h, stop_work_h=overhead_h)
     best = np.inf
     for plan in product(range(3), repeat=len(usd)):
@@ -85,7 +91,9 @@ def test_by_hand() -> None:
 
 def test_what_has_no_greedy_plan_is_refused() -> None:
     with pytest.raises(InputError, match="not concave"):
-        least_costs(workflow(1.0, SpeedupTable(table={1: 1.0, 2: 1.0, 3: 3.0})), PRICES, np.zeros((1, 2), int), 3600.0, 3)
+        least_costs(
+            workflow(1.0, SpeedupTable(table={1: 1.0, 2: 1.0, 3: 3.0})), PRICES, np.zeros((1, 2), int), 3600.0, 3
+        )
     two = Workflow(name="w", jobs=(*workflow(1.0).jobs, *workflow(1.0, Amdahl(parallel=0.5)).jobs))
     with pytest.raises(InputError, match="several speedups"):
         least_costs(two, PRICES, np.zeros((1, 2), int), 3600.0, 3)

@@ -42,7 +42,12 @@ def on_the_engine(book: Cookbook, trace: np.ndarray, dynamic: bool) -> eb.Outcom
     changed = np.append(True, np.diff(trace.astype(int)) != 0)
     series = PriceSeries(times_s[changed], chain().prices[trace][changed])
     prices = eb.PriceHistory({MARKET: series}, start_s=MONDAY_S, end_s=MONDAY_S + (HOURS + 2) * HOUR_S)
-    scenario = Scenario((elastic_job(book.problem.workflow, "c3.xlarge"),), prices, eb.billing_preset("per-second"), delay=StartDelay(0.0, 0.0))
+    scenario = Scenario(
+        (elastic_job(book.problem.workflow, "c3.xlarge"),),
+        prices,
+        eb.billing_preset("per-second"),
+        delay=StartDelay(0.0, 0.0),
+    )
     return scenario.run(FollowCookbook(book, MARKET, dynamic=dynamic, asked_every_s=TICK_S), MONDAY_S)
 
 
@@ -59,7 +64,9 @@ def test_two_hundred_traces_cost_what_the_fast_path_says(book: Cookbook, dynamic
 
 def test_jobs_come_one_after_the_other_each_at_its_own_speedup(book: Cookbook) -> None:
     slow = WorkflowJob(name="b", work_h=2, speedup=Amdahl(parallel=0.5))
-    work = Workflow(name="w", jobs=(*WORK.jobs, slow, WorkflowJob(name="c", work_h=3, speedup=Amdahl(parallel=1.0))))
+    work = Workflow(
+        name="w", jobs=(*WORK.jobs, slow, WorkflowJob(name="c", work_h=3, speedup=Amdahl(parallel=1.0)))
+    )
     two = solve(CookbookProblem(work, book.problem.market, most=15, work_unit_h=0.5))
     traces = chain().simulate(MONDAY_S, 0.15, HOURS * 6, 100, seed=10)
     found = play_strictly(two, traces, TICK_S)

@@ -23,8 +23,16 @@ SECOND = SpeedupTable(table={1: 1.0, 2: 1.0, 3: 3.0})
 UNIT_H = 0.5
 
 
-def random_problem(seed: int, *, steps: int = 3, prices: int = 3, most: int = 3, charge_steps: int = 1,
-                   risk_aversion: float = 0.0, by_second: bool = False) -> CookbookProblem:  # fmt: skip
+def random_problem(
+    seed: int,
+    *,
+    steps: int = 3,
+    prices: int = 3,
+    most: int = 3,
+    charge_steps: int = 1,
+    risk_aversion: float = 0.0,
+    by_second: bool = False,
+) -> CookbookProblem:
     random = np.random.default_rng(seed)
     levels = np.sort(random.uniform(0.01, 1.0, prices))
     transition = random.dirichlet(np.ones(prices), (steps, prices))
@@ -36,8 +44,14 @@ def random_problem(seed: int, *, steps: int = 3, prices: int = 3, most: int = 3,
         spread = (transition * charge**2).sum(axis=2) - mean**2
         market = ChargeModel(levels, transition, charge, spread)
     jobs = WorkflowJob(name="a", work_h=2, speedup=FIRST), WorkflowJob(name="b", work_h=3, speedup=SECOND)
-    return CookbookProblem(Workflow(name="w", jobs=jobs), market, most=most, work_unit_h=UNIT_H,
-                           charge_steps=charge_steps, risk_aversion=risk_aversion)  # fmt: skip
+    return CookbookProblem(
+        Workflow(name="w", jobs=jobs),
+        market,
+        most=most,
+        work_unit_h=UNIT_H,
+        charge_steps=charge_steps,
+        risk_aversion=risk_aversion,
+    )
 
 
 def brute_force(problem: CookbookProblem) -> dict[int, float]:
@@ -57,7 +71,10 @@ def brute_force(problem: CookbookProblem) -> dict[int, float]:
             usd = 0.0
             for after in range(len(market.prices)):
                 chance = market.transition[step, price, after]
-                usd += chance * (more * market.charge[step, price, after] + least(step + 1, after, round(then, 9), (*charged[1:], more)))
+                usd += chance * (
+                    more * market.charge[step, price, after]
+                    + least(step + 1, after, round(then, 9), (*charged[1:], more))
+                )
             best = min(best, usd)
         return best
 

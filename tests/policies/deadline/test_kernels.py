@@ -36,19 +36,40 @@ def run(
     choices = NO_TABLE if table is None else table.choices
     steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
     return run_once(
-        rule, np.asarray(available, dtype=bool), 0, 0.0, TICK_S, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S,
-        problem.restart_h * HOUR_S, problem.spot_usd_per_hour, problem.on_demand_usd_per_hour, choices, *steps, AGE_BINS_S,
-    )  # fmt: skip
+        rule,
+        np.asarray(available, dtype=bool),
+        0,
+        0.0,
+        TICK_S,
+        problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S,
+        problem.restart_h * HOUR_S,
+        problem.spot_usd_per_hour,
+        problem.on_demand_usd_per_hour,
+        choices,
+        *steps,
+        AGE_BINS_S,
+    )
 
 
 def least(problem: DeadlineProblem, available: list[bool], step_s: float) -> float:
     slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
     up = np.asarray(available, dtype=bool)[None]
     return hindsight_zones(
-        up, np.full(up.shape, problem.spot_usd_per_hour), 0, TICK_S, problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, np.full((1, 1), problem.restart_h * HOUR_S),
-        problem.on_demand_usd_per_hour, np.zeros(1, dtype=np.int64), np.zeros((1, 1)), int(slack_s / step_s) + 2, step_s,
-    )  # fmt: skip
+        up,
+        np.full(up.shape, problem.spot_usd_per_hour),
+        0,
+        TICK_S,
+        problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S,
+        problem.restart_h * HOUR_S,
+        np.full((1, 1), problem.restart_h * HOUR_S),
+        problem.on_demand_usd_per_hour,
+        np.zeros(1, dtype=np.int64),
+        np.zeros((1, 1)),
+        int(slack_s / step_s) + 2,
+        step_s,
+    )
 
 
 def test_runs_by_hand() -> None:
@@ -90,7 +111,11 @@ def every_schedule(problem: DeadlineProblem, available: list[bool]) -> float:
             if choice != NOTHING:
                 overhead_s = 0.0 if choice == held else problem.restart_h * HOUR_S
                 used_s = min(TICK_S, work_s + overhead_s)
-                usd += used_s / HOUR_S * (problem.spot_usd_per_hour if choice == SPOT else problem.on_demand_usd_per_hour)
+                usd += (
+                    used_s
+                    / HOUR_S
+                    * (problem.spot_usd_per_hour if choice == SPOT else problem.on_demand_usd_per_hour)
+                )
                 work_s -= used_s - overhead_s
             held = choice
             if work_s <= 1e-9:
@@ -100,7 +125,11 @@ def every_schedule(problem: DeadlineProblem, available: list[bool]) -> float:
 
 
 @settings(max_examples=40)
-@given(st.lists(st.booleans(), min_size=7, max_size=7), st.sampled_from([0.0, 1 / 30, 0.1]), st.sampled_from([2, 3, 4]))
+@given(
+    st.lists(st.booleans(), min_size=7, max_size=7),
+    st.sampled_from([0.0, 1 / 30, 0.1]),
+    st.sampled_from([2, 3, 4]),
+)
 def test_the_optimum_is_that_of_every_schedule(available: list[bool], restart_h: float, work_ticks: int) -> None:
     """All times are multiples of two minutes, as is the grid: no line between its steps is asked."""
     problem = DeadlineProblem(work_ticks / 6, 7 / 6, restart_h, 1.0, 3.0)
@@ -109,9 +138,11 @@ def test_the_optimum_is_that_of_every_schedule(available: list[bool], restart_h:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.booleans(), min_size=30, max_size=30), st.sampled_from([0.02, 0.05, 0.1, 0.2]),
-    st.floats(0.25, 1.5), st.sampled_from([ALWAYS_ON_DEMAND, GREEDY, UNIFORM_PROGRESS]),
-)  # fmt: skip
+    st.lists(st.booleans(), min_size=30, max_size=30),
+    st.sampled_from([0.02, 0.05, 0.1, 0.2]),
+    st.floats(0.25, 1.5),
+    st.sampled_from([ALWAYS_ON_DEMAND, GREEDY, UNIFORM_PROGRESS]),
+)
 def test_no_deadline_is_missed_and_nobody_beats_the_optimum(
     available: list[bool], restart_h: float, slack_h: float, rule: int
 ) -> None:

@@ -40,7 +40,8 @@ WEST = Market("aws", "us-west-2", "us-west-2b", "p3.2xlarge")
 TICK_S, HOURS = 600.0, 72
 BINS = len(AGE_BINS_S)
 MODELS = SpellModels(
-    SpellModel(np.array([[0.8] * BINS, [0.3] * BINS])), {str(WEST): SpellModel(np.array([[0.5] * BINS, [0.5] * BINS]))}
+    SpellModel(np.array([[0.8] * BINS, [0.3] * BINS])),
+    {str(WEST): SpellModel(np.array([[0.5] * BINS, [0.5] * BINS]))},
 )
 PRICES = history({EAST: [(0, 1.0)], WEST: [(0, 1.2)]}, hours=float(HOURS))
 BEGINS_S = PRICES.start_s
@@ -48,7 +49,12 @@ BEGINS_S = PRICES.start_s
 
 def job(hours: float = 12.0, **changes: object) -> Job:
     checkpoint = {"save_s": 0, "restore_s": 0, "size_bytes": 5 * 2**30}
-    content = {"name": "j", "steps": int(hours * 3600), "steps_per_hour": {"p3.2xlarge": 3600.0}, "checkpoint": checkpoint}
+    content = {
+        "name": "j",
+        "steps": int(hours * 3600),
+        "steps_per_hour": {"p3.2xlarge": 3600.0},
+        "checkpoint": checkpoint,
+    }
     return Job.model_validate(content | changes)
 
 
@@ -61,7 +67,11 @@ def recorded(available: np.ndarray) -> Availability:
 
 def scenario(available: np.ndarray, *jobs: Job, boot_s: float = 720.0, billing: str = "gcp-spot") -> Scenario:
     return Scenario(
-        jobs or (job(),), PRICES, billing_preset(billing), availability=recorded(available), delay=StartDelay(0.0, boot_s)
+        jobs or (job(),),
+        PRICES,
+        billing_preset(billing),
+        availability=recorded(available),
+        delay=StartDelay(0.0, boot_s),
     )
 
 
@@ -73,9 +83,14 @@ def is_late(outcome: Outcome, hours: float) -> bool:
 def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int) -> None:
     """Twelve hours of work in eighteen, on drawn records: the engine asks and pays, the compiled run reckons."""
     problem = zones_problem(
-        [(str(EAST), EAST.place), (str(WEST), WEST.place)], (1.0, 1.2), 3.06, work_h=12.0, deadline_h=18.0,
-        restart_h=0.2, checkpoint_bytes=5 * 2**30,
-    )  # fmt: skip
+        [(str(EAST), EAST.place), (str(WEST), WEST.place)],
+        (1.0, 1.2),
+        3.06,
+        work_h=12.0,
+        deadline_h=18.0,
+        restart_h=0.2,
+        checkpoint_bytes=5 * 2**30,
+    )
     table = solve_zones(problem, [MODELS.of(EAST), MODELS.of(WEST)], begins_s=BEGINS_S, ask_every_s=7200.0)
     random = np.random.default_rng(2)
     engine, compiled = [], []
@@ -86,10 +101,29 @@ def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int)
         engine.append(outcome.cost_usd)
         prices = np.repeat(np.array([[1.0], [1.2]]), up.shape[1], axis=1)
         usd, _, late_h, *_ = run_zones(
-            number, up, prices, 0, TICK_S, 12 * HOUR_S, 18 * HOUR_S, 720.0, problem.start_s, 3.06, np.array([0, 1]),
-            problem.egress_usd, 7200.0, table.usd, table.tick_s, table.step_s, AGE_BINS_S, np.array([1.0, 1.2]),
-            table.lasts_s, table.ages, table.home, table.away_s,
-        )  # fmt: skip
+            number,
+            up,
+            prices,
+            0,
+            TICK_S,
+            12 * HOUR_S,
+            18 * HOUR_S,
+            720.0,
+            problem.start_s,
+            3.06,
+            np.array([0, 1]),
+            problem.egress_usd,
+            7200.0,
+            table.usd,
+            table.tick_s,
+            table.step_s,
+            AGE_BINS_S,
+            np.array([1.0, 1.2]),
+            table.lasts_s,
+            table.ages,
+            table.home,
+            table.away_s,
+        )
         assert late_h == 0.0
         compiled.append(usd)
     # A machine that is noticed works two minutes on; one that comes is there before the last is given back.
@@ -99,9 +133,11 @@ def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int)
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.lists(st.booleans(), min_size=40, max_size=40), st.sampled_from(list(DeadlineRule)),
-    st.sampled_from([13.0, 15.0, 20.0]), st.sampled_from(["ec2-second", "gcp-spot"]),
-)  # fmt: skip
+    st.lists(st.booleans(), min_size=40, max_size=40),
+    st.sampled_from(list(DeadlineRule)),
+    st.sampled_from([13.0, 15.0, 20.0]),
+    st.sampled_from(["ec2-second", "gcp-spot"]),
+)
 def test_no_deadline_is_missed_on_any_record(
     bits: list[bool], rule: DeadlineRule, deadline_h: float, billing: str
 ) -> None:
@@ -196,8 +232,10 @@ def test_spottune_under_a_deadline_where_capacity_decides() -> None:
     up = np.stack([MODELS.of(market).drawn(HOURS * 6, TICK_S, random) for market in (EAST, WEST)])
     trials = tuple(job(6.0, name=f"t{n}") for n in range(6))
     at = np.linspace(0.01, 1.0, 50)
-    curves = tuple(Curve("s", one.name, at * one.steps, 1 / (1 + 9 * at) + 0.1 * n, float(one.steps))
-                   for n, one in enumerate(trials))  # fmt: skip
+    curves = tuple(
+        Curve("s", one.name, at * one.steps, 1 / (1 + 9 * at) + 0.1 * n, float(one.steps))
+        for n, one in enumerate(trials)
+    )
     run = Scenario(
         trials, PRICES, billing_preset("ec2-second"), availability=recorded(up), delay=StartDelay(), curves=curves
     )
@@ -234,7 +272,8 @@ def test_on_real_zones_every_policy_is_in_time() -> None:
     )[0]
     times_s = records.times_s()
     markets = [
-        Market("aws", place.region, zone, "p3.2xlarge") for zone, place in zip(records.zones, records.places, strict=True)
+        Market("aws", place.region, zone, "p3.2xlarge")
+        for zone, place in zip(records.zones, records.places, strict=True)
     ]
     end_s = float(times_s[-1]) + records.tick_s
     capacity = {

@@ -30,39 +30,78 @@ def problem_of(
 ) -> ZonesProblem:
     zones = [("east", EAST), ("west", WEST)][: len(prices)]
     return zones_problem(
-        zones, prices, 3.0, work_h=work_h, deadline_h=deadline_h, restart_h=restart_h, checkpoint_bytes=int(gib * 2**30)
+        zones,
+        prices,
+        3.0,
+        work_h=work_h,
+        deadline_h=deadline_h,
+        restart_h=restart_h,
+        checkpoint_bytes=int(gib * 2**30),
     )
 
 
 def run(
-    problem: ZonesProblem, available: np.ndarray, rule: int, table: ZoneTable | None = None, ask_every_s: float = 0.0,
+    problem: ZonesProblem,
+    available: np.ndarray,
+    rule: int,
+    table: ZoneTable | None = None,
+    ask_every_s: float = 0.0,
     prices: np.ndarray | None = None,
-) -> tuple[float, float, float, int, int]:  # fmt: skip
+) -> tuple[float, float, float, int, int]:
     zones = len(problem.zones)
     foreseen = np.array(problem.spot_usd_per_hour)
     tables = (NO_TABLE, 1.0, 1.0) if table is None else (table.usd, table.tick_s, table.step_s)
     lasts_s = np.zeros(zones) if table is None else table.lasts_s
     ages = np.ones((zones, len(AGE_BINS_S))) if table is None else table.ages
     return run_zones(
-        rule, available, np.repeat(foreseen[:, None], available.shape[1], axis=1) if prices is None else prices, 0,
-        TICK_S, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s,
-        problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd, ask_every_s, *tables,
-        AGE_BINS_S, foreseen, lasts_s, ages, 0 if table is None else table.home, 0.0 if table is None else table.away_s,
-    )  # fmt: skip
+        rule,
+        available,
+        np.repeat(foreseen[:, None], available.shape[1], axis=1) if prices is None else prices,
+        0,
+        TICK_S,
+        problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S,
+        problem.restart_h * HOUR_S,
+        problem.start_s,
+        problem.on_demand_usd_per_hour,
+        np.array(problem.place_of),
+        problem.egress_usd,
+        ask_every_s,
+        *tables,
+        AGE_BINS_S,
+        foreseen,
+        lasts_s,
+        ages,
+        0 if table is None else table.home,
+        0.0 if table is None else table.away_s,
+    )
 
 
 def least(problem: ZonesProblem, available: np.ndarray, step_s: float) -> float:
     prices = np.repeat(np.array(problem.spot_usd_per_hour)[:, None], available.shape[1], axis=1)
     return hindsight_zones(
-        available, prices, 0, TICK_S, problem.work_h * HOUR_S, problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S,
-        problem.start_s, problem.on_demand_usd_per_hour, np.array(problem.place_of), problem.egress_usd,
-        int(np.ceil(problem.slack_s / step_s)) + 2, step_s,
-    )  # fmt: skip
+        available,
+        prices,
+        0,
+        TICK_S,
+        problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S,
+        problem.restart_h * HOUR_S,
+        problem.start_s,
+        problem.on_demand_usd_per_hour,
+        np.array(problem.place_of),
+        problem.egress_usd,
+        int(np.ceil(problem.slack_s / step_s)) + 2,
+        step_s,
+    )
 
 
 def flat(problem: ZonesProblem, gamma: float = 0.0) -> ZoneTable:
     bins = len(AGE_BINS_S)
-    models = [SpellModel(np.array([[1.0] * bins, [0.4] * bins])), SpellModel(np.array([[0.5] * bins, [0.6] * bins]))]
+    models = [
+        SpellModel(np.array([[1.0] * bins, [0.4] * bins])),
+        SpellModel(np.array([[0.5] * bins, [0.6] * bins])),
+    ]
     return solve_zones(problem, models[: len(problem.zones)], gamma=gamma)
 
 
@@ -70,7 +109,9 @@ def test_what_a_move_costs_and_takes() -> None:
     problem = problem_of(10.0, 15.0, 0.1, gib=100.0)
     assert problem.egress_usd == pytest.approx(np.array([[0.0, 2.0], [2.0, 0.0]]))
     # 107.4 GB at 8.20 Gbit/s instead of 9.72.
-    assert problem.start_s[0, 1] - problem.start_s[0, 0] == pytest.approx(100 * 2**30 * 8e-9 * (1 / 8.20 - 1 / 9.72))
+    assert problem.start_s[0, 1] - problem.start_s[0, 0] == pytest.approx(
+        100 * 2**30 * 8e-9 * (1 / 8.20 - 1 / 9.72)
+    )
     assert problem.start_s[0, 0] == pytest.approx(360.0)
     assert problem.alone(1).spot_usd_per_hour == (1.2,)
     with pytest.raises(InputError, match="a deadline of 10 h cannot be kept"):
@@ -112,9 +153,11 @@ def every_schedule(problem: ZonesProblem, available: np.ndarray) -> float:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.lists(st.booleans(), min_size=12, max_size=12), st.sampled_from([0.0, 1 / 30]), st.sampled_from([2, 3]),
+    st.lists(st.booleans(), min_size=12, max_size=12),
     st.sampled_from([0.0, 1 / 30]),
-)  # fmt: skip
+    st.sampled_from([2, 3]),
+    st.sampled_from([0.0, 1 / 30]),
+)
 def test_the_optimum_is_that_of_every_schedule(
     bits: list[bool], restart_h: float, work_ticks: int, fetch_h: float
 ) -> None:
@@ -126,17 +169,29 @@ def test_the_optimum_is_that_of_every_schedule(
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.booleans(), min_size=40, max_size=40), st.sampled_from([0.02, 0.1, 0.2]), st.floats(0.5, 2.0)
-)  # fmt: skip
-def test_failing_over_among_one_zone_is_uniform_progress(bits: list[bool], restart_h: float, slack_h: float) -> None:
+@given(st.lists(st.booleans(), min_size=40, max_size=40), st.sampled_from([0.02, 0.1, 0.2]), st.floats(0.5, 2.0))
+def test_failing_over_among_one_zone_is_uniform_progress(
+    bits: list[bool], restart_h: float, slack_h: float
+) -> None:
     available = np.array(bits)
     problem = problem_of(2.5, 2.5 + slack_h, restart_h, prices=(1.0,))
     usd, egress, late_h, *_ = run(problem, available[None], FAILOVER)
     other, late, _ = run_once(
-        UNIFORM_PROGRESS, available, 0, 0.0, TICK_S, 2.5 * HOUR_S, (2.5 + slack_h) * HOUR_S, restart_h * HOUR_S, 1.0, 3.0,
-        np.zeros((1, 1, 1, 1, 1), dtype=np.int8), 1.0, 1.0, AGE_BINS_S,
-    )  # fmt: skip
+        UNIFORM_PROGRESS,
+        available,
+        0,
+        0.0,
+        TICK_S,
+        2.5 * HOUR_S,
+        (2.5 + slack_h) * HOUR_S,
+        restart_h * HOUR_S,
+        1.0,
+        3.0,
+        np.zeros((1, 1, 1, 1, 1), dtype=np.int8),
+        1.0,
+        1.0,
+        AGE_BINS_S,
+    )
     assert (egress, late_h, late) == (0.0, 0.0, 0.0)
     # They part where the safety net may still take a spot machine in the last safe tick.
     assert usd == pytest.approx(other, rel=0.15)
@@ -144,9 +199,13 @@ def test_failing_over_among_one_zone_is_uniform_progress(bits: list[bool], resta
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.booleans(), min_size=240, max_size=240), st.sampled_from([0.05, 0.2]), st.floats(0.7, 6.0),
-    st.sampled_from([FAILOVER, TABLE]), st.sampled_from([0.0, 7200.0]), st.sampled_from([0.0, 0.5]),
-)  # fmt: skip
+    st.lists(st.booleans(), min_size=240, max_size=240),
+    st.sampled_from([0.05, 0.2]),
+    st.floats(0.7, 6.0),
+    st.sampled_from([FAILOVER, TABLE]),
+    st.sampled_from([0.0, 7200.0]),
+    st.sampled_from([0.0, 0.5]),
+)
 def test_no_deadline_is_missed_and_nobody_beats_the_optimum(
     bits: list[bool], restart_h: float, slack_h: float, rule: int, ask_every_s: float, gamma: float
 ) -> None:

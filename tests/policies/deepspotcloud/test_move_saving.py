@@ -46,8 +46,12 @@ class Now:
 
 def saving(billing: str, left_s: float, *, to: eb.Market = THERE, there: float = 0.36, **plan: Any) -> float:
     """At 3,500 s of a lease at 0.72 USD an hour; saving takes 20 s, restoring 30 s, booting 100 s."""
-    work = eb.Job(name="g", steps=10**6, steps_per_hour={"g2.2xlarge": 3600.0},
-                  checkpoint=Checkpointing(save_s=20.0, restore_s=30.0, size_bytes=2**31))  # fmt: skip
+    work = eb.Job(
+        name="g",
+        steps=10**6,
+        steps_per_hour={"g2.2xlarge": 3600.0},
+        checkpoint=Checkpointing(save_s=20.0, restore_s=30.0, size_bytes=2**31),
+    )
     progress = JobProgress(0, work, steps_done=10**6 - left_s)
     lease = Lease(0, HERE, math.inf, False, 0.0, started_s=0.0, running_s=100.0)
     view = Now(3_500.0, billing_preset(billing), {HERE: 0.72, THERE: there, FAR: there})

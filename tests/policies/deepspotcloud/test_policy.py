@@ -62,8 +62,12 @@ def test_a_move_that_is_not_worth_it_is_not_made() -> None:
     """A tenth of a cent an hour cheaper, for a checkpoint of 8 GiB that has to cross an ocean."""
     prices = history({C3: after((0, 0.050), (2400, 0.051)), FAR: after((0, 0.0505))})
     heavy = {"save_s": 10.0, "restore_s": 20.0, "size_bytes": 8 * 2**30}
-    work = job(5 * 3600, checkpoint=eb.Job.model_validate({"name": "x", "steps": 1, "steps_per_hour": {"c3.xlarge": 1},
-                                                           "checkpoint": heavy}).checkpoint)  # fmt: skip
+    work = job(
+        5 * 3600,
+        checkpoint=eb.Job.model_validate(
+            {"name": "x", "steps": 1, "steps_per_hour": {"c3.xlarge": 1}, "checkpoint": heavy}
+        ).checkpoint,
+    )
     policies = [DeepSpotCloud(MoveWhen.PERIOD_END), DeepSpotCloud(MoveWhen.WORTHWHILE)]
     found = eb.backtest(policies, work, prices, billing="ec2-hourly", starts=[START_S + DAY], seed=1).outcomes
     moved, stayed = (found[policy.name][0] for policy in policies)

@@ -25,7 +25,8 @@ def test_it_names_the_cheapest_step_below_the_list_price(prices: list[float]) ->
     able = [
         (price / JOB.steps_per_hour[market.instance_type], market)
         for market, price in zip(MARKETS, prices, strict=True)
-        if market.instance_type in JOB.steps_per_hour and price <= {"p2.xlarge": 0.9, "p3.2xlarge": 3.06}[market.instance_type]
+        if market.instance_type in JOB.steps_per_hour
+        and price <= {"p2.xlarge": 0.9, "p3.2xlarge": 3.06}[market.instance_type]
     ]
     assert [market for _, market in sorted(able)] == ranked(quotes, JOB)
     assert best == (min(able)[1] if able else None)

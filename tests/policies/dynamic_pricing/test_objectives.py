@@ -94,7 +94,9 @@ def test_no_allocation_on_a_grid_is_better(
 
 @settings(max_examples=60, deadline=None)
 @given(problems, st.floats(1.0, 3.0))
-def test_the_makespan_by_bisection_is_the_one_of_a_single_program(problem: AllocationProblem, spare: float) -> None:
+def test_the_makespan_by_bisection_is_the_one_of_a_single_program(
+    problem: AllocationProblem, spare: float
+) -> None:
     assume(not np.isfinite(problem.slo_h).any())
     least = float((problem.steps * (problem.usd_per_hour / problem.steps_per_hour).min(axis=1)).sum())
     shares, makespan_h = min_makespan(problem, spare * least)

@@ -106,13 +106,19 @@ def test_on_prices_of_2020_it_is_not_dearer_than_the_cheapest_by_the_step(traces
 
 
 def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_its_dataset() -> None:
-    aws, azure = eb.Market("aws", "us-east-1", "us-east-1a", "p2.xlarge"), eb.Market("azure", "us-east", "us-east", "NC6")
+    aws, azure = (
+        eb.Market("aws", "us-east-1", "us-east-1a", "p2.xlarge"),
+        eb.Market("azure", "us-east", "us-east", "NC6"),
+    )
     swing = [(n * 86_400.0, 0.3 if n % 2 else 0.1) for n in range(6)]
     prices = history({aws: swing, azure: [(0, 0.2)]}, hours=150)
     work = eb.Job(
-        name="g", steps=80, steps_per_hour={"p2.xlarge": 1.0, "NC6": 1.0}, checkpoint={"size_bytes": 2**30},
+        name="g",
+        steps=80,
+        steps_per_hour={"p2.xlarge": 1.0, "NC6": 1.0},
+        checkpoint={"size_bytes": 2**30},
         dataset={"size_bytes": 10 * 2**30, "cloud": "aws", "region": "us-east-1"},
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # type: ignore[arg-type]
     policy = eb.DynamicPricing()
     (outcome,) = eb.backtest([policy], work, prices, starts=[prices.start_s]).outcomes[policy.name]
     assert outcome.finished

@@ -17,9 +17,11 @@ def test_shares_of_time_tend_to_the_allocation(seed: int, jobs: int, types: int,
     random = np.random.default_rng(seed)
     quotas = random.integers(1, 4, types).astype(float) if limited else np.full(types, np.inf)
     problem = AllocationProblem.of(
-        random.uniform(1, 10, (jobs, types)), random.uniform(0.5, 3, types), quotas=quotas,
+        random.uniform(1, 10, (jobs, types)),
+        random.uniform(0.5, 3, types),
+        quotas=quotas,
         steps=random.uniform(10, 100, jobs),
-    )  # fmt: skip
+    )
     shares = min_makespan(problem)[0] if seed % 2 else max_total_throughput(problem)
     received = Received.nothing(shares.shape)
     for _ in range(600):

@@ -78,7 +78,16 @@ def test_bad_input_is_refused() -> None:
 def three() -> Candidates:
     markets = tuple(eb.Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
     usd = np.array([0.02, 0.021, 0.1])
-    return Candidates(markets, np.full(3, 0.21), np.ones(3, bool), usd, usd, np.full(3, 3600.0), np.full(3, 3600.0), np.array([2, 0, 1]))
+    return Candidates(
+        markets,
+        np.full(3, 0.21),
+        np.ones(3, bool),
+        usd,
+        usd,
+        np.full(3, 3600.0),
+        np.full(3, 3600.0),
+        np.array([2, 0, 1]),
+    )
 
 
 def test_more_aversion_is_more_spread() -> None:

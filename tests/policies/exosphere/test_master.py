@@ -42,9 +42,13 @@ Points = Sequence[tuple[float, float]]
 
 
 def scenario(
-    *jobs: dict[str, object], a: Points = (), b: Points = (), c: Points | None = None, notice: bool = True,
+    *jobs: dict[str, object],
+    a: Points = (),
+    b: Points = (),
+    c: Points | None = None,
+    notice: bool = True,
     delay: StartDelay | None = None,
-) -> Scenario:  # fmt: skip
+) -> Scenario:
     """Markets of one type that cost little for ten days and from the start on as told, (hours, USD)."""
     series = {}
     for market, points in ((A, a), (B, b), (C, c)):
@@ -52,7 +56,11 @@ def scenario(
             times_s = [BEGAN_S, *(START_S + hours * HOUR_S for hours, _ in points)]
             series[market] = PriceSeries(np.array(times_s), np.array([LOW, *(usd for _, usd in points)]))
     prices = eb.PriceHistory(series, start_s=BEGAN_S, end_s=START_S + 100 * HOUR_S)
-    content = {"steps_per_hour": {"c3.xlarge": 1}, "coupling": "independent", "checkpoint": {"save_s": 0, "restore_s": 0}}
+    content = {
+        "steps_per_hour": {"c3.xlarge": 1},
+        "coupling": "independent",
+        "checkpoint": {"save_s": 0, "restore_s": 0},
+    }
     parsed = tuple(eb.Job.parse({"name": f"job-{n}", **content, **job}) for n, job in enumerate(jobs))
     billing = billing_preset("ec2-hourly")
     billing = billing if notice else replace(billing, notice_s=0.0)
@@ -125,9 +133,7 @@ def test_a_market_outside_the_portfolio_is_taken_when_the_portfolio_s_own_are_go
 def test_spark_saves_as_often_as_its_portfolio_s_life_tells() -> None:
     """Ten days less a tenth were seen, no revocation in them: half a one counts."""
     fast = {"steps": 16_000, "steps_per_hour": {"c3.xlarge": 1_000}, "checkpoint": {"save_s": 1, "restore_s": 1}}
-    outcome = scenario(fast).run(
-        ExoSphere((four(save_s=1.0),)), START_S, record=True
-    )
+    outcome = scenario(fast).run(ExoSphere((four(save_s=1.0),)), START_S, record=True)
     saved_s = [moment.time_s - START_S for moment in outcome.timeline if moment.what == "saved"]
     first_s = (2 * 1.0 * 2 * 10 * DAY_S) ** 0.5
     assert saved_s[0] == pytest.approx(first_s, rel=0.02)
@@ -136,13 +142,17 @@ def test_spark_saves_as_often_as_its_portfolio_s_life_tells() -> None:
 
 def test_mpi_takes_the_market_that_outlives_it_and_begins_anew() -> None:
     """B is cheaper, but is taken every other day."""
-    flapping = [(hours, usd) for day in range(-8, 0, 2) for hours, usd in ((day * 24, SPIKE), (day * 24 + 1, 0.01))]
+    flapping = [
+        (hours, usd) for day in range(-8, 0, 2) for hours, usd in ((day * 24, SPIKE), (day * 24 + 1, 0.01))
+    ]
     gang = {"steps": 40, "coupling": "gang", "machines": 4}
     short = run(ExoSphere((Mpi(Resources(16, 0), length_s=10 * HOUR_S),)), scenario(gang, b=flapping))
     assert {lease.market for lease in short.leases} == {B}
     long = run(ExoSphere((Mpi(Resources(16, 0), length_s=40 * HOUR_S),)), scenario(gang, b=flapping))
     assert {lease.market for lease in long.leases} == {A}
-    lost = run(ExoSphere((Mpi(Resources(16, 0)),)), scenario({**gang, "checkpoint": None}, a=SPIKED, b=[(5, 0.06)]))
+    lost = run(
+        ExoSphere((Mpi(Resources(16, 0)),)), scenario({**gang, "checkpoint": None}, a=SPIKED, b=[(5, 0.06)])
+    )
     assert lost.steps_lost == pytest.approx(16, abs=0.3)
     assert Counter(lease.market for lease in lost.leases) == {A: 4, B: 4}
 
@@ -166,7 +176,9 @@ def test_an_ended_application_s_servers_go_to_another_that_lost_its_own() -> Non
     kept = run(ExoSphere((four(), four())), scenario(*jobs, a=[(1.15, SPIKE), (9, LOW)], delay=delay))
     assert kept.finished
     assert len(kept.leases) == 8
-    gone = run(ExoSphere((four(), four()), free_list_s=1.0), scenario(*jobs, a=[(1.15, SPIKE), (9, LOW)], delay=delay))
+    gone = run(
+        ExoSphere((four(), four()), free_list_s=1.0), scenario(*jobs, a=[(1.15, SPIKE), (9, LOW)], delay=delay)
+    )
     assert len(gone.leases) == 10
     assert kept.makespan_s < gone.makespan_s
 
@@ -184,6 +196,7 @@ class Listening(Application):
 
     answers: dict[str, list[DownCall]] = field(default_factory=dict)
     told: list[tuple[str, float, object]] = field(default_factory=list)
+
     def _note(self, what: str, cluster: VirtualCluster, about: object) -> Iterable[DownCall]:
         self.told.append((what, cluster.now_s - START_S, about))
         return self.answers.pop(what, [])
@@ -259,8 +272,11 @@ def test_down_calls_resize_release_save_and_wake() -> None:
     assert [time_s for time_s, _ in told(application, "due")] == [HOUR_S, 2 * HOUR_S]
     # One of each market is given back after an hour; two are left for the other sixteen steps.
     assert Counter((lease.market, round((lease.ended_s - START_S) / HOUR_S)) for lease in outcome.leases) == {
-        (A, 1): 1, (B, 1): 1, (A, 9): 1, (B, 9): 1,
-    }  # fmt: skip
+        (A, 1): 1,
+        (B, 1): 1,
+        (A, 9): 1,
+        (B, 9): 1,
+    }
     leaver = Listening({"soft": [ReleaseServers((0,))]})
     outcome = run(ExoSphere((leaver,)), scenario({"steps": 20}, a=[(1.0, 0.12)]))
     assert len(outcome.leases) == 4

@@ -20,9 +20,14 @@ def by_cvxopt(returns: np.ndarray, covariance: np.ndarray, alpha: float) -> np.n
     count = len(returns)
     options = {"show_progress": False, "abstol": 1e-12, "reltol": 1e-11, "feastol": 1e-11}
     found = solvers.qp(
-        matrix(2.0 * alpha * covariance), matrix(-returns), matrix(-np.eye(count)), matrix(np.zeros(count)),
-        matrix(np.ones((1, count))), matrix(1.0), options=options,
-    )  # fmt: skip
+        matrix(2.0 * alpha * covariance),
+        matrix(-returns),
+        matrix(-np.eye(count)),
+        matrix(np.zeros(count)),
+        matrix(np.ones((1, count))),
+        matrix(1.0),
+        options=options,
+    )
     return np.array(found["x"]).ravel()
 
 

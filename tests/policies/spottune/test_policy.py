@@ -80,7 +80,9 @@ def test_who_foresees_revocations_trains_for_nothing() -> None:
     assert free.finished
     assert free.refund_usd > 0
     assert free.cost_usd < 0.9 * blind.cost_usd
-    by_frequency = run(SpotTune(provisioner=StepCost(PastFrequency(minutes, days=0.9), doubt=0.1)), [job(36_000)], prices)
+    by_frequency = run(
+        SpotTune(provisioner=StepCost(PastFrequency(minutes, days=0.9), doubt=0.1)), [job(36_000)], prices
+    )
     assert by_frequency.refund_usd > 0
     assert by_frequency.cost_usd < 0.9 * blind.cost_usd
 

@@ -186,7 +186,5 @@ class ForeseenPassages:
         return found
 
 
-
-
 def _log_minutes(duration_s: Floats) -> Floats:
     return np.log1p(duration_s / MINUTE_S)

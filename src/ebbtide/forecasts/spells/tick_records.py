@@ -54,10 +54,13 @@ def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
         table = load_parquet(path)
         table = table[(table["kind"] == "availability") & (table["nodes"] == 1)]
         records = [
-            ZoneRecord(f"{row.zone} {row.device}x{row.device_count} {row.start:%Y-%m-%d}",
-                       np.asarray(row.data) >= 1, float(gap_s))
+            ZoneRecord(
+                f"{row.zone} {row.device}x{row.device_count} {row.start:%Y-%m-%d}",
+                np.asarray(row.data) >= 1,
+                float(gap_s),
+            )
             for row, gap_s in zip(table.itertuples(), table["gap_seconds"], strict=True)
-        ]  # fmt: skip
+        ]
     except InputError:
         raise
     except (KeyError, AttributeError, TypeError, ValueError) as error:

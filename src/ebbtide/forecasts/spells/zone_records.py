@@ -62,9 +62,13 @@ class ZoneRecords:
     def alone(self, zone: int) -> ZoneRecords:
         """One of the zones by itself."""
         return replace(
-            self, name=self.zones[zone], zones=self.zones[zone : zone + 1], places=self.places[zone : zone + 1],
-            available=self.available[zone : zone + 1], spot_usd=self.spot_usd[zone : zone + 1],
-        )  # fmt: skip
+            self,
+            name=self.zones[zone],
+            zones=self.zones[zone : zone + 1],
+            places=self.places[zone : zone + 1],
+            available=self.available[zone : zone + 1],
+            spot_usd=self.spot_usd[zone : zone + 1],
+        )
 
     def times_s(self) -> Floats:
         """Of ticks, seconds since 1970."""
@@ -146,10 +150,20 @@ def read_probed_zones(
             reasons.append(LeftOut(accelerator, f"{path.name}: no on-demand price is known for {market}"))
             continue
         found.append(
-            ZoneRecords(f"{kind} {wide.index[0]:%Y-%m-%d}", _accelerator(rows), tuple(map(str, wide.columns)),
-                        places, 1, wide.to_numpy().T >= 1, table.to_numpy().T.copy(), listed, _tick_s(rows),
-                        _first_s(wide), unpriced)
-        )  # fmt: skip
+            ZoneRecords(
+                f"{kind} {wide.index[0]:%Y-%m-%d}",
+                _accelerator(rows),
+                tuple(map(str, wide.columns)),
+                places,
+                1,
+                wide.to_numpy().T >= 1,
+                table.to_numpy().T.copy(),
+                listed,
+                _tick_s(rows),
+                _first_s(wide),
+                unpriced,
+            )
+        )
     return found
 
 
@@ -196,11 +210,18 @@ def read_capacity_rounds(
         wide, usd = wide[list(priced)], list(priced.values())
         places = tuple(where[zone] for zone in priced)
         one = ZoneRecords(
-            f"{machines} x {kind} {wide.index[0]:%Y-%m-%d}, any", accelerator, tuple(map(str, wide.columns)),
-            places, machines, wide.to_numpy().T >= 1, np.repeat(np.array(usd)[:, None], len(wide), axis=1),
-            _ON_DEMAND_USD[accelerator] * machines * each, _tick_s(rows), _first_s(wide),
+            f"{machines} x {kind} {wide.index[0]:%Y-%m-%d}, any",
+            accelerator,
+            tuple(map(str, wide.columns)),
+            places,
+            machines,
+            wide.to_numpy().T >= 1,
+            np.repeat(np.array(usd)[:, None], len(wide), axis=1),
+            _ON_DEMAND_USD[accelerator] * machines * each,
+            _tick_s(rows),
+            _first_s(wide),
             unpriced,
-        )  # fmt: skip
+        )
         whole = replace(one, name=one.name.replace("any", "all"), available=machines <= wide.to_numpy().T)
         found.append((one, whole))
     return found

@@ -90,9 +90,11 @@ class Agent:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._outbox.put({"type": "up"})
-        for watch, every_s in ((self._watch_orders, self._config.poll_s),
-                               (self._watch_metadata, self._config.notice_poll_s),
-                               (self._watch_controller, self._signs.slot_s / 2.0)):  # fmt: skip
+        for watch, every_s in (
+            (self._watch_orders, self._config.poll_s),
+            (self._watch_metadata, self._config.notice_poll_s),
+            (self._watch_controller, self._signs.slot_s / 2.0),
+        ):
             threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
         while self._code is None or self._work is not None:
             try:
@@ -220,9 +222,11 @@ class Agent:
             return
         work.folder.mkdir(parents=True, exist_ok=True)
         work.uploads = Uploads(
-            writer, work.folder, work.assignment.keep,
+            writer,
+            work.folder,
+            work.assignment.keep,
             lambda found: self._happened.put(lambda: self._uploaded(work, found)),
-        )  # fmt: skip
+        )
         assignment = work.assignment
         environment = {
             **assignment.environment,
@@ -239,17 +243,22 @@ class Agent:
                 link_checkpoints(runs_in, assignment.checkpoints, work.folder)
             self._check_executable(arguments[0], runs_in, environment)
             work.process = TrainingProcess(
-                arguments, environment, runs_in,
+                arguments,
+                environment,
+                runs_in,
                 lambda line: self._happened.put(lambda: self._heard(work, line)),
-            )  # fmt: skip
+            )
         except OSError as error:
             self._failed_to_start(work, str(error))
             return
         work.log_lines = LogLines(assignment.metric, work.step) if assignment.reads_log else None
         work.mirror = Mirror(
-            work.folder, work.folder.parent / "copies", work.process.process.pid,
-            lambda copy: self._happened.put(lambda: self._copied(work, copy)), lambda: _is_busy(work),
-        )  # fmt: skip
+            work.folder,
+            work.folder.parent / "copies",
+            work.process.process.pid,
+            lambda copy: self._happened.put(lambda: self._copied(work, copy)),
+            lambda: _is_busy(work),
+        )
 
     def _copied(self, work: Work, copy: Path) -> None:
         """A program that knows nothing of us has written a checkpoint."""
@@ -355,7 +364,7 @@ class Agent:
             name[:_MOST_OF_NAME]
             for name, value in line.items()
             if isinstance(value, int | float) and not isinstance(value, bool) and name not in _OURS
-        } - work.fields  # fmt: skip
+        } - work.fields
         if new and len(work.fields) < _MOST_FIELDS:
             work.fields |= new
             self._tell(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
@@ -438,9 +447,15 @@ class Agent:
         # A shell's way to say that there is no such program, or none that may be executed.
         never_ran = ending is Ending.FAILED and code in _NOT_STARTED and not work.fields and not work.has_api
         self._tell(
-            work, ending, step=step, came=work.step - work.began, number=work.restored, code=code, tail=work.tail,
+            work,
+            ending,
+            step=step,
+            came=work.step - work.began,
+            number=work.restored,
+            code=code,
+            tail=work.tail,
             cannot_start=never_ran and work.step == work.began,
-        )  # fmt: skip
+        )
         if self._next is not None and self._code is None:
             self._begin()
 

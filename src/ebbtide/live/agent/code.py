@@ -35,8 +35,9 @@ def packed(folder: Path) -> bytes:
         largest = max(files, key=lambda path: path.stat().st_size)
         raise InputError(
             f"holds {total / (1 << 20):.0f} MiB, and {MOST_BYTES >> 20} are sent to each machine at most; put "
-            f"data into storage (the largest file is {largest.relative_to(folder)})", file=folder,
-        )  # fmt: skip
+            f"data into storage (the largest file is {largest.relative_to(folder)})",
+            file=folder,
+        )
     buffer = io.BytesIO()
     zipped = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)
     with zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
@@ -88,8 +89,9 @@ def _code_files(folder: Path) -> Iterator[Path]:
             if _leads_out(path, home):
                 raise InputError(
                     f"{below} is a link to {os.readlink(path)}, which is no code of this folder and would be sent "
-                    "to machines; put a copy in its place, or the data into storage", file=folder,
-                )  # fmt: skip
+                    "to machines; put a copy in its place, or the data into storage",
+                    file=folder,
+                )
             yield path
 
 

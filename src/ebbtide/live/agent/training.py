@@ -45,10 +45,17 @@ class TrainingProcess:
         self._hear = hear
         guarded = [_SETPRIV, "--pdeathsig", "KILL", "--", *arguments] if _SETPRIV else list(arguments)
         self.process = subprocess.Popen(
-            guarded, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            errors="replace", cwd=folder, env=os.environ | dict(environment), start_new_session=True,
+            guarded,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=os.environ | dict(environment),
+            start_new_session=True,
             preexec_fn=None if _SETPRIV else _die_with_parent,
-        )  # fmt: skip
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

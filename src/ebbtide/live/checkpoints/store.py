@@ -87,8 +87,10 @@ class CheckpointStore:
         if not can_check:
             _LOGGER.warning(
                 "checkpoint %d of trial %s has checksums by %s, unknown here: only lengths are checked",
-                manifest.number, self.trial_id, manifest.algorithm,
-            )  # fmt: skip
+                manifest.number,
+                self.trial_id,
+                manifest.algorithm,
+            )
         coming = folder.with_name(f".{folder.name}.coming")
         shutil.rmtree(coming, ignore_errors=True)
         coming.mkdir(parents=True)

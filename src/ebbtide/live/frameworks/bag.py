@@ -102,9 +102,18 @@ class BagFramework:
                 task.done = task.saved
                 state = self._folder / f"task-{task.number}.json"
                 command = [
-                    sys.executable, "-m", "ebbtide.live.frameworks.bag_task", "--number", str(task.number),
-                    "--units", str(self._units), "--unit-s", repr(self._unit_s), "--state", str(state),
-                ]  # fmt: skip
+                    sys.executable,
+                    "-m",
+                    "ebbtide.live.frameworks.bag_task",
+                    "--number",
+                    str(task.number),
+                    "--units",
+                    str(self._units),
+                    "--unit-s",
+                    repr(self._unit_s),
+                    "--state",
+                    str(state),
+                ]
                 driver = Driver(command, self._folder / f"task-{task.number}.log", news=self._news)
                 self._machines[machine] = (driver, task)
 

@@ -40,9 +40,14 @@ class Driver:
         self._log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                start_new_session=True, env=os.environ | dict(environment or {}),
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                env=os.environ | dict(environment or {}),
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

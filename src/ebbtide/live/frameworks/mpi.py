@@ -104,10 +104,19 @@ class MpiFramework:
         self._pids = {}
         (self._folder / "save").unlink(missing_ok=True)
         command = [
-            *self._launcher, "-n", str(self._ranks), sys.executable, "-m",
-            "ebbtide.live.frameworks.mpi_program", "--folder", str(self._folder),
-            "--iterations", str(self._iterations), "--iteration-s", repr(self._iteration_s),
-        ]  # fmt: skip
+            *self._launcher,
+            "-n",
+            str(self._ranks),
+            sys.executable,
+            "-m",
+            "ebbtide.live.frameworks.mpi_program",
+            "--folder",
+            str(self._folder),
+            "--iterations",
+            str(self._iterations),
+            "--iteration-s",
+            repr(self._iteration_s),
+        ]
         self._driver = Driver(command, self._folder / "mpi.log", environment=_ENVIRONMENT)
 
     def _end(self) -> None:

@@ -52,20 +52,50 @@ class SparkFramework:
 
     def start(self) -> None:
         self._configure()
-        self._launch("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0",
-                     "--webui-port", "0")  # fmt: skip
+        self._launch(
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+        )
         self._url = self._master_url()
         command = [
-            sys.executable, "-m", "ebbtide.live.frameworks.spark_program", "--master", self._url,
-            "--iterations", str(self._iterations), "--partitions", str(self._partitions),
-            "--task-s", repr(self._task_s), "--checkpoints", str(self._folder / "checkpoints"),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ebbtide.live.frameworks.spark_program",
+            "--master",
+            self._url,
+            "--iterations",
+            str(self._iterations),
+            "--partitions",
+            str(self._partitions),
+            "--task-s",
+            repr(self._task_s),
+            "--checkpoints",
+            str(self._folder / "checkpoints"),
+        ]
         self._driver = Driver(command, self._folder / "spark.log", environment=self._environment())
 
     def join(self, machine: str) -> None:
-        self._launch(machine, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1",
-                     "--memory", _WORKER_MEMORY, "--webui-port", "0", "--work-dir", str(self._folder / machine),
-                     self._url)  # fmt: skip
+        self._launch(
+            machine,
+            "org.apache.spark.deploy.worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--cores",
+            "1",
+            "--memory",
+            _WORKER_MEMORY,
+            "--webui-port",
+            "0",
+            "--work-dir",
+            str(self._folder / machine),
+            self._url,
+        )
 
     def warn(self, machine: str) -> None:
         """Spark goes on to the end: it saves every so often."""
@@ -140,9 +170,13 @@ class SparkFramework:
         command = [str(self._home / "bin" / "spark-class"), *arguments]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env=os.environ | self._environment(),
-            )  # fmt: skip
+            )
 
     def _master_url(self) -> str:
         until_s = time.monotonic() + _MASTER_STARTS_S

@@ -74,9 +74,13 @@ class DaskWorkers:
         }
         with dask.config.set(settings):
             self._cluster = LocalCluster(
-                n_workers=0, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=None,
+                n_workers=0,
+                processes=False,
+                protocol="tcp://",
+                host="127.0.0.1",
+                dashboard_address=None,
                 silence_logs=logging.CRITICAL,
-            )  # fmt: skip
+            )
             self._client = Client(self._cluster, set_as_default=False)
         self.sent: Counter[str] = Counter()
         self._cluster.scheduler.add_plugin(_plugin(self.sent, self._news), name="watching")
@@ -84,10 +88,25 @@ class DaskWorkers:
     def start(self, name: str) -> None:
         """Start a worker of that name; it takes tasks once it is there."""
         command = [
-            sys.executable, "-m", "distributed.cli.dask_worker", self._cluster.scheduler_address, "--no-nanny",
-            "--nthreads", "1", "--name", name, "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "0",
-            "--local-directory", str(self._folder), "--death-timeout", "60",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            self._cluster.scheduler_address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+            "--name",
+            name,
+            "--host",
+            "127.0.0.1",
+            "--no-dashboard",
+            "--memory-limit",
+            "0",
+            "--local-directory",
+            str(self._folder),
+            "--death-timeout",
+            "60",
+        ]
         quiet = subprocess.DEVNULL
         self._processes[name] = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
 

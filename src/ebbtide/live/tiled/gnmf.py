@@ -54,20 +54,17 @@ class Gnmf(Frozen):
         gram_w, gram_h = TileName(f"WW{n}", 0, 0), TileName(f"HH{n}", 0, 0)
         v = [[TileName("V", row, column) for column in range(self.columns)] for row in range(self.rows)]
         products = [
-            TileTask("left transposed", (old_w, tuple(row[j] for row in v)), w_v[j])
-            for j in range(self.columns)
+            TileTask("left transposed", (old_w, tuple(row[j] for row in v)), w_v[j]) for j in range(self.columns)
         ]
         yield TiledJob(f"products for H {n}", (*products, TileTask("left transposed", (old_w, old_w), gram_w)))
         updates = [
-            TileTask("updated columns", ((old_h[j],), (w_v[j],), (gram_w,)), new_h[j])
-            for j in range(self.columns)
+            TileTask("updated columns", ((old_h[j],), (w_v[j],), (gram_w,)), new_h[j]) for j in range(self.columns)
         ]
         yield TiledJob(f"update of H {n}", tuple(updates))
         products = [TileTask("right transposed", (tuple(v[i]), new_h), v_h[i]) for i in range(self.rows)]
         yield TiledJob(f"products for W {n}", (*products, TileTask("right transposed", (new_h, new_h), gram_h)))
         updates = [
-            TileTask("updated rows", ((old_w[i],), (v_h[i],), (gram_h,)), new_w[i])
-            for i in range(self.rows)
+            TileTask("updated rows", ((old_w[i],), (v_h[i],), (gram_h,)), new_w[i]) for i in range(self.rows)
         ]
         yield TiledJob(f"update of W {n}", tuple(updates))
 

@@ -56,9 +56,15 @@ class TiledProvider(RealTimeProvider):
     """
 
     def __init__(
-        self, market: ReplayedMarket, program: TiledProgram, store_url: str, folder: Path, *, speed: float,
+        self,
+        market: ReplayedMarket,
+        program: TiledProgram,
+        store_url: str,
+        folder: Path,
+        *,
+        speed: float,
         task_h: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(market, speed)
         self._store_url = store_url
         self._least_s = task_h * HOUR_S / speed

@@ -21,8 +21,15 @@ from ebbtide.market.sources.ec2_json import ec2_frame
 # The API keeps no more than this.
 HISTORY_LIMIT = timedelta(days=90)
 
-_THROTTLED = {"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException",
-              "ServiceUnavailable", "InternalError", "Unavailable"}  # fmt: skip
+_THROTTLED = {
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "ServiceUnavailable",
+    "InternalError",
+    "Unavailable",
+}
 
 
 def fetch_prices(

@@ -97,8 +97,9 @@ def _check_columns(schema: pyarrow.Schema, path: str | Path, lists: Collection[s
         if pyarrow.types.is_binary(field.type) or pyarrow.types.is_large_binary(field.type):
             raise InputError("holds bytes, not text", file=path, field=field.name)
         if pyarrow.types.is_nested(field.type) and field.name not in lists:
-            raise InputError(f"holds {field.type} in each row; single values are needed", file=path,
-                             field=field.name)  # fmt: skip
+            raise InputError(
+                f"holds {field.type} in each row; single values are needed", file=path, field=field.name
+            )
 
 
 def _check_fits(size_bytes: int, rows: int, path: str | Path) -> None:

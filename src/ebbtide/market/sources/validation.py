@@ -81,8 +81,9 @@ def checked(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue | None =
             problem = f"repeats market {market} at the time of row {before}"
         else:
             problem = f"is earlier than row {before} of the same market, {market}"
-        raise InputError(f"{problem}; `ebbtide ingest` sorts and removes repeats", file=file, row=row,
-                         field="timestamp")  # fmt: skip
+        raise InputError(
+            f"{problem}; `ebbtide ingest` sorts and removes repeats", file=file, row=row, field="timestamp"
+        )
     return frame
 
 
@@ -166,7 +167,10 @@ def _parsed_times(values: pd.Series, file: str | Path, field: str, timezone: str
         raise InputError(
             f"{values.iloc[at]!s} has no time zone; write it with an offset or Z, or name its time zone "
             "(`ebbtide ingest --timezone UTC`)",
-            file=file, row=at + 1, field=field)  # fmt: skip
+            file=file,
+            row=at + 1,
+            field=field,
+        )
     result = parsed.copy().astype("datetime64[us, UTC]") if not naive.all() else None
     try:
         local = (

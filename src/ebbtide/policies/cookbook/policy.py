@@ -94,9 +94,7 @@ def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float
             "checkpoint": {"save_s": 0.0, "restore_s": workflow.start_work_h * HOUR_S},
             "coupling": Coupling.INDEPENDENT,
             "speedup": {
-                "phases": [
-                    {"share": job.work_h, "speedup": job.speedup.model_dump()} for job in workflow.jobs
-                ]
+                "phases": [{"share": job.work_h, "speedup": job.speedup.model_dump()} for job in workflow.jobs]
             },
         }
     )

@@ -50,8 +50,19 @@ def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
         # How the charge and what is still to come go together: E[charge x cost to come].
         joint = _expected(mean, transition * market.charge[step])
         best_mean, best_variance = np.empty(states), np.empty(states)
-        given = (low, share, holdings.held, holdings.sizes, holdings.leads_to, after, square, joint, charge,
-                 market.charge_variance[step], float(problem.risk_aversion))  # fmt: skip
+        given = (
+            low,
+            share,
+            holdings.held,
+            holdings.sizes,
+            holdings.leads_to,
+            after,
+            square,
+            joint,
+            charge,
+            market.charge_variance[step],
+            float(problem.risk_aversion),
+        )
         found = actions[step], best_mean, best_variance
         with ThreadPoolExecutor(workers) as pool:
             parts = _parts(len(levels_h), 4 * workers)
@@ -96,9 +107,23 @@ def _parts(levels: int, count: int) -> list[range]:
 
 @compiled
 def _induce(
-    first: int, last: int, low: Any, share: Any, held: Any, sizes: Any, leads_to: Any, after: Any, square: Any,
-    joint: Any, charge: Any, charge_variance: Any, risk_aversion: float, actions: Any, means: Any, variances: Any,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    low: Any,
+    share: Any,
+    held: Any,
+    sizes: Any,
+    leads_to: Any,
+    after: Any,
+    square: Any,
+    joint: Any,
+    charge: Any,
+    charge_variance: Any,
+    risk_aversion: float,
+    actions: Any,
+    means: Any,
+    variances: Any,
+) -> None:
     """One step, for the levels from `first` to before `last`; prices are innermost."""
     prices = len(charge)
     best = np.empty(prices)

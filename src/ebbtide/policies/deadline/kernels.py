@@ -45,8 +45,15 @@ def is_safe(choice: int, held: int, slack_s: float, left_s: float, tick_s: float
 
 @inner
 def ruled(
-    rule: int, up: bool, held: int, slack_s: float, left_s: float, restart_s: float, work_s: float,
-    deadline_s: float, was_safety: bool,
+    rule: int,
+    up: bool,
+    held: int,
+    slack_s: float,
+    left_s: float,
+    restart_s: float,
+    work_s: float,
+    deadline_s: float,
+    was_safety: bool,
 ) -> int:
     """What greedy and Uniform Progress choose (NSDI 2024, section 4); the guard comes after."""
     if rule == ALWAYS_ON_DEMAND:
@@ -74,8 +81,19 @@ def ruled(
 
 @compiled
 def run_once(
-    rule: int, available: Any, first: int, age_s: float, tick_s: float, work_s: float, deadline_s: float,
-    restart_s: float, spot_usd: float, on_demand_usd: float, table: Any, table_tick_s: float, slack_step_s: float,
+    rule: int,
+    available: Any,
+    first: int,
+    age_s: float,
+    tick_s: float,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    spot_usd: float,
+    on_demand_usd: float,
+    table: Any,
+    table_tick_s: float,
+    slack_step_s: float,
     bins_s: Any,
 ) -> tuple[float, float, int]:
     """One run from one start.
@@ -142,8 +160,15 @@ def run_once(
 
 @compiled
 def solved(
-    ticks: int, tick_s: float, steps: int, slack_step_s: float, restart_s: float, spot_usd: float,
-    on_demand_usd: float, ends: Any, ages: Any,
+    ticks: int,
+    tick_s: float,
+    steps: int,
+    slack_step_s: float,
+    restart_s: float,
+    spot_usd: float,
+    on_demand_usd: float,
+    ends: Any,
+    ages: Any,
 ) -> tuple[Any, Any]:
     """The choices of least expected cost, and what they cost from a deadline away.
 

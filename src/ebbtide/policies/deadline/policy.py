@@ -188,8 +188,14 @@ class Deadline:
         }
 
     def _state(
-        self, view: View, job: JobProgress, later_steps: float, memory: dict[str, Any], own: dict[str, Any],
-        zones: Sequence[Market], leases: Sequence[Lease],
+        self,
+        view: View,
+        job: JobProgress,
+        later_steps: float,
+        memory: dict[str, Any],
+        own: dict[str, Any],
+        zones: Sequence[Market],
+        leases: Sequence[Lease],
     ) -> DeadlineState:
         problem = self._question(own, zones).problem()
         rate = view.steps_per_s(job.job, zones[0])
@@ -219,21 +225,39 @@ class Deadline:
         shown = set(view.markets)
         refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
         return DeadlineState(
-            problem, left_s, left_s - to_do_s, self.look_every_s,
-            np.array([view.price(market) for market in zones]), own["zone"], held, view.now_s - since_s,
-            view.now_s - np.array(refused), view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
-            job.restores == 0, own.get("fell_place", -1), bool(own.get("was_safety")),
-        )  # fmt: skip
+            problem,
+            left_s,
+            left_s - to_do_s,
+            self.look_every_s,
+            np.array([view.price(market) for market in zones]),
+            own["zone"],
+            held,
+            view.now_s - since_s,
+            view.now_s - np.array(refused),
+            view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
+            job.restores == 0,
+            own.get("fell_place", -1),
+            bool(own.get("was_safety")),
+        )
 
     def _question(self, own: dict[str, Any], zones: Sequence[Market]) -> Question:
         models = [self.models.of(market) for market in zones]
         return Question(
-            tuple(zones), tuple(own["spot_usd"]), own["on_demand_usd"], own["work_h"], own["deadline_h"],
-            own["restart_s"] / HOUR_S, own["checkpoint_bytes"],
-            tuple((np.ascontiguousarray(one.per_hour).tobytes(), np.ascontiguousarray(one.by_part).tobytes())
-                  for one in models),
-            own["begins_s"], self.ask_every_s, self.gamma,
-        )  # fmt: skip
+            tuple(zones),
+            tuple(own["spot_usd"]),
+            own["on_demand_usd"],
+            own["work_h"],
+            own["deadline_h"],
+            own["restart_s"] / HOUR_S,
+            own["checkpoint_bytes"],
+            tuple(
+                (np.ascontiguousarray(one.per_hour).tobytes(), np.ascontiguousarray(one.by_part).tobytes())
+                for one in models
+            ),
+            own["begins_s"],
+            self.ask_every_s,
+            self.gamma,
+        )
 
 
 def _longest_h(view: View) -> float:

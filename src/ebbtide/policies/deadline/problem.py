@@ -39,9 +39,12 @@ class DeadlineProblem:
 
     def __post_init__(self) -> None:
         check_times(
-            self.deadline_h, work_h=self.work_h, restart_h=self.restart_h,
-            spot_usd_per_hour=self.spot_usd_per_hour, on_demand_usd_per_hour=self.on_demand_usd_per_hour,
-        )  # fmt: skip
+            self.deadline_h,
+            work_h=self.work_h,
+            restart_h=self.restart_h,
+            spot_usd_per_hour=self.spot_usd_per_hour,
+            on_demand_usd_per_hour=self.on_demand_usd_per_hour,
+        )
 
     @property
     def on_demand_usd(self) -> float:

@@ -71,21 +71,51 @@ def progress_answer(state: DeadlineState) -> int:
     """Uniform Progress; with several zones it fails over to the next-cheapest."""
     problem = state.problem
     return next_cheapest(
-        state.spot_usd, np.array(problem.place_of), state.until_next_s, problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S, problem.start_s, state.left_s, state.slack_s,
-        state.zone, state.held, state.since_refused_s, state.fell_place, state.was_safety, state.fresh,
-    )  # fmt: skip
+        state.spot_usd,
+        np.array(problem.place_of),
+        state.until_next_s,
+        problem.work_h * HOUR_S,
+        problem.deadline_h * HOUR_S,
+        problem.restart_h * HOUR_S,
+        problem.start_s,
+        state.left_s,
+        state.slack_s,
+        state.zone,
+        state.held,
+        state.since_refused_s,
+        state.fell_place,
+        state.was_safety,
+        state.fresh,
+    )
 
 
 def table_answer(table: ZoneTable, state: DeadlineState) -> int:
     """`deadline`: by what each choice costs in expectation."""
     problem = table.problem
     return by_table(
-        table.usd, state.until_next_s, table.tick_s, table.step_s, AGE_BINS_S, problem.restart_h * HOUR_S,
-        problem.start_s, problem.on_demand_usd_per_hour, state.spot_usd, np.array(problem.spot_usd_per_hour),
-        table.lasts_s, np.array(problem.place_of), problem.egress_usd, table.ages, state.left_s, state.slack_s,
-        state.zone, state.held, state.age_s, state.since_refused_s, state.may_ask, state.fresh,
-    )  # fmt: skip
+        table.usd,
+        state.until_next_s,
+        table.tick_s,
+        table.step_s,
+        AGE_BINS_S,
+        problem.restart_h * HOUR_S,
+        problem.start_s,
+        problem.on_demand_usd_per_hour,
+        state.spot_usd,
+        np.array(problem.spot_usd_per_hour),
+        table.lasts_s,
+        np.array(problem.place_of),
+        problem.egress_usd,
+        table.ages,
+        state.left_s,
+        state.slack_s,
+        state.zone,
+        state.held,
+        state.age_s,
+        state.since_refused_s,
+        state.may_ask,
+        state.fresh,
+    )
 
 
 def _start_s(state: DeadlineState, zone: int) -> float:
@@ -122,10 +152,15 @@ class Question:
     def problem(self) -> ZonesProblem:
         """Of all its zones."""
         return zones_problem(
-            [(str(market), market.place) for market in self.markets], self.spot_usd, self.on_demand_usd,
-            work_h=self.work_h, deadline_h=self.deadline_h, restart_h=self.restart_h,
-            checkpoint_bytes=self.checkpoint_bytes, egress=EgressPrices(),
-        )  # fmt: skip
+            [(str(market), market.place) for market in self.markets],
+            self.spot_usd,
+            self.on_demand_usd,
+            work_h=self.work_h,
+            deadline_h=self.deadline_h,
+            restart_h=self.restart_h,
+            checkpoint_bytes=self.checkpoint_bytes,
+            egress=EgressPrices(),
+        )
 
 
 @lru_cache(maxsize=16)
@@ -136,6 +171,9 @@ def table_for(question: Question) -> ZoneTable:
         for hazards, parts in question.models
     ]
     return solve_zones(
-        question.problem(), models, begins_s=question.begins_s, ask_every_s=question.ask_every_s,
+        question.problem(),
+        models,
+        begins_s=question.begins_s,
+        ask_every_s=question.ask_every_s,
         gamma=question.gamma,
-    )  # fmt: skip
+    )

@@ -53,9 +53,16 @@ def solve_deadline(problem: DeadlineProblem, model: SpellModel) -> DeadlineTable
     steps = math.ceil(slack_s / SLACK_STEP_S) + 2
     ends = np.array([[model.ends_within(kind, age, TICK_S) for age in AGE_BINS_S] for kind in (DOWN, UP)])
     choices, costs = solved(
-        ticks, TICK_S, steps, SLACK_STEP_S, problem.restart_h * HOUR_S, problem.spot_usd_per_hour,
-        problem.on_demand_usd_per_hour, ends, _onward(),
-    )  # fmt: skip
+        ticks,
+        TICK_S,
+        steps,
+        SLACK_STEP_S,
+        problem.restart_h * HOUR_S,
+        problem.spot_usd_per_hour,
+        problem.on_demand_usd_per_hour,
+        ends,
+        _onward(),
+    )
     place = slack_s / SLACK_STEP_S
     low, share = int(place), place - int(place)
     expected = [(1 - share) * costs[kind, 0, 0, low] + share * costs[kind, 0, 0, low + 1] for kind in (DOWN, UP)]

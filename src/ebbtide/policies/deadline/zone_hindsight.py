@@ -13,8 +13,15 @@ _NEVER = 1e9
 
 @inner
 def _lower(
-    best: Any, later: Any, shift_s: float, left_s: float, tick_s: float, step_s: float, usd: float,
-    moved_usd: float, overhead_s: float,
+    best: Any,
+    later: Any,
+    shift_s: float,
+    left_s: float,
+    tick_s: float,
+    step_s: float,
+    usd: float,
+    moved_usd: float,
+    overhead_s: float,
 ) -> None:
     """Put a choice into the least costs, at every slack for which it can be kept.
 
@@ -50,8 +57,19 @@ def _lower(
 
 @compiled
 def hindsight_zones(
-    available: Any, spot_usd: Any, first: int, tick_s: float, work_s: float, deadline_s: float, restart_s: float,
-    start_s: Any, on_demand_usd: float, place_of: Any, egress_usd: Any, steps: int, step_s: float,
+    available: Any,
+    spot_usd: Any,
+    first: int,
+    tick_s: float,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    start_s: Any,
+    on_demand_usd: float,
+    place_of: Any,
+    egress_usd: Any,
+    steps: int,
+    step_s: float,
 ) -> float:
     """The least cost of a run, in USD; slack on a grid, a line between its steps.
 

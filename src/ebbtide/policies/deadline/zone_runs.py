@@ -26,10 +26,28 @@ LONG_AGO_S = -1e12
 
 @compiled
 def by_table(
-    table: Any, tick_s: float, table_tick_s: float, step_s: float, bins_s: Any, restart_s: float, start_s: Any,
-    on_demand_usd: float, spot_usd: Any, foreseen_usd: Any, lasts_s: Any, place_of: Any, egress_usd: Any,
-    ages: Any, left_s: float, slack_s: float, zone: int, held: int, age_s: float, since_refused_s: Any,
-    may_ask: bool, fresh: bool,
+    table: Any,
+    tick_s: float,
+    table_tick_s: float,
+    step_s: float,
+    bins_s: Any,
+    restart_s: float,
+    start_s: Any,
+    on_demand_usd: float,
+    spot_usd: Any,
+    foreseen_usd: Any,
+    lasts_s: Any,
+    place_of: Any,
+    egress_usd: Any,
+    ages: Any,
+    left_s: float,
+    slack_s: float,
+    zone: int,
+    held: int,
+    age_s: float,
+    since_refused_s: Any,
+    may_ask: bool,
+    fresh: bool,
 ) -> int:
     """What `deadline` answers now.
 
@@ -100,8 +118,20 @@ def by_table(
 
 @compiled
 def next_cheapest(
-    spot_usd: Any, place_of: Any, tick_s: float, work_s: float, deadline_s: float, restart_s: float, start_s: Any,
-    left_s: float, slack_s: float, zone: int, held: int, since_refused_s: Any, fell_place: int, was_safety: bool,
+    spot_usd: Any,
+    place_of: Any,
+    tick_s: float,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    start_s: Any,
+    left_s: float,
+    slack_s: float,
+    zone: int,
+    held: int,
+    since_refused_s: Any,
+    fell_place: int,
+    was_safety: bool,
     fresh: bool,
 ) -> int:
     """What Uniform Progress answers that fails over to the next-cheapest zone; with one zone, Uniform Progress.
@@ -136,10 +166,28 @@ def next_cheapest(
 
 @compiled
 def run_zones(
-    rule: int, available: Any, spot_usd: Any, first: int, tick_s: float, work_s: float, deadline_s: float,
-    restart_s: float, start_s: Any, on_demand_usd: float, place_of: Any, egress_usd: Any, ask_every_s: float,
-    table: Any, table_tick_s: float, step_s: float, bins_s: Any, foreseen_usd: Any, lasts_s: Any, ages: Any,
-    home: int, away_s: float,
+    rule: int,
+    available: Any,
+    spot_usd: Any,
+    first: int,
+    tick_s: float,
+    work_s: float,
+    deadline_s: float,
+    restart_s: float,
+    start_s: Any,
+    on_demand_usd: float,
+    place_of: Any,
+    egress_usd: Any,
+    ask_every_s: float,
+    table: Any,
+    table_tick_s: float,
+    step_s: float,
+    bins_s: Any,
+    foreseen_usd: Any,
+    lasts_s: Any,
+    ages: Any,
+    home: int,
+    away_s: float,
 ) -> tuple[float, float, float, int, int]:
     """One run from one start.
 
@@ -172,14 +220,46 @@ def run_zones(
             since_s = now_s - refused_s
             if rule == TABLE:
                 answer = by_table(
-                    table, tick_s, table_tick_s, step_s, bins_s, restart_s, start_s, on_demand_usd,
-                    spot_usd[:, tick], foreseen_usd, lasts_s, place_of, egress_usd, ages, left_s, slack_s, zone,
-                    held, age_s, since_s, may_ask, fresh,
+                    table,
+                    tick_s,
+                    table_tick_s,
+                    step_s,
+                    bins_s,
+                    restart_s,
+                    start_s,
+                    on_demand_usd,
+                    spot_usd[:, tick],
+                    foreseen_usd,
+                    lasts_s,
+                    place_of,
+                    egress_usd,
+                    ages,
+                    left_s,
+                    slack_s,
+                    zone,
+                    held,
+                    age_s,
+                    since_s,
+                    may_ask,
+                    fresh,
                 )
             else:
                 answer = next_cheapest(
-                    spot_usd[:, tick], place_of, tick_s, work_s, deadline_s, restart_s, start_s, left_s, slack_s,
-                    zone, held, since_s, fell_place, was_safety, fresh,
+                    spot_usd[:, tick],
+                    place_of,
+                    tick_s,
+                    work_s,
+                    deadline_s,
+                    restart_s,
+                    start_s,
+                    left_s,
+                    slack_s,
+                    zone,
+                    held,
+                    since_s,
+                    fell_place,
+                    was_safety,
+                    fresh,
                 )
             if answer < 0 or (held == SPOT and answer == zone):
                 break

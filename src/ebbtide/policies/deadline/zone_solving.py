@@ -54,9 +54,23 @@ def _score(mean: float, square: float, gamma: float) -> float:
 
 @compiled
 def solved_zones(
-    ticks: int, tick_s: float, steps: int, step_s: float, restart_s: float, start_s: Any, on_demand_usd: float,
-    spot_usd: Any, place_of: Any, egress_usd: Any, ends: Any, onward: Any, arrives: Any, share_up: Any, ages: Any,
-    parts: Any, gamma: float,
+    ticks: int,
+    tick_s: float,
+    steps: int,
+    step_s: float,
+    restart_s: float,
+    start_s: Any,
+    on_demand_usd: float,
+    spot_usd: Any,
+    place_of: Any,
+    egress_usd: Any,
+    ends: Any,
+    onward: Any,
+    arrives: Any,
+    share_up: Any,
+    ages: Any,
+    parts: Any,
+    gamma: float,
 ) -> Any:
     """What a run costs from each state on, at a tick's start and before anything is asked.
 

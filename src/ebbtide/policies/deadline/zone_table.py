@@ -95,10 +95,24 @@ def solve_zones(
     share_up = np.array([model.share_up for model in models])
     onward = np.minimum(TICK_S / np.diff(AGE_BINS_S, append=np.inf), 1.0)
     usd = solved_zones(
-        ticks, TICK_S, steps, SLACK_STEP_S, problem.restart_h * HOUR_S, problem.start_s,
-        problem.on_demand_usd_per_hour, np.array(problem.spot_usd_per_hour), np.array(problem.place_of),
-        problem.egress_usd, ends, onward, found, share_up, ages, parts, gamma,
-    )  # fmt: skip
+        ticks,
+        TICK_S,
+        steps,
+        SLACK_STEP_S,
+        problem.restart_h * HOUR_S,
+        problem.start_s,
+        problem.on_demand_usd_per_hour,
+        np.array(problem.spot_usd_per_hour),
+        np.array(problem.place_of),
+        problem.egress_usd,
+        ends,
+        onward,
+        found,
+        share_up,
+        ages,
+        parts,
+        gamma,
+    )
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
     return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, float(AGE_BINS_S[half]))

@@ -46,9 +46,11 @@ class ZonesProblem:
 
     def __post_init__(self) -> None:
         check_times(
-            self.deadline_h, work_h=self.work_h, restart_h=self.restart_h,
+            self.deadline_h,
+            work_h=self.work_h,
+            restart_h=self.restart_h,
             on_demand_usd_per_hour=self.on_demand_usd_per_hour,
-        )  # fmt: skip
+        )
         if not self.zones:
             raise InputError("there is no zone to run in")
         if not len(self.zones) == len(self.spot_usd_per_hour) == len(self.place_of):
@@ -74,9 +76,16 @@ class ZonesProblem:
     def alone(self, zone: int) -> ZonesProblem:
         """The same job where there is but one of the zones."""
         return ZonesProblem(
-            self.work_h, self.deadline_h, self.restart_h, self.on_demand_usd_per_hour, (self.zones[zone],),
-            (self.spot_usd_per_hour[zone],), (0,), np.zeros((1, 1)), np.zeros((1, 1)),
-        )  # fmt: skip
+            self.work_h,
+            self.deadline_h,
+            self.restart_h,
+            self.on_demand_usd_per_hour,
+            (self.zones[zone],),
+            (self.spot_usd_per_hour[zone],),
+            (0,),
+            np.zeros((1, 1)),
+            np.zeros((1, 1)),
+        )
 
 
 def zones_problem(
@@ -108,7 +117,13 @@ def zones_problem(
     usd = [[prices.usd(checkpoint_bytes, source, target) for target in places] for source in places]
     fetch_h = [[transfer_s(checkpoint_bytes, source, target) / HOUR_S for target in places] for source in places]
     return ZonesProblem(
-        work_h, deadline_h, restart_h, on_demand_usd_per_hour, tuple(name for name, _ in zones),
-        tuple(spot_usd_per_hour), tuple(places.index(place) for _, place in zones), np.array(usd),
+        work_h,
+        deadline_h,
+        restart_h,
+        on_demand_usd_per_hour,
+        tuple(name for name, _ in zones),
+        tuple(spot_usd_per_hour),
+        tuple(places.index(place) for _, place in zones),
+        np.array(usd),
         np.array(fetch_h),
-    )  # fmt: skip
+    )

@@ -169,5 +169,3 @@ def in_the_way(rows: Rows, most: int = 5) -> list[str]:
     names = [f"{rows.names[named[k]]} (missed by {broken[k]:.0%})" for k in order if broken[k] > _TOLERANCE]
     rest = [f"and {len(names) - most} more"] if len(names) > most else []
     return names[:most] + rest
-
-

@@ -34,9 +34,18 @@ class Account:
     def begin(self, now_s: float) -> None:
         """Open the account."""
         self._values.update(
-            application={}, wanted=[0.0, 0.0], holdings=[], request=None, servers=[], lost=[], dear=[], shaky=[],
-            calls=[], closed=[], told_s=now_s,
-        )  # fmt: skip
+            application={},
+            wanted=[0.0, 0.0],
+            holdings=[],
+            request=None,
+            servers=[],
+            lost=[],
+            dear=[],
+            shaky=[],
+            calls=[],
+            closed=[],
+            told_s=now_s,
+        )
 
     @property
     def of_application(self) -> dict[str, Any]:
@@ -76,9 +85,7 @@ class Account:
     @property
     def holdings(self) -> tuple[Holding, ...]:
         """The portfolio."""
-        return tuple(
-            Holding(Market(*kept[:-2]), kept[-2], kept[-1]) for kept in self._values.get("holdings", ())
-        )
+        return tuple(Holding(Market(*kept[:-2]), kept[-2], kept[-1]) for kept in self._values.get("holdings", ()))
 
     @holdings.setter
     def holdings(self, holdings: Iterable[Holding]) -> None:

@@ -171,9 +171,7 @@ def _bids(
     return found
 
 
-def _seen(
-    series: PriceSeries, start_s: float, end_s: float, bid: float
-) -> tuple[float, float, float, float, int]:
+def _seen(series: PriceSeries, start_s: float, end_s: float, bid: float) -> tuple[float, float, float, float, int]:
     """Mean price, mean price at or below the bid, time in all and there, rises above it."""
     times_s, usd = series.between(start_s, end_s)
     lasted_s = np.diff(np.append(times_s, end_s))

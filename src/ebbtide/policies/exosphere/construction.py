@@ -110,9 +110,7 @@ def _suits(view: View, job: Job, request: PortfolioRequest, market: Market) -> b
     return view.steps_per_s(job, market) > 0.0
 
 
-def _past(
-    view: View, markets: Sequence[Market], history_s: float
-) -> tuple[dict[Market, PriceSeries], float]:
+def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict[Market, PriceSeries], float]:
     """Prices of the past by market, and from when on all of them are known."""
     series = {}
     for market in markets:

@@ -182,9 +182,14 @@ class ExoSphere:
         account.request = request
         account.wanted = request.resources
         account.holdings = construct(
-            view, job.job, request, history_s=self.history_s, covariance=self.covariance,
-            selection=self.selection, without=account.closed(view.now_s),
-        )  # fmt: skip
+            view,
+            job.job,
+            request,
+            history_s=self.history_s,
+            covariance=self.covariance,
+            selection=self.selection,
+            without=account.closed(view.now_s),
+        )
 
     # Renting and giving back.
 
@@ -254,9 +259,11 @@ class ExoSphere:
         while left:
             counts = Counter(server.market for server in left)
             last = min(
-                left, key=lambda one: _short(view, one.market, shares.get(one.market, 0.0), counts[one.market],
-                                             account.wanted),
-            )  # fmt: skip
+                left,
+                key=lambda one: _short(
+                    view, one.market, shares.get(one.market, 0.0), counts[one.market], account.wanted
+                ),
+            )
             rest = Resources(0.0, 0.0)
             for server in left:
                 rest = rest if server is last else rest.plus(server.resources)
@@ -307,9 +314,13 @@ def default_application(view: View, job: JobProgress) -> Application:
 def _server(view: View, lease: Lease) -> RentedServer:
     machine = view.machine(lease.market)
     return RentedServer(
-        lease.lease_id, lease.market, Resources(machine.vcpus, machine.memory_gib), view.price(lease.market),
-        lease.max_price_usd_per_hour, _is_leaving(lease),
-    )  # fmt: skip
+        lease.lease_id,
+        lease.market,
+        Resources(machine.vcpus, machine.memory_gib),
+        view.price(lease.market),
+        lease.max_price_usd_per_hour,
+        _is_leaving(lease),
+    )
 
 
 def _is_leaving(lease: Lease) -> bool:
@@ -320,4 +331,3 @@ def _short(view: View, market: Market, share: float, count: int, wanted: Resourc
     """How many machines a market is below its share."""
     machine = view.machine(market)
     return machines_needed(share, wanted, Resources(machine.vcpus, machine.memory_gib)) - count
-

@@ -167,9 +167,14 @@ def _by_interior_point(gains: Floats, risks: Floats, alpha: float) -> Floats:
 
     count = len(gains)
     found = solvers.qp(
-        matrix(2.0 * alpha * risks), matrix(-gains), spdiag([-1.0] * count), matrix(0.0, (count, 1)),
-        matrix(1.0, (1, count)), matrix(1.0), options={"show_progress": False},
-    )  # fmt: skip
+        matrix(2.0 * alpha * risks),
+        matrix(-gains),
+        spdiag([-1.0] * count),
+        matrix(0.0, (count, 1)),
+        matrix(1.0, (1, count)),
+        matrix(1.0),
+        options={"show_progress": False},
+    )
     weights = np.maximum(np.array(found["x"]).ravel(), 0.0)
     return np.asarray(weights / weights.sum())
 

@@ -30,11 +30,18 @@ POINT = np.dtype(
 # A market: its change points are `points[first:last]`. What the job does there, and what it costs to bring data.
 MARKET = np.dtype(
     [
-        ("first", "i8"), ("last", "i8"), ("listed", "f8"), ("steps_per_s", "f8"), ("save_s", "f8"),
-        ("restore_s", "f8"), ("place", "i8"), ("cloud", "i8"), ("dataset_usd", "f8"),
+        ("first", "i8"),
+        ("last", "i8"),
+        ("listed", "f8"),
+        ("steps_per_s", "f8"),
+        ("save_s", "f8"),
+        ("restore_s", "f8"),
+        ("place", "i8"),
+        ("cloud", "i8"),
+        ("dataset_usd", "f8"),
     ],
     align=True,
-)  # fmt: skip
+)
 
 # From when on which market is the cheapest.
 CHEAPEST = np.dtype([("time_s", "f8"), ("market", "i8")], align=True)

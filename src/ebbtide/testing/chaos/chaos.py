@@ -106,9 +106,12 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
     server.start()
     storage = FaultyStorage(server.get_host_and_port()[1])
     environment = {
-        "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": storage.url, "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": storage.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -118,9 +121,14 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
         notes = place / "notes"
         notes.mkdir()
         folder = begin_local(
-            _sweep(notes), place, place / "runs", policy="spottune", prices=generate_prices(days=10, seed=seed),
-            seed=seed, store=f"s3://{_BUCKET}/run-{seed}",
-        )  # fmt: skip
+            _sweep(notes),
+            place,
+            place / "runs",
+            policy="spottune",
+            prices=generate_prices(days=10, seed=seed),
+            seed=seed,
+            store=f"s3://{_BUCKET}/run-{seed}",
+        )
         try:
             counts, agents = _disturb(folder, storage, random.Random(seed), faults)
         finally:
@@ -239,10 +247,16 @@ def _report(
         twice += _wrong(settings.store, trial, number + 1)
     ended = all(job["steps_done"] == _STEPS and not job["stopped"] for job in kept["engine"]["jobs"])
     return ChaosReport(
-        seed, dict(counts), bool(outcome["finished"]) and ended, lost, twice,
-        sum(Path(f"/proc/{pid}").exists() for pid in agents), abs(outcome["cost_usd"] - billed_usd),
-        outcome["revocations"], seconds,
-    )  # fmt: skip
+        seed,
+        dict(counts),
+        bool(outcome["finished"]) and ended,
+        lost,
+        twice,
+        sum(Path(f"/proc/{pid}").exists() for pid in agents),
+        abs(outcome["cost_usd"] - billed_usd),
+        outcome["revocations"],
+        seconds,
+    )
 
 
 def _lost(notes: Path, seen: Seen, trial: str) -> int:

@@ -160,14 +160,22 @@ class StandInMachines:
         (folder / "start.sh").write_text(script.replace(self.written, str(folder / "root")))
         # Of what is installed here a machine knows nothing.
         environment = {
-            **self.environment, "EBBTIDE_STAND_IN": str(folder), "HOME": str(folder), "LANG": "C.UTF-8",
+            **self.environment,
+            "EBBTIDE_STAND_IN": str(folder),
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
             "PATH": f"{self._programs}{os.pathsep}/usr/local/bin:/usr/bin:/bin",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}/{instance.id}",
-        }  # fmt: skip
+        }
         process = subprocess.Popen(
-            ["bash", str(folder / "start.sh")], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            ["bash", str(folder / "start.sh")],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         with self._lock:
             self.all[instance.id] = Machine(instance, folder, process, time.time())
 
@@ -183,8 +191,14 @@ class StandInMachines:
 
 def _role_credentials(now_s: float) -> dict[str, str]:
     expires = datetime.fromtimestamp(now_s + _ROLE_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": ROLE_KEY, "SecretAccessKey": "none",
-            "Token": "session", "Expiration": expires}  # fmt: skip
+    return {
+        "Code": "Success",
+        "Type": "AWS-HMAC",
+        "AccessKeyId": ROLE_KEY,
+        "SecretAccessKey": "none",
+        "Token": "session",
+        "Expiration": expires,
+    }
 
 
 def _instances() -> list[Any]:

@@ -62,12 +62,19 @@ def cloud(client: Faulty) -> Ec2Cloud:
 
 def made(client: Faulty, run: str, **options: Any) -> Ec2Cloud:
     image = boto3.client("ec2", region_name="us-east-1").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    settings = Ec2Settings(regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide", **options)
+    settings = Ec2Settings(
+        regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide", **options
+    )
     return Ec2Cloud(run, settings, flapping, client=lambda _region, _tries: client)
 
 
 def wanted(token: str, **options: Any) -> Wanted:
-    given = {"market": MARKET, "max_price_usd_per_hour": 0.21, "on_demand": False, "agent": {"machine": token, "bundle": "runs/r/agent-0.tar.gz"}}
+    given = {
+        "market": MARKET,
+        "max_price_usd_per_hour": 0.21,
+        "on_demand": False,
+        "agent": {"machine": token, "bundle": "runs/r/agent-0.tar.gz"},
+    }
     return Wanted(token, **{**given, **options})
 
 
@@ -107,7 +114,9 @@ def test_on_demand_is_no_spot_and_any_price_names_none(cloud: Ec2Cloud, client: 
     assert kinds == [None, "spot"]
 
 
-@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "MaxSpotInstanceCountExceeded"])
+@pytest.mark.parametrize(
+    "code", ["InsufficientInstanceCapacity", "SpotMaxPriceTooLow", "MaxSpotInstanceCountExceeded"]
+)
 def test_a_refusal_is_told_as_a_launch_that_failed(cloud: Ec2Cloud, client: Faulty, code: str) -> None:
     client.faults.append(refusal(code))
     cloud.launch(wanted("a"))

@@ -139,7 +139,9 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
 def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: EC2, tmp_path: Path) -> None:
     _, machines, settings = ec2
     # Nothing is installed: the set-up would see it.
-    bare = settings.model_copy(update={"setup": [f"! {settings.python} -c 'import ebbtide'", f"! {settings.python} -c 'import boto3'"]})
+    bare = settings.model_copy(
+        update={"setup": [f"! {settings.python} -c 'import ebbtide'", f"! {settings.python} -c 'import boto3'"]}
+    )
     path, what = files(tmp_path, bare, TRIAL, trials=1, steps=150)
     runs = tmp_path / "runs"
     words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
@@ -210,7 +212,10 @@ def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
     runs = tmp_path / "runs"
     words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
     controller = subprocess.Popen(
-        [sys.executable, "-m", "ebbtide.cli.main", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "ebbtide.cli.main", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         wait_for(lambda: len(machines.running) == 1)

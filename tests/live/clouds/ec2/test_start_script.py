@@ -21,7 +21,11 @@ BUNDLE = "runs/r/agent-0a1b.tar.gz"
 
 
 def settings(folder: Path, **options: object) -> Ec2Settings:
-    given = {"regions": {"us-east-1": Ec2Region(image_id="ami-0")}, "store": "s3://bucket/x", "folder": str(folder / "own")}
+    given = {
+        "regions": {"us-east-1": Ec2Region(image_id="ami-0")},
+        "store": "s3://bucket/x",
+        "folder": str(folder / "own"),
+    }
     return Ec2Settings.model_validate(given | options)
 
 
@@ -43,9 +47,10 @@ def test_it_sets_up_starts_the_agent_and_ends_the_machine_when_the_agent_says_so
     script = start_script(settings(tmp_path, setup=["echo 'a b' $HOME"], python="python-here"), agent)
     called, log = run(tmp_path, script)
     assert called == [
-        f"python-here -S bootstrap.py s3://bucket/x/{BUNDLE} 0a1b bundle", "python-here -S -m ebbtide.live.agent agent.json",
+        f"python-here -S bootstrap.py s3://bucket/x/{BUNDLE} 0a1b bundle",
+        "python-here -S -m ebbtide.live.agent agent.json",
         "shutdown -h now",
-    ]  # fmt: skip
+    ]
     assert log.startswith("a b")
     assert json.loads((tmp_path / "own" / "agent.json").read_text()) == {**agent, "folder": "work"}
     assert (tmp_path / "own" / "bootstrap.py").read_text() == Path(bootstrap.__file__).read_text()
@@ -60,19 +65,26 @@ def test_where_setting_up_fails_the_agent_is_not_started(tmp_path: Path) -> None
 
 
 def test_where_the_agent_cannot_be_fetched_the_machine_ends(tmp_path: Path) -> None:
-    called, log = run(tmp_path, start_script(settings(tmp_path, python="python-here"), {"bundle": BUNDLE}), fetched=1)
+    called, log = run(
+        tmp_path, start_script(settings(tmp_path, python="python-here"), {"bundle": BUNDLE}), fetched=1
+    )
     assert called[1:] == ["shutdown -h now"]
     assert log == "ebbtide: the agent could not be fetched\n"
 
 
 def test_storage_elsewhere_is_named_to_bootstrap_and_agent(tmp_path: Path) -> None:
     elsewhere = settings(tmp_path, store_endpoint_url="https://minio.example:9000")
-    assert "\nexport AWS_ENDPOINT_URL_S3=https://minio.example:9000\n" in start_script(elsewhere, {"bundle": BUNDLE})
+    assert "\nexport AWS_ENDPOINT_URL_S3=https://minio.example:9000\n" in start_script(
+        elsewhere, {"bundle": BUNDLE}
+    )
     assert "AWS_ENDPOINT_URL_S3=" not in start_script(settings(tmp_path), {"bundle": BUNDLE})
 
 
 def test_half_of_what_ec2_takes_is_left_for_the_set_up(tmp_path: Path) -> None:
-    agent = {**vars(AgentConfig("r" * 60, "m" * 66, "s3://" + "b" * 63 + "/prefix", "/var/lib/ebbtide")), "bundle": bundle_key("r" * 60)}
+    agent = {
+        **vars(AgentConfig("r" * 60, "m" * 66, "s3://" + "b" * 63 + "/prefix", "/var/lib/ebbtide")),
+        "bundle": bundle_key("r" * 60),
+    }
     assert len(start_script(settings(tmp_path), agent)) < 8_500
 
 

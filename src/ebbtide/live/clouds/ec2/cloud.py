@@ -27,9 +27,16 @@ RUN_TAG, TOKEN_TAG = "ebbtide:run", "ebbtide:token"
 
 # The market has none, or not at this price: the policy is told, and may ask elsewhere.
 _REFUSALS = frozenset(
-    {"InsufficientInstanceCapacity", "InsufficientHostCapacity", "SpotMaxPriceTooLow",
-     "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded", "VcpuLimitExceeded", "Unsupported"}
-)  # fmt: skip
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "SpotMaxPriceTooLow",
+        "MaxSpotInstanceCountExceeded",
+        "InstanceLimitExceeded",
+        "VcpuLimitExceeded",
+        "Unsupported",
+    }
+)
 
 # Nobody but the user can mend these.
 _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
@@ -173,8 +180,11 @@ class Ec2Cloud:
     def _request(self, wanted: Wanted) -> dict[str, Any]:
         settings, market = self._settings, wanted.market
         region = settings.regions[market.region]
-        tags = [{"Key": RUN_TAG, "Value": self._run}, {"Key": TOKEN_TAG, "Value": wanted.token},
-                {"Key": "Name", "Value": wanted.token}]  # fmt: skip
+        tags = [
+            {"Key": RUN_TAG, "Value": self._run},
+            {"Key": TOKEN_TAG, "Value": wanted.token},
+            {"Key": "Name", "Value": wanted.token},
+        ]
         kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
         request: dict[str, Any] = {
             "ClientToken": wanted.token,
@@ -260,9 +270,11 @@ def _client(region: str, tries: int) -> Any:
 
     # Throttled, it waits by itself for a while.
     config = Config(
-        retries={"mode": "adaptive", "total_max_attempts": tries}, user_agent_extra="ebbtide",
-        connect_timeout=_CONNECT_S, read_timeout=_SILENT_S,
-    )  # fmt: skip
+        retries={"mode": "adaptive", "total_max_attempts": tries},
+        user_agent_extra="ebbtide",
+        connect_timeout=_CONNECT_S,
+        read_timeout=_SILENT_S,
+    )
     return boto3.Session().client("ec2", region_name=region, config=config)
 
 

@@ -72,16 +72,23 @@ def start_script(settings: Ec2Settings, agent: Mapping[str, Any]) -> str:
     config = base64.b64encode(json.dumps({**agent, "folder": "work"}).encode()).decode()
     endpoint = settings.store_endpoint_url
     script = _SCRIPT.format(
-        folder=settings.folder, config=config, setup="\n".join(settings.setup) or ":",
+        folder=settings.folder,
+        config=config,
+        setup="\n".join(settings.setup) or ":",
         endpoint=f"export AWS_ENDPOINT_URL_S3={shlex.quote(endpoint)}\n" if endpoint else "",
-        bootstrap=_bootstrap(), python=shlex.quote(settings.python), ends=ENDS_MACHINE, program=PROGRAM,
-        bundle=shlex.quote(f"{settings.store.rstrip('/')}/{key}"), checksum=shlex.quote(checksum),
-    )  # fmt: skip
+        bootstrap=_bootstrap(),
+        python=shlex.quote(settings.python),
+        ends=ENDS_MACHINE,
+        program=PROGRAM,
+        bundle=shlex.quote(f"{settings.store.rstrip('/')}/{key}"),
+        checksum=shlex.quote(checksum),
+    )
     if len(script.encode()) > _MOST_BYTES:
         raise InputError(
             f"the start script has {len(script.encode())} bytes, and EC2 takes {_MOST_BYTES}; have `setup` fetch "
-            "a script, or use an image that is set up", field="setup",
-        )  # fmt: skip
+            "a script, or use an image that is set up",
+            field="setup",
+        )
     return script
 
 

@@ -182,15 +182,21 @@ class Machines:
         folder = machine.folder
         folder.mkdir(parents=True, exist_ok=True)
         config = {
-            **machine.wanted.agent, "folder": str(_work(folder)), "metadata_url": f"{self._url}/{folder.name}",
-        }  # fmt: skip
+            **machine.wanted.agent,
+            "folder": str(_work(folder)),
+            "metadata_url": f"{self._url}/{folder.name}",
+        }
         (folder / "agent.json").write_text(json.dumps(config))
         command = [sys.executable, "-m", "ebbtide.live.agent", str(folder / "agent.json")]
         with (folder / "agent.log").open("ab") as log:
             machine.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={**_PATIENT, **os.environ, MACHINE: str(_work(folder))},
-            )  # fmt: skip
+            )
         machine.restart_s = math.inf
 
     def _mind_agents(self) -> None:
@@ -235,9 +241,7 @@ class Machines:
     def _instance(self, machine: _Machine) -> Instance:
         lease = machine.lease
         state = LeaseState.RUNNING if lease.state is LeaseState.NOTICED else lease.state
-        return Instance(
-            machine.wanted.token, state, lease.started_s, lease.running_s, lease.ended_s, machine.why
-        )
+        return Instance(machine.wanted.token, state, lease.started_s, lease.running_s, lease.ended_s, machine.why)
 
 
 def clear_left_machines(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """The local cloud's process: an API for controllers, instance metadata for agents, both on loopback.
 
-    python -m ebbtide.live.clouds.local.server SETTINGS.json
+python -m ebbtide.live.clouds.local.server SETTINGS.json
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
         match what:
             case "clock":
                 return {
-                    "began_s": machines.began_s, "began_epoch_s": machines.began_epoch_s, "speed": machines.speed,
+                    "began_s": machines.began_s,
+                    "began_epoch_s": machines.began_epoch_s,
+                    "speed": machines.speed,
                     "is_over": machines.is_over,
-                }  # fmt: skip
+                }
             case "instances":
                 return [instance_values(instance) for instance in machines.instances()]
             case "bills":
