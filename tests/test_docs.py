@@ -37,6 +37,13 @@ def test_commands_and_files_that_are_named_are_there(page: Path) -> None:
         assert (ROOT / file).exists(), file
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_modules_that_are_named_are_there(page: Path) -> None:
+    roots = (ROOT, ROOT / "src", ROOT / "src" / "ebbtide")
+    names = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page.read_text())
+    assert [name for name in names if not any((root / name).exists() for root in roots)] == []
+
+
 def test_the_policy_of_the_how_to_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,8 @@ from tests.conftest import TRACES
 
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide_papers.deadlines.study import ZoneRecord, draw_ticks, left_out_model, read_records, study_zone
+from ebbtide.forecasts.spells.tick_records import ZoneRecord, read_records
+from ebbtide_papers.deadlines.study import draw_ticks, left_out_model, study_zone
 
 
 def test_ages_are_since_the_spell_began() -> None:

@@ -1,0 +1,174 @@
+"""The shape of the source, in figures: `make house`, or `python -m tests.house [FOLDER] [FILE.json]`.
+
+Files and lines by package, the largest file, functions with more than eight parameters, circles of imports,
+`fmt: skip` comments, and field descriptions of three words or fewer.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MOST_PARAMETERS, FEWEST_WORDS = 8, 4
+
+_SECTION = re.compile(r"^\s*(Args|Attributes|Returns|Raises|Yields):\s*$")
+_FIELD = re.compile(r"^(\s+)([*\w]+)(?: \([^)]*\))?:\s+(.*)$")
+
+
+def modules(source: Path) -> dict[str, Path]:
+    """Every module below a folder of packages, by its dotted name."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(tree: ast.Module, known: dict[str, Path]) -> set[str]:
+    """The known modules that a module imports when it is imported itself."""
+    found: set[str] = set()
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & known.keys()) or ({node.module} & known.keys())
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known.keys()
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            waiting += [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected modules, two or more together (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            together = []
+            while not together or together[-1] != name:
+                together.append(stack.pop())
+            if len(together) > 1:
+                found.append(sorted(together))
+
+    sys.setrecursionlimit(10_000)
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many a function takes, `self` left out."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    return len([one for one in every if one.arg not in ("self", "cls")])
+
+
+def descriptions(docstring: str) -> Iterator[tuple[str, str]]:
+    """Names of fields or arguments with what a docstring says of each."""
+    lines = docstring.splitlines()
+    section_indent: int | None = None
+    name, said, indent = "", "", 0
+    for line in [*lines, "end"]:
+        bare = len(line) - len(line.lstrip())
+        field = _FIELD.match(line) if section_indent is not None else None
+        if field and name and len(field[1]) > indent:
+            field = None
+        leaves = section_indent is not None and line.strip() and bare <= section_indent
+        if name and (field or leaves):
+            yield name, said
+            name = ""
+        if leaves:
+            section_indent = None
+        if (section := _SECTION.match(line)) and section[1] in ("Args", "Attributes"):
+            section_indent = bare
+        elif field:
+            name, said, indent = field[2], field[3], len(field[1])
+        elif name and line.strip():
+            said = f"{said} {line.strip()}"
+
+
+def measured(source: Path) -> dict[str, Any]:
+    """All figures of a folder of packages."""
+    known = modules(source)
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in known.items()}
+    rooms: dict[str, list[int]] = {}
+    for name, count in lines.items():
+        room = (
+            ".".join(name.split(".")[:2])
+            if known[name].parent != source / name.split(".")[0]
+            else name.split(".")[0]
+        )
+        rooms.setdefault(room, []).append(count)
+    functions = [
+        (f"{name}.{node.name}", parameters(node))
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    fields = [
+        (f"{name}: {field}", said)
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+        for field, said in descriptions(ast.get_docstring(node, clean=False) or "")
+    ]
+    largest = max(lines, key=lambda name: lines[name])
+    longer = [count for count in lines.values() if count > 10]
+    return {
+        "files": len(lines),
+        "lines": sum(lines.values()),
+        "lines_a_file_mean": round(sum(longer) / len(longer)),
+        "packages": {room: {"files": len(each), "lines": sum(each)} for room, each in sorted(rooms.items())},
+        "largest_file": {"module": largest, "lines": lines[largest]},
+        "functions_with_more_than_8_parameters": sorted(
+            name for name, count in functions if count > MOST_PARAMETERS
+        ),
+        "import_circles": circles({name: imported(tree, known) - {name} for name, tree in trees.items()}),
+        "fmt_skips": sum(path.read_text(encoding="utf-8").count("# fmt: skip") for path in known.values()),
+        "field_descriptions": len(fields),
+        "short_field_descriptions": [
+            f"{name}: {said}" for name, said in fields if len(said.split()) < FEWEST_WORDS
+        ],
+    }
+
+
+def main() -> None:
+    """Print the figures; write them, too, if a file is named."""
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src"
+    found = measured(source)
+    for name, value in found.items():
+        if name == "packages":
+            for room, counts in value.items():
+                print(f"  {room:34} {counts['files']:4} files {counts['lines']:6} lines")
+        else:
+            print(f"{name}: {len(value) if isinstance(value, list) else value}")
+    if len(sys.argv) > 2:
+        Path(sys.argv[2]).parent.mkdir(parents=True, exist_ok=True)
+        Path(sys.argv[2]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
