@@ -60,7 +60,7 @@ def test_it_has_every_file_of_the_package_and_nothing_else(unzipped: Path) -> No
     assert found == wanted
     for name in wanted:
         assert (unzipped / "ebbtide" / name).read_bytes() == (source / name).read_bytes(), name
-    assert {path.name.split("-")[0] for path in unzipped.iterdir()} == {"ebbtide"}
+    assert {path.name.split("-")[0] for path in unzipped.iterdir()} == {"ebbtide", "ebbtide_papers"}
 
 
 def test_it_pins_no_pytorch(unzipped: Path) -> None:

@@ -116,12 +116,16 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
             name, set()
         )
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name
-    assert {name.split(".")[1] for name in own_modules()} <= {
-        "agent",
-        "checkpoints",
+    homes = {
+        ".".join(name.split(".")[1:3] if ".live." in name else name.split(".")[1:2]) for name in own_modules()
+    }
+    assert homes <= {
+        "live",
+        "live.agent",
+        "live.checkpoints",
+        "live.storage",
         "errors",
-        "files",
-        "object_storage",
+        "_files",
         "trial",
         "trial_torch",
     }

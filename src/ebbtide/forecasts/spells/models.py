@@ -85,7 +85,7 @@ def default_spell_models() -> SpellModels:
 
     Made anew with `ebbtide availability fit RECORDS --pooled --out src/ebbtide/market/data/spells.json`.
     """
-    content = json.loads((resources.files("ebbtide.market") / "data" / "spells.json").read_text())
+    content = json.loads((resources.files("ebbtide.forecasts.spells") / "data" / "spells.json").read_text())
     return SpellModels._parsed(content, "spells.json")
 
 
