@@ -97,7 +97,7 @@ def test_every_folder_is_a_layer() -> None:
 
 
 def test_nothing_in_the_library_imports_the_papers() -> None:
-    """The command line finds them by a name in `ebbtide.cli.commands.VERBS`; without them all else works."""
+    """The command line finds them by a name in `ebbtide.cli.commands.VERBS`."""
     named = [name for name in MODULES if name.split(".")[0] == "ebbtide" and "ebbtide_papers" in mentions(name)]
     assert named == ["ebbtide.cli.commands"]
 
