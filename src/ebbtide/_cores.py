@@ -1,8 +1,8 @@
 """The cores of this machine: how many there are to use, and independent work spread over them.
 
-Numerical libraries start a thread a core, and their threads spin while they wait for each other: on a machine that
-has other work to do, small networks and small matrices then take many times as long. Here each piece of work has
-one thread, and several pieces run beside each other in processes of their own.
+Numerical libraries start one thread for each core, and these threads spin while they wait for each other. On a
+machine with other work to do, small networks and small matrices then take many times as long. Here each piece of
+work has one thread, and several pieces run at the same time in processes of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Numerical libraries that are loaded by now (PyTorch, BLAS, OpenMP) use one thread inside."""
+    """Limit numerical libraries that are already loaded (PyTorch, BLAS, OpenMP) to one thread."""
     with threadpool_limits(1):
         yield
 
@@ -45,9 +45,9 @@ def in_processes(
     An interruption ends all of them, and none outlives the call.
 
     Args:
-        function: Sent to the processes with the items.
-        items: Each takes seconds at least: starting a process takes some.
-        workers: Processes at once; by default one a usable core. With one all runs in this process.
+        function: Called with each item; it is pickled and sent to the processes.
+        items: What the function is called with; each should take seconds, since starting a process does.
+        workers: How many processes run at once; None: one for each usable core. With 1 all runs in this process.
     """
     wanted = list(items)
     number = min(workers or usable_cores(), len(wanted))
@@ -74,10 +74,10 @@ def _with_one_thread(function: Callable[[_Item], _Result], item: _Item) -> _Resu
 
 @cache
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent is no more, even in the midst of work: nobody waits for the result.
+    """End this process once its parent has ended, even in the middle of work: nobody waits for the result.
 
     Args:
-        parent: The parent's process id.
+        parent: The process id of the parent.
     """
 
     def watch() -> None:

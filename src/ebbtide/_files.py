@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of either."""
+"""Writing files atomically: a reader sees the old content or the new, never a mixture."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def only_one(lock: Path, what: str) -> Iterator[None]:
-    """Nobody else does this meanwhile; whoever was killed at it does it no more.
+    """Hold a lock that a second process cannot take; the lock of a killed process is free again.
 
     Args:
-        lock: A file; made if it is not there.
-        what: For the error: "nightly run".
+        lock: Path of the lock file; it is made if it does not exist.
+        what: What the lock protects, for the error message, such as "nightly run".
 
     Raises:
-        InputError: Another is at it.
+        InputError: Another process holds the lock.
     """
     with lock.open("w") as file:
         try:

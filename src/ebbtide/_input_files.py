@@ -1,7 +1,7 @@
-"""Opening files that users name: whatever is wrong with one is an `InputError`, and no file can hang or fill us.
+"""Opening files that users name: every problem is an `InputError`, and no file can block us or fill the memory.
 
-Readers of every format begin here, so that a folder, a pipe, a device, a file without permission, a file that is
-too large and text in another encoding are told alike everywhere.
+Readers of every format begin here. So a folder, a pipe, a device, a file without permission, a file that is too
+large and text in another encoding give the same error everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_FILES = (
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path, if it names a regular file that can be looked at; nothing is opened.
+    """The path, if it names a regular file that exists; the file is not opened.
 
     Raises:
         InputError: There is none, or it is a folder, a pipe, a socket or a device.
@@ -51,8 +51,8 @@ def read_bytes(path: str | Path, *, max_bytes: int) -> bytes:
     """The content of a regular file.
 
     Args:
-        path: The file.
-        max_bytes: It may be no larger.
+        path: Path of the file to read.
+        max_bytes: The largest size that is accepted, in bytes.
 
     Raises:
         InputError: It is no regular file, cannot be read, or is too large.
@@ -101,8 +101,8 @@ def parsed_json(text: str, file: str | Path) -> Any:
     """The value of a JSON text.
 
     Args:
-        text: The JSON.
-        file: For the message.
+        text: The text of a JSON document.
+        file: Name of the file, for the error message.
 
     Raises:
         InputError: It is not JSON, nests too deeply, or holds a number of thousands of digits.
@@ -114,7 +114,7 @@ def parsed_json(text: str, file: str | Path) -> Any:
 
 
 def json_error(error: Exception, file: str | Path) -> InputError:
-    """What `json` raised, told as an error of the input."""
+    """An `InputError` for an exception that `json` raised."""
     if isinstance(error, json.JSONDecodeError):
         return InputError(f"is not JSON: {error.msg} in line {error.lineno}", file=file)
     if isinstance(error, RecursionError):
@@ -123,7 +123,7 @@ def json_error(error: Exception, file: str | Path) -> InputError:
 
 
 def reason_of(error: Exception) -> str:
-    """Why an operation on a file failed, without Python's decoration."""
+    """Why an operation on a file failed, without Python's error number and path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -1,4 +1,4 @@
-"""Text that users name, on a terminal: shown as it is written, never obeyed.
+"""Names that users choose, on a terminal: shown as written, never interpreted.
 
 A market, a setting or a file may be named `[/red]`, `:boom:` or an escape sequence. Rich would read the first as
 markup, the second as an emoji, and the terminal would obey the third.
@@ -15,17 +15,17 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-# Control characters but tab and line feed, and those that change the direction of what follows.
+# Control characters except tab and line feed, and those that change the direction of the text after them.
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def visible(text: str) -> str:
-    """The text with characters that a terminal would obey spelt out, such as `\\x1b`."""
+    """The text with control characters written out, such as `\\x1b`."""
     return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
 
 
 class PlainStatus(Status):
-    """A line with a spinner, whose text is shown as it is."""
+    """A line with a spinner, whose text is shown as written."""
 
     def update(self, status: RenderableType | None = None, **options: Any) -> None:
         """Show another text."""
@@ -33,7 +33,7 @@ class PlainStatus(Status):
 
 
 class PlainConsole(Console):
-    """A console that shows text as it is: no markup, no emoji codes, no control characters."""
+    """A console that shows text as written: no markup, no emoji codes, no control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
