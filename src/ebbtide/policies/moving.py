@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
 
-def take_over(view: View, new: Lease) -> Iterator[Action]:
+def take_over(view: View, new: LeaseView) -> Iterator[Action]:
     """A machine has come: the job that it was asked for goes over to it, and gives back the one that it was on.
 
     Not to one that is already being taken.

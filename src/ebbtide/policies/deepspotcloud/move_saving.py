@@ -7,9 +7,8 @@ import math
 from dataclasses import dataclass
 
 from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
 
@@ -32,7 +31,7 @@ class MovePlan:
     horizon_s: float
     moves_per_day: float
 
-    def saving_usd(self, view: View, job: JobProgress, lease: Lease, market: Market) -> float:
+    def saving_usd(self, view: View, job: JobView, lease: LeaseView, market: Market) -> float:
         """What the job would cost less if it moved to a market now; negative: more."""
         period_s = view.billing.period_s
         here, there = view.price(lease.market) / HOUR_S, view.price(market) / HOUR_S
@@ -64,7 +63,7 @@ class MovePlan:
         return stay_usd - move_usd - egress_usd(view, job, lease.market, market)
 
 
-def egress_usd(view: View, job: JobProgress, source: Market, destination: Market) -> float:
+def egress_usd(view: View, job: JobView, source: Market, destination: Market) -> float:
     """What bringing the job's data from one market to another costs."""
     checkpoint, dataset = job.job.checkpoint, job.job.dataset
     usd = 0.0 if checkpoint is None else view.egress_usd(checkpoint.size_bytes, source.place, destination.place)

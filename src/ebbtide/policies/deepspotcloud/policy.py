@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ebbtide._utc import HOUR_S
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deepspotcloud.move_saving import MovePlan
 from ebbtide.policies.deepspotcloud.recommender import recommend, usd_per_step
@@ -88,14 +87,14 @@ class DeepSpotCloud:
             elif len(machines) == 1 and self._is_due(view, machines[0]):
                 yield from self._consider(view, job, machines[0])
 
-    def _arrived(self, view: View, new: Lease) -> Iterator[Action]:
+    def _arrived(self, view: View, new: LeaseView) -> Iterator[Action]:
         if not _stays(view, new):
             return
         yield from take_over(view, new)
         if self.when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
             yield WakeAt(self._next_look_s(view, new))
 
-    def _replace(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _replace(self, view: View, job: JobView) -> Iterator[Action]:
         """A forced move: the job has no machine, or one that is about to be taken (III-A)."""
         market = recommend(view, job.job)
         if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
@@ -105,7 +104,7 @@ class DeepSpotCloud:
         else:
             yield Request(market, list_price(view, market), job=job.job_id)
 
-    def _is_due(self, view: View, lease: Lease) -> bool:
+    def _is_due(self, view: View, lease: LeaseView) -> bool:
         """Whether a move from a machine is to be considered now."""
         if math.isnan(lease.running_s) or self.when is MoveWhen.NEVER:
             return False
@@ -117,7 +116,7 @@ class DeepSpotCloud:
         looks: dict[str, float] = view.memory.setdefault("looks", {})
         return view.now_s >= looks.get(str(lease.lease_id), math.inf) - 1e-6
 
-    def _consider(self, view: View, job: JobProgress, lease: Lease) -> Iterator[Action]:
+    def _consider(self, view: View, job: JobView, lease: LeaseView) -> Iterator[Action]:
         """A move of our own will (III-A)."""
         market = recommend(view, job.job)
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
@@ -128,7 +127,7 @@ class DeepSpotCloud:
         if self.when is not MoveWhen.CHEAPER:
             yield WakeAt(self._next_look_s(view, lease))
 
-    def _next_look_s(self, view: View, lease: Lease) -> float:
+    def _next_look_s(self, view: View, lease: LeaseView) -> float:
         """Early enough before the end of a charged period to be off the machine by then."""
         period_s = view.billing.period_s
         if period_s < LOOK_S:
@@ -141,7 +140,7 @@ class DeepSpotCloud:
         view.memory.setdefault("looks", {})[str(lease.lease_id)] = look_s
         return look_s
 
-    def _pays(self, view: View, job: JobProgress, lease: Lease, market: Market) -> bool:
+    def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
         """Whether a move is of use by the rule."""
         if self.when is not MoveWhen.WORTHWHILE:
             return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
@@ -149,6 +148,6 @@ class DeepSpotCloud:
         return plan.saving_usd(view, job, lease, market) > 0.0
 
 
-def _stays(view: View, lease: Lease) -> bool:
+def _stays(view: View, lease: LeaseView) -> bool:
     """Whether the lease is neither being taken nor being left."""
     return math.isinf(lease.revoke_at_s) and lease.lease_id not in view.memory.get("left", ())

@@ -16,10 +16,10 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, Passages, SimilarMoments
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Billing, Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.spottune.offers import Offer
 
@@ -54,7 +54,7 @@ class BestBid:
     start_s: float = 120.0
 
     def offers(
-        self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
         mean = _mean_prices(view, markets)
         hour_usd = self._hour_usd(mean, seconds)

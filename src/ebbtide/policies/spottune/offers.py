@@ -11,10 +11,10 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.revocation.forecasts import Forecast, RecentFrequency
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 # Delta as published (Algorithm 1, line 4), USD per hour.
@@ -44,7 +44,7 @@ class Provisioner(Protocol):
     """Reckons offers."""
 
     def offers(
-        self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
         """One for each market.
 
@@ -81,7 +81,7 @@ class StepCost:
     def offers(
         self,
         view: View,
-        job: JobProgress,
+        job: JobView,
         steps_left: float,
         markets: Sequence[Market],
         seconds: Floats,

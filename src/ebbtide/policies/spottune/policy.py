@@ -17,12 +17,12 @@ from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import Bools
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.forecasts.learning_curves.predictions import observed
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
@@ -103,20 +103,20 @@ class SpotTune:
             wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
             yield from self.machines.provide(view, wanted)
 
-    def offers(self, view: View, job: JobProgress) -> list[Offer]:
+    def offers(self, view: View, job: JobView) -> list[Offer]:
         """What a step of a trial would cost now, in each market that can run it."""
         return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
 
-    def _goal(self, job: JobProgress) -> int:
+    def _goal(self, job: JobView) -> int:
         """Steps before the trial is predicted."""
         return max(math.ceil(self.theta * job.job.steps), 1)
 
-    def _end(self, view: View, job: JobProgress) -> int:
+    def _end(self, view: View, job: JobView) -> int:
         """Steps at which the trial, as things stand, leaves its machine by itself."""
         chosen = view.memory.get("chosen")
         return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
 
-    def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _milestones(self, view: View, job: JobView) -> Iterator[Action]:
         if self._selects(view):
             yield WakeAtStep(job.job_id, self._goal(job))
         for check in range(1, _CONVERGENCE_CHECKS):
@@ -128,7 +128,7 @@ class SpotTune:
         can_wait = all(job.job.checkpoint is not None for job in view.jobs)
         return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
 
-    def _reached(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _reached(self, view: View, job: JobView) -> Iterator[Action]:
         """A trial has come to theta, or to a look at whether it has converged."""
         if job.is_finished:
             return
@@ -165,7 +165,7 @@ class SpotTune:
                 given_back.append(lease.lease_id)
                 yield Release(lease.lease_id)
 
-    def _stays(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
+    def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
         """Whether no offer is cheaper than staying, the time of moving reckoned."""
         markets, seconds = self._usable(view, job, times)
         place = markets.index(here)
@@ -195,7 +195,7 @@ class SpotTune:
             if job.job_id not in chosen or not self.trains_on:
                 yield Stop(job.job_id)
 
-    def _measured(self, view: View, job: JobProgress) -> tuple[Floats, Floats]:
+    def _measured(self, view: View, job: JobView) -> tuple[Floats, Floats]:
         """Steps and metric so far, turned so that lower is better."""
         steps, metric = view.measured(job.job_id)
         return steps, -metric if self.maximise else metric
@@ -226,11 +226,11 @@ class SpotTune:
             else:
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
 
-    def _waits(self, view: View, job: JobProgress) -> bool:
+    def _waits(self, view: View, job: JobView) -> bool:
         """Paused at theta, it waits for the choice, and goes on if it is among the chosen."""
         return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
 
-    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
+    def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
         """getBestInst: of the markets where the trial ends in time, the one of least expected step cost."""
         offers = self._offers(view, job, times)
         if not offers:
@@ -239,21 +239,21 @@ class SpotTune:
         kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
         return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
 
-    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[Offer]:
+    def _offers(self, view: View, job: JobView, times: ObservedStepTimes) -> list[Offer]:
         markets, seconds = self._usable(view, job, times)
         if not markets:
             return []
         left = self._end(view, job) - job.steps_done
         return self.provisioner.offers(view, job, left, markets, seconds)
 
-    def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
+    def _usable(self, view: View, job: JobView, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
         """Where the trial can run, and its seconds per step there."""
         markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
         if self.measured:
             return markets, np.array([1.0 / view.steps_per_s(job.job, market) for market in markets])
         return markets, np.array(times.of_all(view, job, markets))
 
-    def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:
+    def _in_time(self, view: View, job: JobView, seconds: Floats) -> Bools:
         """Which seconds per step let the trial end by the deadline; if none does, the least."""
         if math.isinf(self.deadline_s):
             return np.ones(len(seconds), dtype=bool)

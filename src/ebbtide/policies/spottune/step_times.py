@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 
@@ -39,7 +39,7 @@ class ObservedStepTimes:
         """Those kept in a policy's memory, so that a restarted policy still knows them."""
         return cls(memory.setdefault("seconds_per_step", {}), parallel)
 
-    def observe(self, view: View, job: JobProgress) -> None:
+    def observe(self, view: View, job: JobView) -> None:
         """Note how fast a trial trains where it is."""
         for lease in job.leases:
             if lease.state is LeaseState.RUNNING and job.steps_run > 0:
@@ -49,7 +49,7 @@ class ObservedStepTimes:
                     own[lease.market.instance_type] = 1.0 / rate
                     self._slowness.clear()
 
-    def of_all(self, view: View, job: JobProgress, markets: Sequence[Market]) -> list[float]:
+    def of_all(self, view: View, job: JobView, markets: Sequence[Market]) -> list[float]:
         """Seconds per step of a trial in each market."""
         own = self.seen.get(str(job.job_id), {})
         slowness = self._slowness_on(view)
