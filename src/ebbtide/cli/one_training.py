@@ -1,4 +1,4 @@
-"""What `ebbtide run` is given: a file, or a command line after `--`; and a market where none was named."""
+"""What `ebbtide run` is given: a file, or a command line after `--`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,12 @@ from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.single import SingleTraining, folder_below, literal
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.generator import demo_markets, generate_prices
-from ebbtide.market.markets import Market
-from ebbtide.market.prices import PriceHistory
 
-# Of the market that is generated where no prices are named.
-GENERATED_DAYS = 20.0
 # What names a folder for checkpoints in many a command line.
 _SAVES = re.compile(
     r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
 )
 _FILES = frozenset({".yaml", ".yml", ".json"})
-_MOST_TYPES = 4
-_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(frozen=True)
@@ -99,37 +92,6 @@ def is_told_where_to_save(wanted: Wanted) -> bool:
     # What runs a program that we cannot look into is believed to know.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)
-
-
-def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
-    """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
-
-    Raises:
-        InputError: No list price is known of any type that has it.
-    """
-    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
-    if not markets:
-        markets = _markets_with(sweep, catalogue)
-    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
-    return sweep.allowed(history, catalogue)
-
-
-def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
-    """Of the cheapest types that do, by list price when the generated record begins."""
-    found = []
-    for machine in catalogue.instance_types:
-        markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
-        allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
-        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
-        if listed is not None:
-            found.append((listed, machine.name, allowed))
-    if not found:
-        raise InputError(
-            f"no market can be generated for {sweep.name}"
-            + (f", which asks for {sweep.asked}" if sweep.asked else "")
-            + ": no list price is known of such machines; give prices with --prices FILE"
-        )
-    return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
 
 
 def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:

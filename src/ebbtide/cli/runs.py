@@ -23,7 +23,6 @@ from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
 from ebbtide.live.settling import settled_figures
 from ebbtide.live.standing import standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
-from ebbtide.market.catalogue import default_catalogue
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.
@@ -43,9 +42,8 @@ def status_command(
     as_json: JsonOption = False,
 ) -> None:
     """All runs, or one in detail: what each does, its trials and machines, what it has cost and saved."""
-    catalogue = default_catalogue()
     if run is None:
-        standings = [standing_of(folder, catalogue) for folder in known_runs(runs)]
+        standings = [standing_of(folder, folder.catalogue) for folder in known_runs(runs)]
         if as_json:
             typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
             return
@@ -53,7 +51,7 @@ def status_command(
         typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
     folder = find_run(runs, run)
-    standing = standing_of(folder, catalogue)
+    standing = standing_of(folder, folder.catalogue)
     if as_json:
         typer.echo(json.dumps(standing.as_plain(), indent=2))
         return

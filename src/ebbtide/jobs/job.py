@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.resources import Resources
 from ebbtide.jobs.transfers import seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
@@ -29,6 +33,23 @@ NO_SPEED = (
     "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
     "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
 )
+
+# Steps of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
+UNKNOWN_STEPS = 1_000_000_000
+
+# Fields of a job that only say how its program is run.
+TRAINING_FIELDS = (
+    "accelerators",
+    "cpus",
+    "memory_gib",
+    "checkpoints",
+    "metric",
+    "budget_usd",
+    "deadline_h",
+)
+
+# Words of a command that say nothing of what is trained.
+_RUNNERS = re.compile(r"(python[\d.]*|torchrun|accelerate|launch|uv|run|poetry|bash|sh|env|-.*|\w+=.*)")
 
 # SpotTune IV-F: moving checkpoints is bound by cores; bytes a second with one core and with sixteen.
 _ONE_CORE_BYTES_PER_S = 62.83e6
@@ -156,12 +177,15 @@ class Phases(Frozen):
         return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
 
 
-class Job(Frozen):
-    """A piece of training.
+class Job(Resources):
+    """A piece of training: work to replay, or a command to run, or both.
+
+    With a command nothing else is needed to run it: its name is the program's, it ends when its program does, and
+    its speed is measured while it runs. To replay it, `steps` and a speed are needed.
 
     Attributes:
-        name: For tables and tags.
-        steps: Work to do.
+        name: Name of the job, for tables and tags.
+        steps: Number of training steps; `UNKNOWN_STEPS`: it ends when its program does.
         steps_per_hour: Rate by instance type, on one machine of it.
         other_steps_per_hour_per_vcpu: The rate, by core, of types not named above; None: they cannot run it.
         checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
@@ -170,6 +194,16 @@ class Job(Frozen):
         speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
         dataset: What it trains on, if moving that is to be counted.
+        command: The command line that trains, or a list of its arguments; never given to a shell. None: the job
+            can only be replayed.
+        accelerators: Name and number of accelerators that its machine has to have, as `T4:1`.
+        cpus: Number of vCPUs that its machine has at least.
+        memory_gib: Main memory that its machine has at least, in GiB.
+        checkpoints: The folder, relative to the working directory, into which the program writes checkpoints and
+            from which it resumes; None: it uses `{checkpoint_dir}` in its command.
+        metric: Name of the metric that the program reports, for tables.
+        budget_usd: Most USD that a run of it may spend.
+        deadline_h: Hours from its start by which it should be done.
     """
 
     name: str = Field(min_length=1, examples=["my-training"])
@@ -182,12 +216,43 @@ class Job(Frozen):
     speedup: Amdahl | SpeedupTable | Phases | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     dataset: Dataset | None = None
+    command: str | Annotated[list[str], Field(min_length=1)] | None = None
+    checkpoints: str | None = None
+    metric: Annotated[str, Field(min_length=1)] | None = None
+    budget_usd: PositiveFloat | None = None
+    deadline_h: PositiveFloat | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_a_command_says(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or content.get("command") is None:
+            return content
+        return {"name": name_of(_words(content["command"])), "steps": UNKNOWN_STEPS} | content
 
     @model_validator(mode="after")
-    def _has_rates(self) -> Job:
-        if not self.steps_per_hour and self.other_steps_per_hour_per_vcpu is None:
+    def _is_whole(self) -> Job:
+        if self.command is not None:
+            return self
+        if not self.is_measured:
             raise ValueError(NO_SPEED)
+        given = next((name for name in TRAINING_FIELDS if getattr(self, name) is not None), None)
+        if given is not None:
+            raise ValueError(f"{given} is for a job that is run: write `command: python train.py`")
         return self
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known how fast it is anywhere."""
+        return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
+
+    def check_replayable(self) -> None:
+        """Raise `InputError` if its speed, or how many steps it has, is not known."""
+        if self.command is not None:
+            check_known(f"job {self.name}", is_measured=self.is_measured, has_steps=self.steps < UNKNOWN_STEPS)
 
     @classmethod
     def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> Job:
@@ -249,3 +314,44 @@ class Job(Frozen):
         if self.checkpoint.by_region and source and destination:
             seconds += self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
         return seconds
+
+
+def check_known(what: str, *, is_measured: bool, has_steps: bool) -> None:
+    """Raise `InputError` where a replay needs what only a run can tell.
+
+    Args:
+        what: Kind and name of the job or sweep, for the error.
+        is_measured: Whether its speed is known.
+        has_steps: Whether the number of its steps is known.
+    """
+    missing = []
+    if not is_measured:
+        missing.append(
+            f"the speed of {what} is not measured: write "
+            "`steps_per_hour: {g4dn.xlarge: 44280}` or other_steps_per_hour_per_vcpu; `ebbtide run` measures "
+            "it, and prints the line to write at its end"
+        )
+    if not has_steps:
+        missing.append(f"how many steps {what} has is not said: write `steps: 24_000`")
+    if len(missing) == 1:
+        raise InputError(missing[0])
+    if missing:
+        raise InputError(f"{what.partition(' ')[2]} cannot be replayed or planned yet", problems=missing)
+
+
+def name_of(arguments: Sequence[str]) -> str:
+    """A name for a training from its command: that of its program."""
+    scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]
+    modules = [word.rpartition(".")[2] for before, word in pairwise(arguments) if before == "-m"]
+    others = [PurePath(word).stem for word in arguments if not _RUNNERS.fullmatch(PurePath(word).name)]
+    return next((name for name in (*scripts, *modules, *others) if name), "training")
+
+
+def _words(command: Any) -> Sequence[str]:
+    """The arguments of a command that may still be malformed."""
+    if isinstance(command, str):
+        try:
+            return shlex.split(command)
+        except ValueError:
+            return ()
+    return [word for word in command if isinstance(word, str)] if isinstance(command, list | tuple) else ()

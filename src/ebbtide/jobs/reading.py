@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Coupling, Job
+from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
 from ebbtide.jobs.parsing import read_mapping, validated
 from ebbtide.jobs.single import SingleTraining
 from ebbtide.jobs.sweep import Sweep
@@ -91,10 +91,11 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
     kind = kind_of(content)
     if kind is Kind.JOB:
         return Work((Job.parse(content, path, known),))
-    if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= set(Job.model_fields):
+    replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
+    if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= replayed:
         # Fields that only replays know, such as the number of machines, are checked by the job.
-        of_job = {key: value for key, value in content.items() if key in Job.model_fields}
-        own = {key: value for key, value in content.items() if key not in Job.model_fields or key in _OF_BOTH}
+        of_job = {key: value for key, value in content.items() if key in replayed}
+        own = {key: value for key, value in content.items() if key not in replayed or key in _OF_BOTH}
         sweep = SingleTraining.parse(own, path).sweep(path)
         sweep.check_types(known, path)
         _check_known(sweep, path)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Checkpointing, PositiveFloat
+from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, name_of
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import Resources
 from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
 
 _Arguments = Annotated[list[str], Field(min_length=1)]
-
-# Words of a command that say nothing of what is trained.
-_RUNNERS = re.compile(r"(python[\d.]*|torchrun|accelerate|launch|uv|run|poetry|bash|sh|env|-.*|\w+=.*)")
 
 
 class SingleTraining(Resources):
@@ -88,12 +83,24 @@ class SingleTraining(Resources):
         return self.command or ()
 
 
-def name_of(arguments: Sequence[str]) -> str:
-    """A name for a training from its command: that of its program."""
-    scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]
-    modules = [word.rpartition(".")[2] for before, word in pairwise(arguments) if before == "-m"]
-    others = [PurePath(word).stem for word in arguments if not _RUNNERS.fullmatch(PurePath(word).name)]
-    return next((name for name in (*scripts, *modules, *others) if name), "training")
+def sweep_of(job: Job) -> Sweep:
+    """A job with a command as a sweep of one trial, which is what live runs run.
+
+    Raises:
+        InputError: The job has no command, or asks for what only replays know: several machines, a part of one, a
+            speedup, a dataset.
+    """
+    if job.command is None:
+        raise InputError(
+            f"job {job.name} has nothing to run: give it a command, `command: python train.py`", field="command"
+        )
+    if job.machines > 1 or job.coupling is not Coupling.GANG or job.share < 1:
+        raise InputError(f"job {job.name} wants more or less than one machine; `ebbtide backtest` replays that")
+    if job.speedup is not None or job.dataset is not None:
+        raise InputError(f"speedup and dataset of job {job.name} are for replays")
+    shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}
+    steps = None if job.steps >= UNKNOWN_STEPS else job.steps
+    return SingleTraining(**shared | {"steps": steps}).sweep()
 
 
 def literal(argument: str) -> str:

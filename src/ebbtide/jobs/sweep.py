@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Checkpointing, Job, PositiveFloat
+from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import Resources
@@ -35,9 +35,6 @@ BUILT_IN = ("checkpoint_dir", "max_steps")
 
 # More trials are refused before any is made.
 MOST_TRIALS = 10_000
-
-# Of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
-_UNKNOWN_STEPS = 1_000_000_000
 
 # What may stand between braces: a name alone, nothing of an object, no way to write it.
 _PLACEHOLDER = re.compile(r"[^\W\d][\w-]*")
@@ -297,19 +294,11 @@ class Sweep(Resources):
         Raises:
             InputError: Its speed, or how many steps it has, is not known.
         """
-        missing = []
-        if not self.is_measured:
-            missing.append(
-                f"the speed of {self._kind} {self.name} is not measured: write "
-                "`steps_per_hour: {g4dn.xlarge: 44280}` or other_steps_per_hour_per_vcpu; `ebbtide run` measures "
-                "it, and prints the line to write at its end"
-            )
-        if self.max_trial_steps is None:
-            missing.append(f"how many steps {self._kind} {self.name} has is not said: write `steps: 24_000`")
-        if len(missing) == 1:
-            raise InputError(missing[0])
-        if missing:
-            raise InputError(f"{self.name} cannot be replayed or planned yet", problems=missing)
+        check_known(
+            f"{self._kind} {self.name}",
+            is_measured=self.is_measured,
+            has_steps=self.max_trial_steps is not None,
+        )
         return self._jobs(self.steps_per_hour, self.other_steps_per_hour_per_vcpu)
 
     def live_jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
@@ -326,7 +315,7 @@ class Sweep(Resources):
         return tuple(
             Job(
                 name=f"{self.name}-{trial.number}" if self.has_choice else self.name,
-                steps=self.max_trial_steps or _UNKNOWN_STEPS,
+                steps=self.max_trial_steps or UNKNOWN_STEPS,
                 steps_per_hour=rates,
                 other_steps_per_hour_per_vcpu=other,
                 checkpoint=self.checkpoint,

@@ -8,15 +8,17 @@ The data lies in `data/`: `instance_types.csv` (the instances of the five papers
 from __future__ import annotations
 
 import csv
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from ebbtide._files import write_text
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.markets import Market
 
@@ -71,6 +73,39 @@ class Catalogue:
         added = Catalogue([*self._types.values(), *types], {})
         added._prices = self._prices
         return added
+
+    @classmethod
+    def read(cls, path: str | Path) -> Catalogue:
+        """A catalogue from a file that `write` made.
+
+        Raises:
+            InputError: The file cannot be read, or is no catalogue.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            types = [InstanceType(**values) for values in content["instance_types"]]
+            prices = {
+                (cloud, region, name, product): [
+                    (datetime.fromtimestamp(seen_s, UTC), usd) for seen_s, usd in rows
+                ]
+                for cloud, region, name, product, rows in content["on_demand_prices"]
+            }
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"is no catalogue of instance types: {error}", file=path) from None
+        return cls(types, prices)
+
+    def write(self, path: str | Path) -> None:
+        """Write instance types and list prices as JSON, atomically."""
+        content = {
+            "instance_types": [asdict(entry) for entry in self.instance_types],
+            "on_demand_prices": [
+                [*key, [[price.first_seen_s, price.usd_per_hour] for price in rows]]
+                for key, rows in self._prices.items()
+            ],
+        }
+        write_text(path, json.dumps(content) + "\n")
 
     @property
     def instance_types(self) -> tuple[InstanceType, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.price_monitor import PriceMonitor
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
@@ -25,14 +25,24 @@ class CurrentPrices:
         store: Keeps them: a price that was charged is not asked for again.
         sweep: Says which markets.
         regions: To look in.
+        catalogue: Instance types, of which some have what the sweep asks for; by default those that ship.
         every_s: Between looks.
 
     Raises:
         InputError: Nothing is known, and EC2 does not tell; or no market is allowed.
     """
 
-    def __init__(self, store: PriceStore, sweep: Sweep, regions: Sequence[str], *, every_s: float = 300.0) -> None:
-        types = sweep.types_wanted(default_catalogue())
+    def __init__(
+        self,
+        store: PriceStore,
+        sweep: Sweep,
+        regions: Sequence[str],
+        catalogue: Catalogue | None = None,
+        *,
+        every_s: float = 300.0,
+    ) -> None:
+        self._catalogue = catalogue or default_catalogue()
+        types = sweep.types_wanted(self._catalogue)
         fetch = partial(fetch_prices, regions, instance_types=types)
         self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
         self._store, self._sweep, self._every_s = store, sweep, every_s
@@ -47,5 +57,5 @@ class CurrentPrices:
             if look.problem:
                 _LOGGER.warning("prices stay as they were: %s", look.problem)
             if self._history is None or look.changes:
-                self._history = self._sweep.allowed(self._store.history())
+                self._history = self._sweep.allowed(self._store.history(), self._catalogue)
         return self._history
