@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -66,9 +66,15 @@ reference: $(INSTALLED)
 	$(BIN)/pdoc --docformat google --output-directory reports/reference ebbtide ebbtide.trial ebbtide.trial_torch \
 		$(addprefix ebbtide.,market forecasts jobs policies engine simulation live testing analysis)
 
+# Style, format and types; nothing is changed.
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The shape of the source: files, lines, functions with many parameters, import circles; reports/house.json.
+house: $(INSTALLED)
+	$(BIN)/python -m tests.house src reports/house.json
 
 # dist/ebbtide-*.whl, and what it does in an environment of its own, where nothing of this folder is.
 wheel: $(INSTALLED)

@@ -31,6 +31,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.batches import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
+from flows.parameters import parameters as section_of_params
 from flows.task_runner import task_runner
 
 PRICES = Path("data/prices.parquet")
@@ -127,8 +128,8 @@ def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, 
     Raises:
         InputError: Another nightly run is under way, or a parameter is not what it should be.
     """
-    parameters = _section("nightly") if parameters is None else parameters
-    tracking = _section("tracking") if tracking is None else tracking
+    parameters = section_of_params("nightly") if parameters is None else parameters
+    tracking = section_of_params("tracking") if tracking is None else tracking
     STATE.mkdir(parents=True, exist_ok=True)
     with only_one(STATE / "lock", "nightly run"):
         _end_leftovers()
@@ -238,9 +239,3 @@ def _server() -> dict[str, str]:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
-
-
-def _section(name: str) -> dict[str, Any]:
-    from pipelines.stage import parameters
-
-    return parameters(name)

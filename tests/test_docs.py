@@ -46,6 +46,15 @@ def test_modules_that_are_named_are_there(page: Path) -> None:
     ] == []
 
 
+def test_the_source_tree_is_true() -> None:
+    (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    named = [ROOT / name for name in re.findall(r"(?<![\w/])(?:\w+/)+", tree)]
+    assert [str(folder) for folder in named if not folder.is_dir()] == []
+    assert len(tree.splitlines()) == 10
+    rooms = {path.parent for path in (ROOT / "src" / "ebbtide").glob("*/__init__.py")}
+    assert rooms | {ROOT / "src" / "ebbtide_papers"} <= set(named)
+
+
 def test_the_policy_of_the_how_to_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
