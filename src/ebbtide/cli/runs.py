@@ -113,7 +113,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
-    found = end_machines(folder, told=lambda line: typer.echo(f"{line}; asked again", err=True))
+    found = end_machines(folder, report=lambda line: typer.echo(f"{line}; asked again", err=True))
     _note_down(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:

@@ -15,7 +15,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.mailbox import Letter
+from ebbtide.live.agent.messages import Message
 from ebbtide.live.agent_state import PLAIN_FIELDS, Trial
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.stretches import Stretch, decode_stretches, encode_stretches, resumed
@@ -52,8 +52,8 @@ class AgentTraining:
         self,
         run: str,
         assignment: Callable[[JobProgress], Assignment],
-        order: Callable[[int, Letter], None],
-        tell: Callable[[Event], None],
+        order: Callable[[int, Message], None],
+        notify: Callable[[Event], None],
         now: Callable[[], float],
         *,
         log: Callable[[str, str], None] = lambda _trial, _line: None,
@@ -61,7 +61,7 @@ class AgentTraining:
     ) -> None:
         self._run, self._assignment = run, assignment
         self._log, self._metric = log, metric
-        self._order, self._tell, self._now = order, tell, now
+        self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
         self.speeds = MeasuredSpeeds()
 
@@ -105,7 +105,7 @@ class AgentTraining:
         if trial.on is None:
             self._finish(trial, "stopped")
         else:
-            self._let_go(trial)
+            self._leave(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric that a job reported."""
@@ -123,12 +123,12 @@ class AgentTraining:
                 self._lost(trial)
                 self._released(trial)
 
-    def hear(self, lease: Lease, letter: Letter) -> None:
+    def receive(self, lease: Lease, message: Message) -> None:
         """What an agent told of a trial."""
-        trial = next((one for one in self.trials if one.trial_id == letter.get("trial")), None)
+        trial = next((one for one in self.trials if one.trial_id == message.get("trial")), None)
         # Of an assignment that is over only what it stored counts, and that is found when it is restored.
-        if trial is not None and trial.attempt == letter.get("attempt") and not trial.ended:
-            self._hear_of(trial, lease, letter)
+        if trial is not None and trial.attempt == message.get("attempt") and not trial.ended:
+            self._receive_of(trial, lease, message)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """As plain values."""
@@ -139,7 +139,7 @@ class AgentTraining:
             for trial in self.trials
         ]
 
-    def take_on(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
+    def restore(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
         """Go on from a snapshot."""
         for trial, values in zip(self.trials, kept, strict=True):
             for name in PLAIN_FIELDS:
@@ -165,7 +165,7 @@ class AgentTraining:
             if target is not None:
                 self._train(trial, target)
         elif target is None or target.lease_id != trial.on:
-            self._let_go(trial)
+            self._leave(trial)
 
     def _train(self, trial: Trial, lease: Lease) -> None:
         trial.on, trial.leaving = lease.lease_id, False
@@ -177,7 +177,7 @@ class AgentTraining:
         self._order(lease.lease_id, {"type": "train", "assignment": assignment})
         trial.progress.begin_on([lease], self._now())
 
-    def _let_go(self, trial: Trial) -> None:
+    def _leave(self, trial: Trial) -> None:
         if trial.on is not None and not trial.leaving:
             trial.leaving = True
             self._order(trial.on, {"type": "leave", "attempt": trial.attempt, "trial": trial.trial_id})
@@ -189,13 +189,13 @@ class AgentTraining:
             self._finish(trial, trial.problem or "stopped")
         else:
             # Who waits for a machine to be free is told.
-            self._tell(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
+            self._notify(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
 
     def _finish(self, trial: Trial, detail: str) -> None:
         if not trial.ended:
             trial.ended = True
             trial.progress.finished_s = self._now()
-            self._tell(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
+            self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
 
     def _lost(self, trial: Trial) -> None:
         progress = trial.progress
@@ -248,22 +248,22 @@ class AgentTraining:
             still = warnings_of(trial, self._metric)
             trial.warnings = [warning for warning in trial.warnings if warning in still]
 
-    def _hear_of(self, trial: Trial, lease: Lease, letter: Letter) -> None:
-        progress, step = trial.progress, float(letter.get("step", 0))
-        match letter["type"]:
+    def _receive_of(self, trial: Trial, lease: Lease, message: Message) -> None:
+        progress, step = trial.progress, float(message.get("step", 0))
+        match message["type"]:
             case "restored":
-                self._resumed(trial, step, int(letter.get("number", 0)))
+                self._resumed(trial, step, int(message.get("number", 0)))
                 self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, int(step))
             case "step":
                 before = progress.steps_done
                 progress.steps_done = max(before, step)
                 progress.steps_run += progress.steps_done - before
-                if "metric" in letter and math.isfinite(float(letter["metric"])):
-                    trial.metrics.setdefault(int(letter["at"]), float(letter["metric"]))
+                if "metric" in message and math.isfinite(float(message["metric"])):
+                    trial.metrics.setdefault(int(message["at"]), float(message["metric"]))
                     self._withdraw_warnings(trial)
                 self._reached(trial)
             case "fields":
-                trial.fields = sorted({*trial.fields, *(str(name) for name in letter["names"])})
+                trial.fields = sorted({*trial.fields, *(str(name) for name in message["names"])})
             case "saved":
                 progress.steps_saved = max(progress.steps_saved, step)
                 progress.checkpoints += 1
@@ -272,7 +272,7 @@ class AgentTraining:
                 self._withdraw_warnings(trial)
                 if step > trial.best:
                     trial.best, trial.failures = step, 0
-                self._tell(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+                self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
             case "finished":
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
                 self._stretch_ends(trial, is_final=True)
@@ -291,33 +291,33 @@ class AgentTraining:
                 self._stretch_ends(trial)
                 self._done_with(trial)
                 self._lost(trial)
-                self._failed(trial, letter)
+                self._failed(trial, message)
 
     def _reached(self, trial: Trial) -> None:
         job_id = trial.progress.job_id
         for step in [step for step in trial.milestones if trial.progress.steps_done >= step]:
             trial.milestones.remove(step)
-            self._tell(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
+            self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
 
     def _done_with(self, trial: Trial) -> None:
         """An agent that begins anew reads its orders anew: this one is not to be begun again."""
         if trial.on is not None:
             self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
 
-    def _failed(self, trial: Trial, letter: Letter) -> None:
+    def _failed(self, trial: Trial, message: Message) -> None:
         """The program's own failure: tried again a few times, from an older checkpoint if need be."""
-        number = str(letter.get("number", 0))
+        number = str(message.get("number", 0))
         # Who kills it may be this machine, short of memory, or anyone: that counts half.
-        killed = letter.get("code") == -signal.SIGKILL
+        killed = message.get("code") == -signal.SIGKILL
         trial.failures += 0.5 if killed else 1.0
         # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
-        if not letter.get("came", 0) and not killed:
+        if not message.get("came", 0) and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        lines = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
+        lines = [str(line) for line in message.get("tail", ())][-_TAIL_LINES:]
         # A command line that its program refuses is refused on any machine: it says the same at once, again.
         is_refused = (
-            letter.get("code") == _WRONG_USAGE
-            and not letter.get("came", 0)
+            message.get("code") == _WRONG_USAGE
+            and not message.get("came", 0)
             and number == "0"
             and time.time() - trial.began_epoch_s < _AT_ONCE_S
             and bool(lines)
@@ -325,16 +325,16 @@ class AgentTraining:
         )
         trial.tail = lines
         tail = " | ".join(trial.tail[-3:])
-        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
+        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, message.get("code"), tail)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
-        if letter.get("cannot_start"):
+        if message.get("cannot_start"):
             self._cannot_start(trial, tail)
         elif is_refused or trial.failures >= MOST_FAILURES:
             # What it does report is known, and tells why there is nothing to compare it by.
             if trial.fields:
                 self._warn(trial, is_over=True)
-            trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
+            trial.problem = f"failed {trial.failures:g} times, last with exit code {message.get('code')}: {tail}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 
@@ -350,7 +350,7 @@ class AgentTraining:
                 if other.on is None:
                     self._finish(other, other.problem)
                 else:
-                    self._let_go(other)
+                    self._leave(other)
 
     def _called(self, trial: Trial) -> str:
         """The executable of its command."""

@@ -41,7 +41,7 @@ _JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
 # Without any machine for so long, a run looks as if it hung.
 _IDLE_S = 60.0
 
-Looked = Callable[[Engine, AgentProvider], None]
+OnProgress = Callable[[Engine, AgentProvider], None]
 
 
 class Controller:
@@ -95,13 +95,13 @@ class Controller:
             metric=self._sweep.metric,
             missing_s=missing_s,
         )
-        self._looked: Looked | None = None
-        self._told = 0
+        self._on_progress: OnProgress | None = None
+        self._moments_kept = 0
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
-        self._rented_s, self._told_idle = time.monotonic(), False
+        self._rented_s, self._warned_idle = time.monotonic(), False
         self._engine = Engine(
             policy,
             self._sweep.live_jobs(catalogue),
@@ -113,16 +113,16 @@ class Controller:
             keep=self._keep,
         )
 
-    def run(self, looked: Looked | None = None) -> Outcome:
+    def run(self, on_progress: OnProgress | None = None) -> Outcome:
         """To the end, or until it is told to stop.
 
         Args:
-            looked: Called whenever something has happened, and at each poll.
+            on_progress: Called whenever something has happened, and at each poll.
 
         Raises:
             InputError: Another controller has the run, or something that only its user can mend ends it.
         """
-        self._looked = looked
+        self._on_progress = on_progress
         with controlling(self._folder.path):
             forget_stop(self._folder.path)
             self._phase = self._begun()
@@ -130,7 +130,7 @@ class Controller:
                 kept = self._journal.state("run")
                 if kept is not None:
                     take_on(self._engine, kept["engine"])
-                    self._provider.go_on_from(kept["provider"], self._engine.all_leases)
+                    self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.go_on()
                 self._journal.keep({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
@@ -161,8 +161,8 @@ class Controller:
     def _begun(self) -> Phase:
         figures = self._journal.state("figures") or {}
         before = phase_of(self._journal)
-        heard_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
-        return Phase.begin(before, os.getpid(), heard_s)
+        last_seen_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
+        return Phase.begin(before, os.getpid(), last_seen_s)
 
     def _ended_as(self, outcome: Outcome) -> State:
         if outcome.finished:
@@ -175,8 +175,8 @@ class Controller:
         """Before anything is waited for."""
         self._obey(engine)
         self._write({"run": self._state(), "figures": self._figures()})
-        if self._looked is not None:
-            self._looked(engine, self._provider)
+        if self._on_progress is not None:
+            self._on_progress(engine, self._provider)
 
     def _obey(self, engine: Engine) -> None:
         """Do what the run's user asks for, if anything."""
@@ -195,8 +195,8 @@ class Controller:
     def _ends_by_s(self) -> float:
         """Until when saves are waited for: not as long where neither storage nor cloud answers."""
         shorter_s = _GRACE_S[StopRequest.STOP] - _GRACE_S[StopRequest.DOWN]
-        unheard = self._stopping is StopRequest.STOP and self._provider.trouble
-        return self._end_by_s - shorter_s if unheard else self._end_by_s
+        no_answer = self._stopping is StopRequest.STOP and self._provider.trouble
+        return self._end_by_s - shorter_s if no_answer else self._end_by_s
 
     def _polled(self) -> bool:
         """At each poll, whatever happens or does not; whether the engine is to look at what its user asked for."""
@@ -204,8 +204,8 @@ class Controller:
         # Writing a state of thousands of trials takes a while: never more than a small share of the time.
         if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
             self._write({"run": self._state(), "figures": self._figures()})
-        if self._looked is not None:
-            self._looked(self._engine, self._provider)
+        if self._on_progress is not None:
+            self._on_progress(self._engine, self._provider)
         self._watch_idleness(now_s)
         request = requested_stop(self._folder.path)
         if request is None:
@@ -215,9 +215,9 @@ class Controller:
     def _watch_idleness(self, now_s: float) -> None:
         """A policy may wait for a price; one that waits for ever looks the same, so its user is told."""
         if self._engine.leases or self._stopping is not None:
-            self._rented_s, self._told_idle = now_s, False
-        elif now_s - self._rented_s > _IDLE_S and not self._told_idle:
-            self._told_idle = True
+            self._rented_s, self._warned_idle = now_s, False
+        elif now_s - self._rented_s > _IDLE_S and not self._warned_idle:
+            self._warned_idle = True
             _LOGGER.warning(
                 "policy %s has had no machine for %.0f s, and asks for none: it waits for a price or an event, or "
                 "never rents; `ebbtide stop` ends it",
@@ -269,8 +269,8 @@ class Controller:
         return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
 
     def _moments(self) -> list[Moment]:
-        new = list(self._engine.timeline)[self._told :]
-        self._told += len(new)
+        new = list(self._engine.timeline)[self._moments_kept :]
+        self._moments_kept += len(new)
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:

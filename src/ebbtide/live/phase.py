@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 # A controller goes on from these; machines of theirs have been given back.
-CAN_GO_ON = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.GONE})
+CAN_RESUME = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.GONE})
 OVER = frozenset({State.FINISHED, State.FAILED})
 
 
@@ -55,12 +55,12 @@ class Phase:
     why: str = ""
 
     @classmethod
-    def begin(cls, before: Phase | None, pid: int, heard_epoch_s: float) -> Phase:
+    def begin(cls, before: Phase | None, pid: int, last_seen_epoch_s: float) -> Phase:
         """A controller begins, where `before` is what the one before it left, and was last heard of then."""
         now_s = time.time()
         if before is None:
             return cls(State.RUNNING, pid, now_s, now_s)
-        last_s = before.ended_epoch_s if before.ended_epoch_s is not None else heard_epoch_s
+        last_s = before.ended_epoch_s if before.ended_epoch_s is not None else last_seen_epoch_s
         ran_s = before.ran_before_s + max(last_s - before.began_epoch_s, 0.0)
         return cls(State.RUNNING, pid, now_s, before.first_began_epoch_s, ran_s)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError
-from ebbtide.live.controller import Looked
+from ebbtide.live.controller import OnProgress
 from ebbtide.live.local_run import end_local, run_local
 from ebbtide.live.settings import RunFolder
 from ebbtide.policies.api.protocol import Policy
@@ -36,7 +36,7 @@ class MachinesEnded:
         return not self.refused and not self.problem
 
 
-def run_live(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
+def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
     """Run it, or go on with it, to its end.
 
     Raises:
@@ -45,19 +45,19 @@ def run_live(folder: RunFolder, policy: Policy, looked: Looked | None = None) ->
     if folder.settings.provider == "ec2":
         from ebbtide.live.ec2_run import run_ec2
 
-        return run_ec2(folder, policy, looked)
-    return run_local(folder, policy, looked).outcome
+        return run_ec2(folder, policy, on_progress)
+    return run_local(folder, policy, on_progress).outcome
 
 
 def end_machines(
-    folder: RunFolder, within_s: float = 60.0, told: Callable[[str], None] = lambda _line: None
+    folder: RunFolder, within_s: float = 60.0, report: Callable[[str], None] = lambda _line: None
 ) -> MachinesEnded:
     """End every machine of a run now, and look again until the cloud lists none.
 
     Args:
         folder: The run's.
         within_s: Real seconds after which what is left is reported.
-        told: Called with a line whenever something has changed.
+        report: Called with a line whenever something has changed.
     """
     if folder.settings.provider != "ec2":
         return MachinesEnded(end_local(folder))
@@ -77,7 +77,7 @@ def end_machines(
                 return found
         words = "; ".join([*found.refused.values(), found.problem])
         if words.strip("; ") and words != before:
-            told(words.strip("; "))
+            report(words.strip("; "))
             before = words
         if time.monotonic() >= until_s:
             return found

@@ -246,7 +246,7 @@ def test_the_program_s_own_folder_is_the_one_that_is_stored(tmp_path: Path, chec
 )
 def test_lines_for_people_tell_how_far_it_is(lines: list[str], told: list[dict[str, float]]) -> None:
     reader = LogLines("loss")
-    assert [reader.told(line) for line in lines] == told
+    assert [reader.report_of(line) for line in lines] == told
 
 
 @pytest.mark.parametrize(
@@ -262,4 +262,4 @@ def test_lines_for_people_tell_how_far_it_is(lines: list[str], told: list[dict[s
 )
 def test_programs_that_count_from_nought_lose_no_step(began: int, printed: list[int], told: list[int]) -> None:
     reader = LogLines("", began)
-    assert [reader.told(f"Epoch {number}")["step"] for number in printed] == told
+    assert [reader.report_of(f"Epoch {number}")["step"] for number in printed] == told

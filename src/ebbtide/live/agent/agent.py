@@ -19,10 +19,9 @@ from ebbtide.live.agent.checkpoint_folder import link_checkpoints
 from ebbtide.live.agent.code import unpack
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.log_lines import LogLines
-from ebbtide.live.agent.mailbox import Letters, SignsOfLife
+from ebbtide.live.agent.messages import Heartbeats, MessageLog, Outbox
 from ebbtide.live.agent.metadata import Metadata, Notice
 from ebbtide.live.agent.mirror import Mirror
-from ebbtide.live.agent.outbox import Outbox
 from ebbtide.live.agent.private_folder import PrivateFolder, keep_outputs
 from ebbtide.live.agent.processes import MACHINE, kill_processes
 from ebbtide.live.agent.timing import SavingTimes
@@ -66,9 +65,9 @@ class Agent:
         self._config = config
         self._objects = object_store(config.store)
         self._folder = Path(config.folder).resolve()
-        self._orders = Letters(self._objects, config.machine, "orders")
-        self._signs = SignsOfLife(self._objects, config.run, config.controller_limit_s)
-        self._outbox = Outbox(Letters(self._objects, config.machine, "reports"), config.report_s)
+        self._orders = MessageLog(self._objects, config.machine, "orders")
+        self._heartbeats = Heartbeats(self._objects, config.run, config.controller_limit_s)
+        self._outbox = Outbox(MessageLog(self._objects, config.machine, "reports"), config.report_s)
         self._metadata = Metadata(config.metadata_url)
         self._happened: queue.Queue[Callable[[], None]] = queue.Queue()
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
@@ -93,7 +92,7 @@ class Agent:
         for watch, every_s in (
             (self._watch_orders, self._config.poll_s),
             (self._watch_metadata, self._config.notice_poll_s),
-            (self._watch_controller, self._signs.slot_s / 2.0),
+            (self._watch_controller, self._heartbeats.slot_s / 2.0),
         ):
             threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
         while self._code is None or self._work is not None:
@@ -134,7 +133,7 @@ class Agent:
             self._happened.put(lambda: self._noticed(notice))
 
     def _watch_controller(self) -> None:
-        if self._signs.seen(time.time()):
+        if self._heartbeats.seen(time.time()):
             self._alive_s = time.monotonic()
 
     # What happens.
@@ -217,7 +216,7 @@ class Agent:
         if manifest is not None:
             work.restored, work.step = manifest.number, manifest.step
             work.began = work.written = work.stored = manifest.step
-        self._tell(work, "restored", step=work.step, number=work.restored)
+        self._report(work, "restored", step=work.step, number=work.restored)
         if work.asked_to_leave_s is not None:
             return
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +245,7 @@ class Agent:
                 arguments,
                 environment,
                 runs_in,
-                lambda line: self._happened.put(lambda: self._heard(work, line)),
+                lambda line: self._happened.put(lambda: self._read_output(work, line)),
             )
         except OSError as error:
             self._failed_to_start(work, str(error))
@@ -289,7 +288,7 @@ class Agent:
 
     def _failed_to_start(self, work: Work, problem: str) -> None:
         self._close(work)
-        self._tell(
+        self._report(
             work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem], cannot_start=True
         )
 
@@ -313,22 +312,22 @@ class Agent:
         if problem:
             self._outbox.put({"type": "log", "log": f"ebbtide: {problem}", "trial": work.assignment.trial_id})
 
-    def _heard(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
+    def _read_output(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
         if work.over:
             return
         if line is None:
-            work.heard_all = True
+            work.output_read = True
             self._exited(work)
             self._keep_outputs(work)
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
             if work.log_lines is not None:
-                self._told(work, work.log_lines.told(line))
+                self._reported(work, work.log_lines.report_of(line))
         else:
-            self._told(work, line)
+            self._reported(work, line)
 
-    def _told(self, work: Work, line: Mapping[str, Any]) -> None:
+    def _reported(self, work: Work, line: Mapping[str, Any]) -> None:
         """A line of JSON: what it does not know of it leaves alone."""
         if "api" in line:
             work.has_api = True
@@ -340,11 +339,11 @@ class Agent:
         step = line.get("step", line.get("started"))
         if isinstance(step, int):
             work.step = max(work.step, step)
-            told: dict[str, Any] = {"step": work.step, "told_s": time.time()}
+            report: dict[str, Any] = {"step": work.step, "told_s": time.time()}
             metric = line.get(work.assignment.metric)
             if isinstance(metric, int | float):
-                told |= {"at": step, "metric": float(metric)}
-            self._tell(work, "step", urgent=False, **told)
+                report |= {"at": step, "metric": float(metric)}
+            self._report(work, "step", urgent=False, **report)
         if isinstance(line.get("step_s"), int | float):
             self._times.stepped(float(line["step_s"]))
         if isinstance(line.get("saved"), int):
@@ -367,7 +366,7 @@ class Agent:
         } - work.fields
         if new and len(work.fields) < _MOST_FIELDS:
             work.fields |= new
-            self._tell(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
+            self._report(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
 
     def _exited(self, work: Work) -> None:
         if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
@@ -392,14 +391,14 @@ class Agent:
         self._times.uploaded(found.seconds)
         work.stored = max(work.stored, found.step)
         stored = found.manifest
-        self._tell(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
+        self._report(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
 
     # What time brings.
 
     def _tick(self) -> None:
         now_s = time.monotonic()
         if now_s - self._alive_s > self._config.controller_limit_s and self._code is None:
-            _LOGGER.warning("no sign of the controller for %g s: this machine ends", now_s - self._alive_s)
+            _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
             self._outbox.put({"type": "stranded"})
             self._end(ENDS_MACHINE)
         work = self._work
@@ -428,7 +427,7 @@ class Agent:
 
     def _is_quiet(self, work: Work, now_s: float) -> bool:
         """Whether nothing of it is under way: no line unheard, no upload."""
-        if work.process is not None and not work.heard_all:
+        if work.process is not None and not work.output_read:
             if work.exited_s is None:
                 work.exited_s = now_s
             elif now_s - work.exited_s > _LAST_WORDS_S:
@@ -446,7 +445,7 @@ class Agent:
         step = work.stored if ending is Ending.LEFT else work.step
         # A shell's way to say that there is no such program, or none that may be executed.
         never_ran = ending is Ending.FAILED and code in _NOT_STARTED and not work.fields and not work.has_api
-        self._tell(
+        self._report(
             work,
             ending,
             step=step,
@@ -469,7 +468,7 @@ class Agent:
             self._work = None
         shutil.rmtree(work.folder.parent, ignore_errors=True)
 
-    def _tell(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
+    def _report(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
         about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
         self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)
 

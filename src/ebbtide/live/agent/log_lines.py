@@ -30,7 +30,7 @@ class LogLines:
     unit: str = ""
     first: int = 1
 
-    def told(self, line: str) -> dict[str, float | int]:
+    def report_of(self, line: str) -> dict[str, float | int]:
         """What a line tells, as a program that reports JSON would: `step`, and the metric; empty: nothing."""
         line = line[:_MOST_CHARACTERS]
         found: dict[str, float | int] = {}

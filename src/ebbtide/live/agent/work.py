@@ -52,7 +52,7 @@ class Work:
         tail: The last lines that it printed.
         mirror: Stores what a program that knows nothing of us writes; None: it does, or has not begun.
         log_lines: Reads what it prints for people; None: nothing of that tells how far it is.
-        heard_all: It has ended, and all that it printed is known.
+        output_read: It has ended, and all that it printed is known.
         exited_s: When it was seen to have ended; None: it was not.
         private: The folder that its program runs in; None: it has no code of the user's.
         keeps_outputs: What it left there is being stored.
@@ -79,7 +79,7 @@ class Work:
     tail: list[str] = field(default_factory=list)
     mirror: Mirror | None = None
     log_lines: LogLines | None = None
-    heard_all: bool = False
+    output_read: bool = False
     exited_s: float | None = None
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
