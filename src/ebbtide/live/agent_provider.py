@@ -255,7 +255,7 @@ class AgentProvider:
 
     def _restore(self, kept: dict[str, Any]) -> None:
         self._training.restore(kept["trials"], self._leases)
-        self._training.speeds.restore(kept.get("speeds", {}))
+        self._training.speeds.restore(kept["speeds"])
         self._mailboxes.restore(kept["posts"])
         self._launching.extend(kept["launching"])
         # What was asked for, and perhaps not heard any more, is asked for again.
@@ -266,8 +266,8 @@ class AgentProvider:
             if lease.state is LeaseState.REQUESTED and lease_id not in asked
         )
         self._out.extend(event_of(values) for values in kept["out"])
-        self._unended = {int(lease_id): why for lease_id, why in kept.get("unended", ())}
-        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept.get("seen", ())}
+        self._unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept["seen"]}
 
     # Machines.
 

@@ -143,9 +143,8 @@ class AgentTraining:
         """Go on from a snapshot."""
         for trial, values in zip(self.trials, kept, strict=True):
             for name in PLAIN_FIELDS:
-                if name in values:
-                    setattr(trial, name, values[name])
-            trial.stretches = decode_stretches(values.get("stretches", ()))
+                setattr(trial, name, values[name])
+            trial.stretches = decode_stretches(values["stretches"])
             trial.assigned = [leases[lease_id] for lease_id in values["assigned"]]
             trial.metrics = dict(values["metrics"])
 
