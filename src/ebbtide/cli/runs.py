@@ -16,11 +16,10 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import seconds
+from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, phase_of, state_now
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.live.settling import settled_figures
 from ebbtide.live.standing import standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.catalogue import default_catalogue

@@ -16,10 +16,17 @@ from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.messages import Message
-from ebbtide.live.agent_state import PLAIN_FIELDS, Trial
+from ebbtide.live.agent_state import (
+    PLAIN_FIELDS,
+    WARNED_AFTER_S,
+    Stretch,
+    Trial,
+    decode_stretches,
+    encode_stretches,
+    resumed,
+    warnings_of,
+)
 from ebbtide.live.measured_speed import MeasuredSpeeds
-from ebbtide.live.stretches import Stretch, decode_stretches, encode_stretches, resumed
-from ebbtide.live.trial_warnings import WARNED_AFTER_S, warnings_of
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake

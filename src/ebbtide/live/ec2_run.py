@@ -12,8 +12,8 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices

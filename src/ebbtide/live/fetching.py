@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.live.agent.private_folder import outputs_id
+from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store

@@ -12,8 +12,8 @@ from typing import Any
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,

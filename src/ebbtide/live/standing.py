@@ -12,10 +12,9 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import Money, money_of
+from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.settling import ORPHANS_LIVE_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent.checkpoint_folder import link_checkpoints, linked_view
+from ebbtide.live.agent.folders import link_checkpoints, linked_view
 from ebbtide.live.agent.log_lines import LogLines
 from ebbtide.live.agent.mirror import Mirror, held, is_written, signature_of
 
