@@ -1,7 +1,7 @@
 """The provider of real machines: a cloud rents them out, their agents train on them.
 
-It compares what should be with what is, and gives orders until both are the same. All that it asks for may be
-asked for again, so a controller may be killed at any instant and another go on.
+It compares the wanted state with the actual one, and gives orders until both are the same. Every request can be
+repeated without harm, so a controller may be killed at any instant and another may resume the run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# So many machines that end before their agent began, and the set-up is at fault.
+# After so many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
 
-# Real seconds for which the end of a machine is asked for before the run goes on without an answer.
+# Real seconds for which the end of a machine is requested before the run continues without an answer.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
 _WARN_AGAIN_S = 60.0
 
@@ -41,19 +41,19 @@ _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
 
 class AgentProvider:
-    """Runs jobs, one machine each, by agents.
+    """Runs jobs by agents, each job on one machine at a time.
 
     Args:
-        cloud: Who rents machines out.
+        cloud: The cloud that rents machines out.
         objects: Storage for checkpoints, orders and reports.
-        run: The run's id: machines and trials are named by it.
-        assignment: What a job's agent is to do, but for the attempt.
-        agent: What all agents are told; run and machine are filled in.
-        poll_s: Real seconds between looks.
+        run: Id of the run, from which machines and trials are named.
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        agent: Configuration of all agents; run and machine are filled in.
+        poll_s: Real seconds between looks at cloud and storage.
         log: Called with a trial's id and a line that its program printed.
-        polled: Called at each poll; whether the engine is to look up from waiting, as its user wants something.
-        metric: The name of what trials are compared by; None: nothing.
-        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
+        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        metric: Name of the metric that trials are compared by; None: there is none.
+        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AgentProvider:
         self._heartbeats = Heartbeats(objects, run, agent.controller_limit_s)
         self._beat_s = -math.inf
         self._failed_boots = 0
-        # Machines whose end was refused, by lease: why.
+        # Why the cloud refused to end a machine, by lease id.
         self._unended: dict[int, str] = {}
         self._seen_s: dict[int, float] = {}
         self._missing_since_s: dict[int, float] = {}
@@ -109,7 +109,7 @@ class AgentProvider:
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """One for each job."""
+        """The trials, one for each job."""
         return self._training.trials
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:  # noqa: ARG002
@@ -122,19 +122,23 @@ class AgentProvider:
         self._launching.append(lease.lease_id)
 
     def terminate(self, lease: Lease) -> None:
-        """Now: what it costs is known only then. Where the cloud refuses, it is asked again at later looks."""
+        """End the machine now, since its cost is known only then. A refused request is repeated at later looks."""
         ended_s, instance = self._end(lease)
         if instance is not None:
             self._times(lease, instance)
         lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
         if instance is not None and instance.state is LeaseState.REVOKED:
-            # Taken before it could be given back, which may cost another sum.
+            # Revoked before it could be released, which may cost a different amount.
             lease.state = LeaseState.REVOKED
         lease.ended_s = ended_s if ended_s is not None else self.now_s
         self._training.gone(lease)
 
     def _end(self, lease: Lease) -> tuple[float | None, Instance | None]:
-        """Ask for it, again for a while if there is no answer."""
+        """Request the end of a machine, and repeat that for a while if there is no answer.
+
+        Returns:
+            The time of its end, None: not known; and the machine as the cloud has it, None: not known.
+        """
         until_s = time.monotonic() + (0.0 if self._unended else _ENDS_WITHIN_S)
         while True:
             try:
@@ -145,14 +149,18 @@ class AgentProvider:
                 self._troubled(error)
                 if error.is_refusal or time.monotonic() >= until_s:
                     self._unended[lease.lease_id] = str(error)
-                    # Its agent may do what we must not.
+                    # The agent may be able to end its machine where the controller may not.
                     self._mailboxes.order(lease.lease_id, {"type": "end"})
                     return None, None
                 self._beat()
                 time.sleep(self._poll_s)
 
     def end_remaining(self, within_s: float) -> None:
-        """After the run: ask for the end of machines that were refused it, for so many real seconds."""
+        """After the run, request again the end of machines that the cloud refused to end.
+
+        Args:
+            within_s: Real seconds after which this is given up.
+        """
         until_s = time.monotonic() + within_s
         while self._unended:
             for lease_id in list(self._unended):
@@ -175,12 +183,12 @@ class AgentProvider:
 
     @property
     def unended(self) -> dict[str, str]:
-        """Machines whose end the cloud refused, by their ids, and why."""
+        """Why the cloud refused to end a machine, by machine id."""
         return {self._token(lease_id): why for lease_id, why in self._unended.items()}
 
     @property
     def trouble(self) -> str:
-        """Why the cloud or storage did not answer at the last look; empty: they did."""
+        """Why the cloud or storage did not answer at the last look; empty: both answered."""
         return self._trouble
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
@@ -229,12 +237,12 @@ class AgentProvider:
             time.sleep(self._poll_s)
 
     def close(self) -> None:
-        """What ran is ended with its machine."""
+        """Nothing to do: programs end with their machines."""
 
-    # What is kept of it.
+    # Snapshots.
 
     def snapshot(self) -> dict[str, Any]:
-        """As plain values, beside the engine's."""
+        """The provider's state as plain values, for the journal; the engine's snapshot has leases and jobs."""
         return {
             "trials": self._training.snapshot(),
             "leases": sorted(self._leases),
@@ -249,7 +257,12 @@ class AgentProvider:
         }
 
     def resume_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
-        """Take a snapshot on, with the engine's leases, when the run starts."""
+        """Continue from a snapshot when the run starts.
+
+        Args:
+            kept: What `snapshot` gave.
+            leases: All leases of the restored engine, by lease id.
+        """
         self._kept = kept
         self._leases = {lease_id: leases[lease_id] for lease_id in kept["leases"]}
 
@@ -258,7 +271,7 @@ class AgentProvider:
         self._training.speeds.restore(kept["speeds"])
         self._mailboxes.restore(kept["posts"])
         self._launching.extend(kept["launching"])
-        # What was asked for, and perhaps not heard any more, is asked for again.
+        # A request that may not have reached the cloud is repeated.
         asked = set(self._launching)
         self._launching.extend(
             lease_id
@@ -311,10 +324,10 @@ class AgentProvider:
         self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
 
     def _compare(self, lease: Lease, instance: Instance) -> None:
-        """What the cloud has of a lease, against what we have."""
+        """Bring a lease up to date with the cloud's state of its machine."""
         if not lease.is_open:
             if instance.state not in _OVER:
-                # It was given back, and the cloud has not heard.
+                # It was released, but the request did not reach the cloud.
                 why = self._end_again(instance.token)
                 if why:
                     self._unended[lease.lease_id] = why
@@ -328,7 +341,7 @@ class AgentProvider:
             self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
             self._training.gone(lease)
         elif instance.state in _OVER:
-            # What its agent told at last is still heard.
+            # The last reports of its agent still count.
             self._receive(lease)
             lease.state, lease.ended_s = instance.state, instance.ended_s
             self._check_begins(lease)
@@ -342,7 +355,7 @@ class AgentProvider:
             self._notify_of(Wake.RUNNING, lease)
 
     def _end_again(self, token: str) -> str:
-        """Why it is refused; empty: it is not."""
+        """Request the end of a machine again; returns why that is refused, empty: it is not."""
         try:
             self._cloud.terminate(token)
         except CloudError as error:
@@ -351,7 +364,7 @@ class AgentProvider:
         return ""
 
     def _missing(self, lease: Lease) -> None:
-        """A machine that ran, and that the cloud does not list: after a while it has ended, unseen."""
+        """A machine that ran and that the cloud no longer lists counts as ended after a while."""
         lease_id = lease.lease_id
         if not lease.is_open:
             self._unended.pop(lease_id, None)
@@ -368,7 +381,7 @@ class AgentProvider:
         self._training.gone(lease)
 
     def _troubled(self, error: Exception) -> None:
-        """Something does not answer: told when it is new, and once a minute."""
+        """Cloud or storage does not answer: log that when it is new, and once a minute."""
         now_s = time.monotonic()
         if str(error) != self._trouble or now_s - self._trouble_warned_s >= _WARN_AGAIN_S:
             self._trouble_warned_s = now_s
@@ -376,10 +389,10 @@ class AgentProvider:
         self._trouble = str(error)
 
     def _check_begins(self, lease: Lease) -> None:
-        """Machines that end of themselves before their agent was up would be rented again and again.
+        """Stop the run after several failed boots, or machines would be rented for ever and end unused.
 
         Raises:
-            InputError: So many have.
+            InputError: Too many machines in a row have ended so.
         """
         if self._mailboxes.has_reported(lease.lease_id):
             self._failed_boots = 0
@@ -405,14 +418,14 @@ class AgentProvider:
     def _token(self, lease_id: int) -> str:
         return f"{self._run}-m{lease_id:04d}"
 
-    # MessageLog.
+    # Messages.
 
     def _receive(self, lease: Lease) -> None:
         for message in self._mailboxes.new(lease.lease_id):
             try:
                 self._handle(lease, message)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                # Storage holds what anybody with a machine's role wrote.
+                # Anybody with a machine's role can write to storage.
                 machine = self._token(lease.lease_id)
                 _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, message)
 
@@ -425,7 +438,7 @@ class AgentProvider:
             case "stranded":
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._token(lease.lease_id))
             case "log":
-                # A name from outside becomes a path only if it is a trial's.
+                # A name from outside becomes part of a path only if it is a trial's.
                 if any(trial.trial_id == message["trial"] for trial in self.trials):
                     self._log(message["trial"], str(message["log"]))
             case "up" | "down":
@@ -435,17 +448,17 @@ class AgentProvider:
                 self._measure(message)
 
     def _measure(self, message: Message) -> None:
-        """When its program told is when it did: heard, it may be long ago."""
+        """Measure the speed by the times at which programs reported, since messages may arrive much later."""
         if message["type"] != "step" or "told_s" not in message:
             return
         for trial in self.trials:
             if trial.trial_id == message.get("trial") and trial.attempt == message.get("attempt"):
                 time_s = self._cloud.time_of(float(message["told_s"]))
                 step = int(message.get("step", 0))
-                told = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
-                if told:
-                    _LOGGER.info("trial %s: %s", trial.trial_id, told)
-                    self._log(trial.trial_id, f"ebbtide: {told}")
+                news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
+                if news:
+                    _LOGGER.info("trial %s: %s", trial.trial_id, news)
+                    self._log(trial.trial_id, f"ebbtide: {news}")
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
@@ -460,7 +473,7 @@ class AgentProvider:
         self._notify(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
 
     def _beat(self) -> None:
-        """Agents end their machines if they see nothing of us for long."""
+        """Write the heartbeat: agents that see none for long end their machines."""
         now_s = time.time()
         if now_s - self._beat_s >= self._heartbeats.slot_s / 2:
             self._beat_s = now_s
