@@ -16,11 +16,10 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import seconds
+from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, phase_of, state_now
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.live.settling import settled_figures
 from ebbtide.live.standing import standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 
@@ -111,7 +110,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
-    found = end_machines(folder, told=lambda line: typer.echo(f"{line}; asked again", err=True))
+    found = end_machines(folder, report=lambda line: typer.echo(f"{line}; asked again", err=True))
     _note_down(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:

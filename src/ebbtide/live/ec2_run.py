@@ -12,14 +12,14 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, Looked
+from ebbtide.live.controller import Controller, OnProgress
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
@@ -85,7 +85,7 @@ def begin_ec2(
     return folder
 
 
-def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
+def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
     """Run it, or go on with it, to its end.
 
     Machines are given the agent of this very version, which may be another than the one that began the run.
@@ -119,7 +119,7 @@ def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> 
         python=settings.python,
         code=_code_key(live.run),
     )
-    return controller.run(looked)
+    return controller.run(on_progress)
 
 
 def cloud_ec2(folder: RunFolder) -> Ec2Cloud:

@@ -12,8 +12,8 @@ from typing import Any
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -22,7 +22,7 @@ from ebbtide.live.clouds.local.client import (
 )
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, Looked
+from ebbtide.live.controller import Controller, OnProgress
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.stopping import LOCK
 from ebbtide.live.storage import object_store
@@ -182,7 +182,7 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
     return start_local_cloud(cloud)
 
 
-def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Ended:
+def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
     """Run it, or go on with it, to its end; then end its cloud."""
     settings = folder.settings
     cloud = local_cloud(folder)
@@ -211,7 +211,7 @@ def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -
         missing_s=0.0,
         code=_code(folder),
     )
-    outcome = controller.run(looked)
+    outcome = controller.run(on_progress)
     try:
         running = len(cloud.processes())
     except CloudError:
