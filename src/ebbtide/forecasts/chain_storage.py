@@ -1,4 +1,4 @@
-"""Price chains as files: arrays as safetensors, their origin in the header. Nothing is unpickled."""
+"""Price chains as files: arrays as safetensors, the data they were fitted to in the header. No pickle is used."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _KEY = "ebbtide-price-chain"
 
 
 def save_chain(chain: PriceChain, path: str | Path, about: Mapping[str, Any]) -> None:
-    """Write a chain, atomically, and what it was learned from (plain values)."""
+    """Write a chain atomically, with a description of its data (`about`, JSON values)."""
     header = json.dumps({"tick_s": chain.tick_s, "about": dict(about)})
     with replacing(path) as temporary:
         save_file({"prices": chain.prices, "transition": chain.transition}, temporary, metadata={_KEY: header})
 
 
 def load_chain(path: str | Path) -> tuple[PriceChain, dict[str, Any]]:
-    """Read what `save_chain` wrote: the chain, and what it was learned from.
+    """Read what `save_chain` wrote: the chain and the description of its data.
 
     Raises:
-        InputError: The file is no price chain.
+        InputError: The file is not a price chain.
     """
     try:
         with safe_open(str(path), framework="numpy") as file:

@@ -1,4 +1,4 @@
-"""The ways in which a curve may go on: families fitted to its last stage, to the end of it, or to all of it."""
+"""Candidate continuations of a curve: families fitted to its last stage, the end of that, or the whole curve."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ebbtide.forecasts.learning_curves.families import (
     sublinear,
 )
 
-# Fewer points than this tell no family from another.
+# The fewest points to which a family is fitted.
 MIN_POINTS = 4
 
-# "Recent" points weigh half for each such share of the piece that they lie back.
+# Half-life of the weights of points, as a share of the piece, where recent points weigh more.
 RECENT = 0.2
 
 
@@ -30,14 +30,14 @@ class Candidate:
     """A family on a part of the last stage.
 
     Attributes:
-        name: For tables.
-        family: Fitted to it.
-        share: The last part of the stage that is used, of its points.
-        whole: All stages together, steps counted from the beginning.
-        half_life: Points weigh half for each such share of the piece that they lie back; None: all alike.
-        reach: How far ahead it may be asked, by the length of the piece it was fitted to; None: any distance.
-        prior: Its say where the curve is too short to tell.
-        new_stage_prior: The same where only its last stage is too short.
+        name: Name of the candidate in tables.
+        family: Function that fits the family.
+        share: The last share of the stage's points that is fitted.
+        whole: Whether all stages are fitted together, with steps counted from the beginning.
+        half_life: Half-life of the points' weights, as a share of the piece; None gives equal weights.
+        reach: How far ahead it predicts, as a multiple of the piece's length; None is any distance.
+        prior: Weight where the curve is too short to measure errors.
+        new_stage_prior: Weight where only the last stage is too short to measure errors.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Candidate:
     new_stage_prior: float = 0.0
 
 
-# What is believed of a curve of which little is known: SLAQ's single stage.
+# The candidate for curves of which little has been measured: SLAQ's single stage.
 EARLY = Candidate("sublinear, all, recent most", sublinear, whole=True, half_life=RECENT)
 
 CANDIDATES = (
@@ -71,9 +71,9 @@ class Prefix:
     """The first part of a curve, and where to predict.
 
     Attributes:
-        steps: Shape (n,).
-        metric: Shape (n,), finite.
-        stage: Place at which its last stage begins.
+        steps: Step of each measurement, rising, shape (n,).
+        metric: Metric at each step, finite, shape (n,).
+        stage: Index at which the last stage begins.
         targets: Steps to predict at, shape (m,), the same m for all that are fitted together.
     """
 
@@ -84,7 +84,7 @@ class Prefix:
 
 
 def predict(prefixes: Sequence[Prefix], candidate: Candidate) -> Floats:
-    """What a candidate says of each prefix, shape (prefixes, m); NaN for what is out of its reach."""
+    """A candidate's prediction for each prefix and target, shape (prefixes, m); NaN beyond its reach."""
     if not prefixes:
         return np.empty((0, 0))
     pieces = _pieces(prefixes, candidate)
@@ -111,7 +111,7 @@ def _pieces(prefixes: Sequence[Prefix], candidate: Candidate) -> Pieces:
     targets = np.stack([prefix.targets for prefix in prefixes])
     for row, (prefix, start) in enumerate(zip(prefixes, starts, strict=True)):
         number = len(prefix.steps) - start
-        # A stage is counted from just before it: its first measurement already had some steps.
+        # Steps of a stage are counted from the measurement before it: its first one comes after some steps.
         zero = 0.0 if candidate.whole or start == 0 else float(prefix.steps[start - 1])
         steps[row, :number] = prefix.steps[start:] - zero
         metric[row, :number] = prefix.metric[start:]

@@ -1,4 +1,4 @@
-"""Learning curves: a metric by step, of runs that are compared with each other."""
+"""Learning curves: a metric by step, for training runs that are compared with each other."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Curve:
     """The metric of one run.
 
     Attributes:
-        workload: Runs of one workload are compared with each other.
-        name: Of the run.
-        steps: Of each measurement, rising, shape (n,).
-        metric: Lower is better, shape (n,).
+        workload: Name of the workload; only runs of one workload are compared.
+        name: Name of the run within the workload.
+        steps: Step of each measurement, rising, shape (n,).
+        metric: Metric at each step, lower is better, shape (n,).
         max_steps: The last step of the whole run.
-        hyperparameters: Of the run, where known.
-        train_seconds: Spent on training until each measurement, shape (n,); None: not known.
+        hyperparameters: Hyper-parameters of the run, empty where unknown.
+        train_seconds: Seconds of training until each measurement, shape (n,); None if unknown.
     """
 
     workload: str
@@ -52,13 +52,13 @@ class Curve:
         return float(self.metric[-1])
 
     def until(self, theta: float) -> tuple[Floats, Floats]:
-        """Steps and metric of the first part, theta of the whole run; at least one measurement."""
+        """Steps and metric up to the share `theta` of the whole run; at least one measurement."""
         seen = max(int(np.searchsorted(self.steps, theta * self.max_steps * (1 + 1e-9), side="right")), 1)
         return self.steps[:seen], self.metric[:seen]
 
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
-    """Write curves as Parquet, a row a measurement, atomically."""
+    """Write curves as Parquet, one row per measurement, atomically."""
     frames = []
     for curve in curves:
         seconds = curve.train_seconds if curve.train_seconds is not None else np.full(len(curve.steps), np.nan)
@@ -78,11 +78,11 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
 def read_curves(path: str | Path) -> list[Curve]:
     """Read curves from Parquet.
 
-    Three layouts are known by their columns: ours (`COLUMNS`); training logs by track, record and run with a loss
-    (`split` chooses validation); and logs by run and epoch with an accuracy, which becomes an error rate.
+    Three layouts are recognised by their columns: Ebbtide's own (`COLUMNS`); training logs by track, record and
+    run with a loss (rows with `split` of `val`); and logs by run and epoch with an accuracy, read as error rates.
 
     Raises:
-        InputError: The file cannot be read, is of no known layout, or holds no curve.
+        InputError: The file cannot be read, has no known layout, or holds no curve.
     """
     path = Path(path)
     table = load_parquet(path)

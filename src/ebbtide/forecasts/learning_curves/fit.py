@@ -1,4 +1,4 @@
-"""The public verb: where will this curve end?"""
+"""The public function `fit_curve`: the final metric of one curve."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def fit_curve(
 ) -> CurvePrediction:
     """Predict the metric at `max_steps` from what was measured up to `theta * max_steps` (SpotTune III-C).
 
-    Never fails on what training can produce: a curve whose last measurement is not finite is infinitely bad
-    (`diverged`), one with fewer than four measurements stays where it is with a wide band (`short`), so does one
-    that has stopped changing (`converged`); single measurements that are not finite are left out.
+    It gives a prediction for every curve that training can produce: infinity where the last measurement is not
+    finite (`diverged`); the last value with a wide band where there are fewer than four measurements (`short`);
+    the last value where the metric has stopped changing (`converged`). Single measurements that are not finite are
+    left out.
 
     Args:
-        steps: Of each measurement, shape (n,), n >= 1; not negative.
-        metric: Lower is better, shape (n,).
-        max_steps: Where to predict.
-        theta: Use no more than this share of the run, in (0, 1]; at least the first measurement is used.
-        predictor: How; None: EarlyCurve as calibrated on the curves of Table II.
+        steps: Step of each measurement, not negative, shape (n,), n >= 1.
+        metric: Metric at each step, lower is better, shape (n,).
+        max_steps: The step at which to predict.
+        theta: Use only this first share of the run, in (0, 1]; at least the first measurement is used.
+        predictor: The predictor to use; by default EarlyCurve as calibrated on the curves of Table II.
 
     Raises:
         InputError: Shapes differ, there is no measurement, or a number is out of its range.

@@ -1,4 +1,4 @@
-"""The predictors by name, as they are compared; and the curves that come with the package."""
+"""The predictors by name, as they are compared, and the curves that come with the package."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ METHODS = ("earlycurve", *_RIVALS)
 
 
 def method(name: str, calibration: Calibration) -> Predictors:
-    """A method by name; EarlyCurve uses on each workload what was chosen on the others.
+    """A method by name; EarlyCurve uses on each workload the thresholds chosen on the others.
 
     Raises:
-        InputError: It is unknown.
+        InputError: The method is unknown.
     """
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
@@ -59,5 +59,5 @@ def evaluate_methods(
 
 @lru_cache(maxsize=1)
 def table_two_curves() -> list[Curve]:
-    """The 96 curves of Table II that come with the package, as `ebbtide curves measure` measured them."""
+    """The 96 curves of SpotTune's Table II in the package, measured with `ebbtide curves measure`."""
     return read_curves(Path(str(files("ebbtide.forecasts.learning_curves") / "data" / "table-two.parquet")))

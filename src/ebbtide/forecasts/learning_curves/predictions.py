@@ -1,4 +1,4 @@
-"""What a predictor of curves is given, and what it answers."""
+"""Inputs and outputs of predictors of learning curves."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ebbtide.forecasts.learning_curves.curves import Floats
 
 
 class Status(StrEnum):
-    """What a prediction rests on."""
+    """What a prediction is based on."""
 
-    FITTED = "fitted"  # curves fitted to what was seen
-    CONVERGED = "converged"  # the metric has stopped changing: it stays, and training on is of no use
-    FINISHED = "finished"  # the last step itself was seen
-    SHORT = "short"  # too few measurements to fit; the last one, and a wide band
-    DIVERGED = "diverged"  # the last measurement is not a number, or infinite: infinitely bad
+    FITTED = "fitted"  # curves fitted to the measurements
+    CONVERGED = "converged"  # the metric has stopped changing: the last value, and more training is useless
+    FINISHED = "finished"  # the last step itself was measured
+    SHORT = "short"  # too few measurements to fit: the last one, with a wide band
+    DIVERGED = "diverged"  # the last measurement is not a number or infinite: infinity
 
 
 @dataclass(frozen=True)
 class CurvePrediction:
-    """Where a curve ends.
+    """The predicted end of a curve.
 
     Attributes:
-        value: The metric at the last step.
-        lower: With `upper`, a band meant to hold the end nine times of ten.
-        upper: See `lower`.
+        value: Predicted metric at the last step.
+        lower: Lower end of a band meant to cover 90 % of final metrics.
+        upper: Upper end of the same band.
         stages: The step at which each stage begins.
-        status: What it rests on.
-        shares: How much each family had to say, by name.
+        status: What the prediction is based on.
+        shares: Weight of each candidate, by name.
     """
 
     value: float
@@ -46,15 +46,14 @@ class CurvePrediction:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """The first part of a curve, fit to be worked on: finite, in order.
+    """The first part of a curve, checked: finite measurements in the order of steps.
 
     Attributes:
-        steps: Rising, shape (n,), n >= 1 unless it diverged at once.
-        metric: Lower is better, shape (n,).
-        max_steps: Where to predict.
-        diverged: The last measurement was not finite.
-        sweep: Curves of one sweep, seen at one moment, are alike: what one tells of how curves go on there holds
-            for all of them. None: it belongs to no other.
+        steps: Step of each measurement, rising, shape (n,), n >= 1 unless it diverged at once.
+        metric: Metric at each step, lower is better, shape (n,).
+        max_steps: The step at which to predict.
+        diverged: Whether the last measurement was not finite.
+        sweep: Name of the sweep; errors of curves of one sweep are partially pooled. None: no sweep.
     """
 
     steps: Floats
@@ -72,7 +71,7 @@ class Observed:
 
     @property
     def finished(self) -> bool:
-        """Whether the end itself was seen."""
+        """Whether the last step itself was measured."""
         return bool(len(self.steps)) and self.steps[-1] >= self.max_steps * (1 - 1e-9)
 
 
@@ -81,11 +80,11 @@ class CurvePredictor(Protocol):
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the predictor in tables."""
         ...
 
     def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
-        """One prediction for each; never fails."""
+        """One prediction for each curve; never raises."""
         ...
 
 
@@ -94,8 +93,8 @@ def observed(
 ) -> Observed:
     """Check the first part of a curve.
 
-    Single measurements that are not finite are left out. Steps may come in any order; of two at one step the later
-    in the sequence holds.
+    Single measurements that are not finite are left out. Steps may come in any order; of two measurements at one
+    step the later in the sequence is used.
 
     Raises:
         InputError: Lengths differ, there is no measurement, steps are negative or not finite, or `max_steps` is
@@ -121,7 +120,7 @@ def observed(
 
 
 def without_fit(seen: Observed) -> CurvePrediction | None:
-    """The answer where none has to be fitted: the curve diverged, or its end was seen."""
+    """The prediction where no fit is needed: the curve diverged, or its end was measured. None elsewhere."""
     if seen.diverged or not len(seen.metric):
         return CurvePrediction(np.inf, np.inf, np.inf, (), Status.DIVERGED)
     if seen.finished:

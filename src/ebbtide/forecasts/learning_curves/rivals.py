@@ -1,4 +1,4 @@
-"""What EarlyCurve is compared with: SLAQ's single stage, a power law, the last value, itself as printed."""
+"""Baselines for EarlyCurve: SLAQ's single stage, a power law, the last value, EarlyCurve as printed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ebbtide.forecasts.learning_curves.stages import PUBLISHED, StageThresholds,
 
 @dataclass(frozen=True)
 class SingleStage:
-    """One family over all that was seen.
+    """One family fitted to all measurements.
 
     Attributes:
-        name: For tables.
-        family: Which.
-        half_life: Points weigh half for each such share of the history that they lie back; None: all alike.
+        name: Name of the predictor in tables.
+        family: Function that fits the family.
+        half_life: Half-life of the points' weights, as a share of the history; None gives equal weights.
     """
 
     name: str
@@ -57,7 +57,7 @@ class PublishedEarlyCurve:
 
 @dataclass(frozen=True)
 class LastValue:
-    """The last measurement: nothing will change."""
+    """The last measurement, as if nothing changed."""
 
     name: str = "last-value"
 
@@ -66,15 +66,15 @@ class LastValue:
 
 
 def slaq() -> SingleStage:
-    """SLAQ (Zhang et al., 2017) for algorithms that converge sublinearly, as SpotTune compares with (IV-E).
+    """SLAQ (Zhang et al., 2017) for algorithms that converge sublinearly, SpotTune's baseline (IV-E).
 
-    It weighs recent losses more, exponentially; by how much it does not say.
+    It weighs recent losses exponentially more; the paper does not give the rate.
     """
     return SingleStage("slaq", sublinear, RECENT)
 
 
 def power_law_rival() -> SingleStage:
-    """A power law over all that was seen."""
+    """A power law fitted to all measurements."""
     return SingleStage("power-law", power_law)
 
 

@@ -1,4 +1,4 @@
-"""Where a training enters a new stage, such as by a lower learning rate (SpotTune Eq. 7)."""
+"""Detection of stages of a training, such as after a drop of the learning rate (SpotTune Eq. 7)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class StageThresholds:
     """When a change of the metric begins a stage.
 
     Attributes:
-        change: xi: the metric's relative change is above it...
-        steady: epsilon: ...after `points` changes that were all below this.
-        points: How many; five in the paper.
-        window: 1: from one measurement to the next, as in the paper. More: from the mean of so many to the mean of
-            the next so many, since what a validation set is too small to tell jumps up and down all the time; the
-            changes before are then one, over as many measurements again.
+        change: xi, the relative change of the metric above which a stage may begin.
+        steady: epsilon, the relative change below which the changes before it must all have been.
+        points: Number of changes before it that are checked; five in the paper.
+        window: Measurements per mean. With 1, changes are between measurements, as in the paper. With more, they
+            are between means of consecutive windows, which smooths the noise of small validation sets, and only
+            the one change before must be below epsilon.
     """
 
     change: float = 0.5
@@ -33,13 +33,13 @@ PUBLISHED = StageThresholds()
 
 
 def stage_starts(metric: Floats, thresholds: StageThresholds) -> list[int]:
-    """Places at which stages begin, the first at 0.
+    """Indices at which stages begin, the first at 0 (SpotTune Eq. 7).
 
-    Each depends on what came before it, and on `window` measurements from it on.
+    Each depends on the measurements before it and on the next `window` measurements.
 
     Args:
-        metric: Shape (n,), finite.
-        thresholds: xi and epsilon.
+        metric: Metric at each measurement, finite, shape (n,).
+        thresholds: xi, epsilon and the window.
     """
     if thresholds.window == 1:
         return _between_measurements(metric, thresholds)
@@ -62,13 +62,13 @@ def _between_windows(metric: Floats, thresholds: StageThresholds) -> list[int]:
     if len(metric) < 3 * width:
         return [0]
     means = np.convolve(metric, np.full(width, 1.0 / width), mode="valid")
-    # Row i: the windows that end before measurement i + 2 * width, and that begin there.
+    # Row i: the two windows before measurement i + 2 * width, and the one that begins there.
     older, before, after = means[: -2 * width], means[width:-width], means[2 * width :]
     rate = _rate(before, after)
     begins = (rate > thresholds.change) & (_rate(older, before) < thresholds.steady)
     starts = [0]
     for place in np.flatnonzero(begins):
-        # A drop shows in all windows across it: where it is largest, it is.
+        # A drop shows in every window across it; the stage begins where the change is largest.
         near = slice(max(place - width + 1, 0), place + width)
         if rate[place] >= rate[near].max() and place + 2 * width - starts[-1] >= width:
             starts.append(int(place) + 2 * width)

@@ -1,4 +1,4 @@
-"""What the curves of one sweep tell about each other."""
+"""Partial pooling over the curves of one sweep."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 
 from ebbtide.forecasts.learning_curves.curves import Floats, Integers
 
-# Of fewer curves, the spread tells too little.
+# The fewest curves from which a spread is estimated.
 _MIN_CURVES = 4
 
 
 def expected_errors(
     errors: Floats, owner: Integers, curves: int, sweeps: Sequence[Sequence[int]], pooling: float
 ) -> Floats:
-    """Each candidate's error to expect for each curve, shape (curves, candidates); NaN where nothing tells.
+    """Each candidate's expected error for each curve, shape (curves, candidates); NaN where unknown.
 
     Args:
-        errors: Of each candidate from earlier moments, relative, shape (moments, candidates); NaN: not asked.
-        owner: The curve of each moment, shape (moments,).
-        curves: How many there are.
-        sweeps: Rows of the curves that belong together; every curve counts only for itself otherwise.
-        pooling: For how many of a curve's own moments the whole sweep's count, however many they are.
+        errors: Relative errors from earlier points, NaN without a prediction, shape (points, candidates).
+        owner: Row of the curve of each earlier point, shape (points,).
+        curves: Number of curves in all.
+        sweeps: Rows of the curves of each sweep; other curves use their own errors only.
+        pooling: Pseudo-count of the sweep's mean squared error, in points of the curve itself.
     """
     known = np.isfinite(errors)
     shape = curves, errors.shape[1]
@@ -31,25 +31,28 @@ def expected_errors(
     np.add.at(counts, owner, known)
     for rows in sweeps:
         chosen = np.array(rows)
-        told = counts[chosen].sum(axis=0)
-        sums[chosen] += np.where(told > 0, pooling * sums[chosen].sum(axis=0) / np.maximum(told, 1.0), 0.0)
-        counts[chosen] += np.where(told > 0, pooling, 0.0)
+        total = counts[chosen].sum(axis=0)
+        sums[chosen] += np.where(total > 0, pooling * sums[chosen].sum(axis=0) / np.maximum(total, 1.0), 0.0)
+        counts[chosen] += np.where(total > 0, pooling, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.sqrt(sums / counts))
 
 
 def shrunk(values: Floats, last: Floats, off: Floats, sweeps: Sequence[Sequence[int]]) -> Floats:
-    """Predictions drawn towards what their sweep has in common, as far as their differences are noise.
+    """Predictions shrunk towards the median of their sweep, by the share of their spread that is noise.
 
-    What is predicted is how much each curve will still lose, as a share of its last value. Runs that differ in
-    little but their seed would be ranked by the noise of their fits; the spread of past errors over the sweep
-    tells how large that is (James and Stein's shrinkage, with variances estimated).
+    The quantity shrunk is the predicted metric as a share of the last value. Without it, runs that differ only in
+    their seed would be ranked by the noise of their fits; the spread of past errors over the sweep estimates that
+    noise (James-Stein shrinkage with estimated variances).
 
     Args:
-        values: Predicted ends, shape (curves,).
-        last: The last measurement of each, shape (curves,).
-        off: By how much each was predicted too high from an earlier moment; NaN where unknown; shape (curves,).
-        sweeps: Rows of the curves that belong together.
+        values: Predicted final metric of each curve, shape (curves,).
+        last: The last measurement of each curve, shape (curves,).
+        off: Excess of an earlier prediction over the metric, NaN where unknown, shape (curves,).
+        sweeps: Rows of the curves of each sweep.
+
+    Returns:
+        Shrunk predictions, shape (curves,).
     """
     result = values.copy()
     for rows in sweeps:
@@ -65,6 +68,6 @@ def shrunk(values: Floats, last: Floats, off: Floats, sweeps: Sequence[Sequence[
 
 
 def _variance(values: Floats) -> float:
-    """From the middle half, so that one wild curve does not decide."""
+    """Variance estimated from the interquartile range, so that one outlier does not decide."""
     low, high = np.percentile(values, [25.0, 75.0])
     return float(((high - low) / 1.349) ** 2)

@@ -1,4 +1,4 @@
-"""The base rate: the rival that knows nothing but how often."""
+"""The base rate: a baseline that uses nothing but the frequency of past rises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from ebbtide.market.markets import Market
 
 @dataclass
 class BaseRate:
-    """How often, in training, the price rose within the hour by more than a max price allows."""
+    """How often, in training, the price rose within the hour by more than a max price allows.
+
+    Attributes:
+        name: Name of the model in tables.
+        markets: Markets that it was fitted on.
+        rises: For each market, highest price of the next hour over the price, sorted, shape (training minutes,).
+    """
 
     name: str = "base-rate"
     markets: tuple[Market, ...] = ()

@@ -1,8 +1,8 @@
-"""Undoing class weights: SpotTune's Equation 3, as printed and as it should be.
+"""Undoing class weights: SpotTune Eq. 3, as printed and as derived.
 
-With weight phi- on positives and phi+ on negatives, a model learns odds that are the true odds times phi-/phi+.
-True odds are therefore the model's times phi+/phi-. The paper prints the other direction; it is kept so that the
-two can be compared, by Brier score and by a reliability curve on later data.
+With weight phi- on positives and phi+ on negatives, a model learns the true odds times phi-/phi+. The true odds
+are therefore the model's times phi+/phi-. The paper prints the other direction; it is kept so that the two can be
+compared by Brier score and by a reliability curve on later data.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def corrected(
     Args:
         probability: The model's output, any shape, in [0, 1].
         share_positive: phi+, the share of positives in the training set, in (0, 1).
-        direction: Which way.
+        direction: Which way Eq. 3 corrects.
     """
     if direction is Correction.NONE:
         return probability
     ratio = share_positive / (1.0 - share_positive)
     if direction is Correction.PRINTED:
         ratio = 1.0 / ratio
-    # P = r q / (r q + 1 - q), which is the odds form without dividing by zero.
+    # P = r q / (r q + 1 - q): the odds form without dividing by zero.
     weighted = ratio * probability
     return np.asarray(weighted / (weighted + 1.0 - probability))

@@ -1,4 +1,4 @@
-"""Counting when a price first rose so far after each past moment: compiled, since it is asked for all the time."""
+"""Count when a price first rose by a given share after each past moment; compiled, as policies call it often."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ebbtide.forecasts.revocation.minutes import Floats
 
 @compiled
 def held_since(times_s: Floats, prices: Floats, begins: Floats) -> tuple[Floats, Floats]:
-    """The price at each moment, and since when it had stood.
+    """The price at each moment, and the time of its last change.
 
     Args:
-        times_s: Change points, shape (points,).
-        prices: Shape (points,).
-        begins: Moments in order, none before the first change point; shape (n,).
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments in order, none before the first change point, seconds since 1970, shape (n,).
 
     Returns:
         Prices and times, each of shape (n,).
@@ -44,22 +44,22 @@ def first_passages(
     cell_s: float,
     cells: int,
 ) -> Floats:
-    """The weight of the moments after which the price first rose so far within each cell.
+    """For each rise and cell, the total weight of moments after which the price first rose by it in that cell.
 
     Args:
-        times_s: Change points, shape (points,).
-        prices: Shape (points,).
-        begins: Moments `cell_s` apart; shape (n,).
-        held: The price at each, shape (n,).
-        weights: Of each, shape (n,).
-        rises: Shares of the price, rising, shape (k,).
-        cell_s: How long a cell is.
-        cells: How many follow each moment.
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments `cell_s` apart, seconds since 1970, shape (n,).
+        held: The price at each moment, USD per hour, shape (n,).
+        weights: Weight of each moment, shape (n,).
+        rises: Rises as shares of the price, in rising order, shape (k,).
+        cell_s: Length of a cell, seconds.
+        cells: Number of cells after each moment.
 
     Returns:
-        Shape (k, cells): moments that never see such a rise count nowhere.
+        Weights, shape (k, cells); moments without such a rise count in no cell.
     """
-    # The highest price of each cell: what was in force at its beginning, and what was set in it.
+    # The highest price of each cell: the one in force when it begins, and those set within it.
     total = len(begins) + cells - 1
     highest = np.empty(total)
     at = 0

@@ -1,4 +1,4 @@
-"""Fitting the model to use: on the latest stretch of a history, scored on what came after it."""
+"""Fitting the model to use: on the latest days of a history, scored on the days after them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class LatestFit:
-    """A model fitted to the latest data, and how well it does on later data still.
+    """A model fitted to the latest data, with its scores on the days after.
 
     Attributes:
-        model: Fitted on all but the last `test_days`.
-        minutes: Of the whole history.
-        split: Which minutes it was trained, validated and scored on.
-        pooled: Scores by delta.
-        markets: By market name and delta.
-        trained: On what, in words.
+        model: RevPred fitted on the days before the last `test_days`.
+        minutes: Minutes of the whole price history.
+        split: Samples that it was trained, validated and scored on.
+        pooled: Scores over all markets, by delta.
+        markets: Scores by market name and delta.
+        trained: What the model was trained on, in words.
     """
 
     model: NetworkModel
@@ -45,7 +45,7 @@ def fit_latest(
         InputError: The history is too short.
     """
     minutes = minutes_of(prices)
-    # Of two origins the second is as late as the record allows.
+    # The second of two origins is as late as the record allows.
     first = origins(minutes, train_days, test_days, 2)[-1]
     split = split_at(minutes, first, train_days, test_days, stride=stride)
     model = revpred(seed)
@@ -59,7 +59,7 @@ def fit_latest(
 def later_scores(
     model: NetworkModel, minutes: Minutes, split: Split, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
-    """Scores on the test part, pooled by delta, and by market and delta; thresholds are set on what was known."""
+    """Scores on the test data, pooled by delta, and by market and delta; thresholds are set on the known data."""
     answers = {delta: Answers() for delta in DELTAS}
     asked = asked_max_prices(minutes, split.test, [seed, 0])
     tuned_on = asked_max_prices(minutes, split.known, [seed, 1])

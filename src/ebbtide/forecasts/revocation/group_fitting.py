@@ -1,4 +1,4 @@
-"""Fitting the networks of a model: each by itself, with its own seed, in its own process where that takes long."""
+"""Fitting the networks of a model: each with its own seed, and in its own process where that takes long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ebbtide.forecasts.revocation.minutes import Floats32, Integers
 from ebbtide.forecasts.revocation.networks import RevPredNetwork, TributaryNetwork
 from ebbtide.forecasts.revocation.training import Batch, Fitted, Training, log_odds, train
 
-# So many samples, over all epochs, are seconds of training: less work than that is done sooner in this process.
+# This many samples, over all epochs, take seconds to train on: less work is done faster in this process.
 _SAMPLES_WORTH_A_PROCESS = 40_000
 
 Weights = Mapping[str, Floats32]
@@ -24,12 +24,12 @@ Weights = Mapping[str, Floats32]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is.
+    """The architecture of a network.
 
     Attributes:
-        kind: `revpred` or `tributary`.
+        kind: Which network: `revpred` or `tributary`.
         hidden: Width of the LSTM.
-        dropout: Of RevPred's network.
+        dropout: Dropout rate of RevPred's network.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Shape:
     dropout: float
 
     def network(self) -> nn.Module:
-        """One that is not trained."""
+        """A new, untrained network."""
         if self.kind == "tributary":
             return TributaryNetwork(self.hidden)
         return RevPredNetwork(self.hidden, self.dropout)
@@ -45,7 +45,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Group:
-    """A network, and the markets that it answers for."""
+    """A fitted network and the markets that it predicts.
+
+    Attributes:
+        markets: Rows of the markets in `Minutes`, shape (markets,).
+        network: The fitted network, in evaluation mode.
+        fitted: How its training went.
+        calibration: Calibration of its log odds.
+    """
 
     markets: Integers
     network: nn.Module
@@ -58,15 +65,15 @@ class Fitting:
     """One network to be fitted.
 
     Attributes:
-        shape: Of the network.
-        markets: That it will answer for.
-        training: How it is trained.
-        learn: What it learns from.
-        check: What decides when it stops, and what it is calibrated on.
+        shape: Architecture of the network.
+        markets: Rows of the markets that it will predict, shape (markets,).
+        training: How the network is trained.
+        learn: Samples that it is trained on.
+        check: Samples for early stopping and calibration.
         correction: Direction of Eq. 3 where classes are weighted.
-        calibrate: Fit slope and offset of the log odds on `check`.
-        start: A fitted network to tune: class weights and calibration stay those of it, since one market's
-            validation is too short for them. None: a new network.
+        calibrate: Whether slope and offset of the log odds are fitted on `check`.
+        start: A fitted network to tune; its class weights and calibration are kept, since one market's
+            validation data are too short for them. None means a new network.
     """
 
     shape: Shape
@@ -80,11 +87,11 @@ class Fitting:
 
 
 def fit_groups(fittings: Sequence[Fitting], *, workers: int | None = None) -> list[Group]:
-    """Fit networks that do not depend on each other: the same weights whatever the number of workers.
+    """Fit independent networks; the weights do not depend on the number of workers.
 
     Args:
-        fittings: What is to be fitted.
-        workers: Processes; by default one a core if there is work enough, else none.
+        fittings: The networks to be fitted.
+        workers: Number of processes; by default one per core if there is enough work, else this process.
     """
     samples = sum(len(one.learn) * one.training.epochs for one in fittings)
     if workers is None and samples < _SAMPLES_WORTH_A_PROCESS:
@@ -101,7 +108,7 @@ def _group(fitting: Fitting, weights: Weights, fitted: Fitted, calibration: Cali
 
 
 def _fitted(fitting: Fitting) -> tuple[Weights, Fitted, Calibration]:
-    """Weights as arrays: they go from process to process as plain bytes."""
+    """Fit one network; weights are returned as arrays, which pass between processes as plain bytes."""
     how, start = fitting.training, fitting.start
     torch.manual_seed(how.seed)
     network = fitting.shape.network()

@@ -1,4 +1,4 @@
-"""Logistic regression: the rival that weighs every record apart."""
+"""Logistic regression: the baseline with one weight for every input of every record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ from ebbtide.market.markets import Market
 
 @dataclass
 class Logistic:
-    """Logistic regression on the same records laid flat, a model a market, trained on max prices of every size."""
+    """Logistic regression on the flattened records: one model per market, trained on max prices of every size.
+
+    Attributes:
+        seed: Random seed of the training max prices.
+        name: Name of the model in tables.
+        per_sample: Training max prices per sample.
+        markets: Markets that it was fitted on.
+        scaling: Scales of the inputs; None before fitting.
+        fitted: By row of the market, its model, or a constant where there was too little data.
+    """
 
     seed: int = 0
     name: str = "logistic"
@@ -54,7 +63,7 @@ class Logistic:
                 continue
             inputs = self._inputs(table, own, prices, max_prices)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it says that it could go on improving; 100 rounds are enough
+                warnings.simplefilter("ignore")  # about convergence; 100 iterations are enough
                 self.fitted[row] = LogisticRegression(C=0.1, max_iter=100).fit(inputs, labels)
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
@@ -75,7 +84,7 @@ class Logistic:
         return certain(result, max_prices / prices[:, None])
 
     def _inputs(self, table: Floats32, samples: Samples, prices: Floats, max_prices: Floats) -> Floats32:
-        """A row for each sample and max price."""
+        """One row for each sample and max price, shape (n * k, inputs)."""
         assert self.scaling is not None
         flat = windows(table, samples, self.scaling).reshape(len(samples), -1)
         fixed = np.concatenate([flat, present(table, samples, self.scaling)], axis=1)

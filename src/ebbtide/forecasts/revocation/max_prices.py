@@ -28,12 +28,12 @@ class MaxPrices(StrEnum):
 
 
 def published(prices: Floats, random: np.random.Generator) -> Floats:
-    """Price plus a delta drawn evenly from the published interval."""
+    """Prices plus a delta drawn uniformly from the published interval, USD per hour, in the shape given."""
     return prices + random.uniform(*PUBLISHED_DELTA_USD, prices.shape)
 
 
 def above(prices: Floats, fraction: float) -> Floats:
-    """Price plus a fraction of it.
+    """Prices plus a fraction of them, in the shape given.
 
     Raises:
         InputError: The fraction is negative.
@@ -47,11 +47,11 @@ def draw(kind: MaxPrices, prices: Floats, border: Floats, number: int, random: n
     """Several max prices for each sample, shape (samples, number).
 
     Args:
-        kind: Where from.
-        prices: Shape (samples,).
-        border: Algorithm 2's, shape (samples,).
-        number: How many of each; those of `BORDER` are all alike.
-        random: What draws them.
+        kind: Where the max prices come from.
+        prices: Price at each sample, USD per hour, shape (samples,).
+        border: Max price of Algorithm 2 at each sample, USD per hour, shape (samples,).
+        number: Max prices per sample; those of `BORDER` are all equal.
+        random: Generator that draws the max prices.
     """
     shape = (len(prices), number)
     if kind is MaxPrices.BORDER:

@@ -14,12 +14,12 @@ from ebbtide.forecasts.revocation.training import Training
 
 
 def revpred(seed: int = 0) -> NetworkModel:
-    """RevPred as we use it: networks tuned to each market from a common start, max prices of every size."""
+    """RevPred as Ebbtide uses it: networks tuned to each market from a shared one, max prices of every size."""
     return NetworkModel("revpred", "revpred", shared=True, training=Training(seed=seed))
 
 
 def revpred_published(seed: int = 0) -> NetworkModel:
-    """RevPred as printed: a network a market, Algorithm 2's max prices alone, Eq. 3 as printed, no calibration."""
+    """RevPred as printed: one network per market, max prices of Algorithm 2, Eq. 3 as printed, no calibration."""
     training = Training(max_prices=MaxPrices.BORDER, per_sample=1, seed=seed)
     return NetworkModel(
         "revpred-published", "revpred", correction=Correction.PRINTED, calibrate=False, training=training
@@ -27,7 +27,7 @@ def revpred_published(seed: int = 0) -> NetworkModel:
 
 
 def tributary(seed: int = 0) -> NetworkModel:
-    """Tributary Predict: one LSTM over everything, a network a market, the published deltas."""
+    """Tributary Predict: one LSTM over all inputs, one network per market, the published deltas."""
     training = Training(max_prices=MaxPrices.PUBLISHED, per_sample=1, class_weights=False, seed=seed)
     return NetworkModel("tributary", "tributary", calibrate=False, training=training)
 

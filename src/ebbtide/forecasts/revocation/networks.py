@@ -1,7 +1,7 @@
 """The two networks: RevPred's and Tributary's.
 
-Both give the logarithm of the odds that the price exceeds each of several max prices within the hour. The history
-is read once for all max prices of a sample.
+Both return the log odds that the price exceeds each of several max prices within the hour. RevPred reads the
+history once for all max prices of a sample.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ebbtide.forecasts.revocation.minutes import FEATURES
 
 
 class RevPredNetwork(nn.Module):
-    """SpotTune III-B: a three-tier LSTM over the past 59 records, three dense layers over the present one with
+    """SpotTune III-B: a three-layer LSTM over the past 59 records, three dense layers over the present record and
     the max price, the two concatenated.
 
-    The LSTM's embedding is its last state and the highest that each of its outputs came to, since one spike in the
-    hour tells as much as the end of it. It is not told which market it reads: what it learns of one has to hold
-    for all that share it, and for later months.
+    The LSTM's embedding is its last output and the maximum of each output over time, since one spike within the
+    hour matters as much as its end. The market is not an input, so that what is learnt on one market holds for all
+    that share the network, and for later months.
 
     Args:
         hidden: Width of the LSTM.
-        dropout: Between the tiers, and before the output.
+        dropout: Dropout rate between the LSTM's layers and before the output.
     """
 
     def __init__(self, hidden: int, dropout: float) -> None:
@@ -46,9 +46,9 @@ class RevPredNetwork(nn.Module):
         """Log odds, shape (n, k).
 
         Args:
-            records: Shape (n, 60, 6); the last is the present one.
-            present: The present record by its own scale, shape (n, 6).
-            max_prices: Shape (n, k, 2).
+            records: Records of the hour, the last one the present, shape (n, 60, 6).
+            present: The present record on its own scale, shape (n, 6).
+            max_prices: Inputs of each max price, shape (n, k, 2).
         """
         outputs, _ = self.history(records[:, :-1])
         embedded = torch.cat([outputs[:, -1], outputs.amax(dim=1)], dim=-1)

@@ -1,4 +1,4 @@
-"""What every predictor is, and what holds of all of their answers."""
+"""The protocol of every revocation model, and what all of them share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ebbtide.forecasts.revocation.minutes import Floats, Integers, Minutes
 from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.market.markets import Market
 
-# With fewer training minutes after which the price rose at all, there is nothing to learn from.
+# The fewest training minutes followed by a rise of the price from which a model is fitted.
 MIN_RISES = 10
 
-# Samples laid out at once: a window of each takes some 1.4 KB.
+# Samples converted to inputs at once: the window of each takes some 1.4 KB.
 BATCH = 8192
 
 
@@ -29,7 +29,14 @@ class RevocationModel(Protocol):
         ...
 
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
-        """The probability for each sample and max price, shapes (n, k); 1 where the price is already above.
+        """The probability of revocation for each sample and max price, shape (n, k).
+
+        It is 1 where the price is already above the max price.
+
+        Args:
+            minutes: Minutes of the price history.
+            samples: Minutes and markets asked about, n of them.
+            max_prices: Max prices for each sample, USD per hour, shape (n, k).
 
         Raises:
             InputError: A market was not there when the model was fitted.
@@ -38,7 +45,7 @@ class RevocationModel(Protocol):
 
 
 def places(known: Sequence[Market], markets: Sequence[Market], needed: Integers) -> Integers:
-    """For each of `markets`, its place among `known`; those not needed may be unknown (and get 0).
+    """For each of `markets`, its index in `known`; those not in `needed` may be unknown (and get 0).
 
     Raises:
         InputError: A needed market is unknown.
@@ -52,5 +59,5 @@ def places(known: Sequence[Market], markets: Sequence[Market], needed: Integers)
 
 
 def certain(probability: Floats, ratio: Floats) -> Floats:
-    """1 where the max price is below the price: such a lease is revoked, or refused, at once."""
+    """The probability, or 1 where the max price is below the price: such a lease is refused or revoked at once."""
     return np.where(ratio < 1.0, 1.0, probability)

@@ -1,4 +1,4 @@
-"""Asking a fitted model about markets now: one call for all of them, each answered by its own network."""
+"""Asking a fitted model about the present: one call for all markets, each answered by its own network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S, MINUTE_S, Time, iso
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.minutes import HOLE_S, Floats, Minutes, minutes_of
+from ebbtide.forecasts.revocation.minutes import MAX_GAP_S, Floats, Minutes, minutes_of
 from ebbtide.forecasts.revocation.predictions import RevocationModel
 from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.market.markets import Market
@@ -18,11 +18,11 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model and the prices that it looks at.
+    """A model and the prices that it predicts from.
 
     Attributes:
-        model: Fitted.
-        minutes: Of the prices, the hour before each question included.
+        model: A fitted revocation model.
+        minutes: Minutes of the prices, with the hour before each question.
     """
 
     model: RevocationModel
@@ -33,14 +33,14 @@ class Predictor:
         """A predictor over a price history.
 
         Raises:
-            InputError: The history is too short to have an hour's past.
+            InputError: The history is shorter than two hours.
         """
         return cls(model, minutes_of(prices))
 
     def revocation_probability(self, market: Market, time: Time, max_price: float) -> float:
         """The probability that the market's price exceeds `max_price` within the hour after `time`.
 
-        1 if it does already: such a lease is refused or revoked at once.
+        It is 1 if the price is above `max_price` already: such a lease is refused or revoked at once.
 
         Raises:
             InputError: The market is unknown to the prices or the model, the time is outside the prices, or the
@@ -49,12 +49,12 @@ class Predictor:
         return float(self.revocation_probabilities([market], time, np.array([max_price]))[0])
 
     def revocation_probabilities(self, markets: Sequence[Market], time: Time, max_prices: Floats) -> Floats:
-        """The same for several markets, a max price for each, in one call.
+        """The same for several markets in one call, shape (n,).
 
         Args:
-            markets: Shape (n,).
-            time: Of all of them.
-            max_prices: USD per hour, shape (n,).
+            markets: Markets asked about, shape (n,).
+            time: The moment asked about, for all markets.
+            max_prices: Max price in each market, USD per hour, shape (n,).
         """
         if not (np.asarray(max_prices) > 0).all():
             raise InputError("a max price must be positive")
@@ -64,14 +64,14 @@ class Predictor:
             if not self.minutes.has_past[row, minute]:
                 raise InputError(
                     f"market {self.minutes.markets[row]} has no prices for the hour before "
-                    f"{iso(self.minutes.times_s[minute])}: its record begins later or has a hole of over "
-                    f"{HOLE_S / HOUR_S:.0f} h"
+                    f"{iso(self.minutes.times_s[minute])}: its record begins later or has a gap of over "
+                    f"{MAX_GAP_S / HOUR_S:.0f} h"
                 )
         samples = Samples(rows, np.full(len(rows), minute))
         return self.model.probabilities(self.minutes, samples, np.asarray(max_prices, dtype=float)[:, None])[:, 0]
 
 
 def recent(prices: PriceHistory, time_s: float) -> PriceHistory:
-    """The last hours up to `time_s`, enough to answer about it: what a live loop lays out anew each time."""
+    """The last hours up to `time_s` (seconds since 1970): enough history for one prediction of a live loop."""
     start_s = max(prices.start_s, time_s - 4 * HOUR_S)
     return prices.window(start_s, min(time_s + MINUTE_S, prices.end_s))

@@ -1,7 +1,7 @@
-"""Many RevPred networks asked at once: their weights stacked, each layer one batched product over all of them.
+"""Many RevPred networks run at once: their weights are stacked, and each layer is one batched product over all.
 
-A live loop asks about every market at every tick, a network and a single sample each. One after the other, the
-time goes into starting some hundred small operations for each network; stacked, they are started once.
+A live loop asks about every market at every tick, with one network and one sample each. One after the other, most
+of the time goes into launching some hundred small operations per network; stacked, they are launched once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ Weights = Mapping[str, Tensor]
 
 
 def stack(networks: Sequence[RevPredNetwork]) -> Weights:
-    """The weights of networks of one shape by name, a first axis over the networks added; matrices transposed, as
-    they are multiplied with."""
+    """The weights of networks of one shape, by name, with a first axis over the networks.
+
+    Matrices are transposed, as they are used in products.
+    """
     states = [network.state_dict() for network in networks]
     stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
     return {name: value.mT.contiguous() if value.ndim == 3 else value for name, value in stacked.items()}
 
 
 def ask_each(weights: Weights, records: Tensor, present: Tensor, max_prices: Tensor) -> Tensor:
-    """What each network says about its own samples: `RevPredNetwork.forward` in evaluation, for g networks.
+    """Log odds of each network on its own samples: `RevPredNetwork.forward` in evaluation mode, for g networks.
 
     Args:
-        weights: From `stack`.
-        records: Shape (g, n, 60, 6).
-        present: Shape (g, n, 6).
-        max_prices: Shape (g, n, k, 2).
+        weights: Stacked weights returned by `stack`.
+        records: Records of the hour of each sample, shape (g, n, 60, 6).
+        present: The present record of each sample, shape (g, n, 6).
+        max_prices: Inputs of each max price, shape (g, n, k, 2).
 
     Returns:
         Log odds, shape (g, n, k).
@@ -57,7 +59,7 @@ def _linear(weights: Weights, name: str, inputs: Tensor) -> Tensor:
 
 
 def _lstm_tier(weights: Weights, tier: int, inputs: Tensor) -> Tensor:
-    """One tier of each network's LSTM over (g, n, steps, width); gates in torch's order: in, forget, cell, out."""
+    """One layer of each network's LSTM over (g, n, steps, width); gates in the order in, forget, cell, out."""
     networks, samples, steps, _ = inputs.shape
     recurrent = weights[f"history.weight_hh_l{tier}"]
     width = recurrent.shape[1]
@@ -72,8 +74,8 @@ def _lstm_tier(weights: Weights, tier: int, inputs: Tensor) -> Tensor:
     outputs = []
     for step in by_step:
         gates = torch.baddbmm(step, output, recurrent)
-        let_in, forget, _, let_out = torch.sigmoid(gates).chunk(4, dim=-1)
-        cell = torch.addcmul(forget * cell, let_in, torch.tanh(gates[..., 2 * width : 3 * width]))
-        output = let_out * torch.tanh(cell)
+        input_gate, forget_gate, _, output_gate = torch.sigmoid(gates).chunk(4, dim=-1)
+        cell = torch.addcmul(forget_gate * cell, input_gate, torch.tanh(gates[..., 2 * width : 3 * width]))
+        output = output_gate * torch.tanh(cell)
         outputs.append(output)
     return torch.stack(outputs, dim=2)

@@ -27,7 +27,11 @@ _FORMAT = 3
 
 
 def save_model(model: NetworkModel, folder: str | Path) -> None:
-    """Write a fitted model to a folder, `model.json` last: a folder without it is no model."""
+    """Write a fitted model to a folder, `model.json` last, so that a folder with it is complete.
+
+    Raises:
+        InputError: The model is not fitted.
+    """
     folder = Path(folder)
     if model.scaling is None:
         raise InputError("the model is not fitted yet")
@@ -49,7 +53,7 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
         "markets": [asdict(market) for market in model.markets],
         "scaling": {name: getattr(model.scaling, name).tolist() for name in Scaling.__dataclass_fields__},
         "constants": {str(row): value for row, value in model.constants.items()},
-        # The last ones are the general ones.
+        # The general networks are the last ones in `groups`.
         "generals": len(model.generals),
         "groups": [
             {
@@ -67,7 +71,7 @@ def load_model(folder: str | Path) -> NetworkModel:
     """Read what `save_model` wrote.
 
     Raises:
-        InputError: The folder is not a whole model, or of another version.
+        InputError: The folder is not a complete model, or is of another version.
     """
     folder = Path(folder)
     try:

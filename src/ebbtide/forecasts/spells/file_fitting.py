@@ -1,4 +1,4 @@
-"""Spell models from whatever table of availability there is."""
+"""Spell models fitted to any table of availability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide.market.sources.parquet import load_parquet
 
 
 def fit_file(path: Path) -> SpellModels:
-    """Fit to probes or capacity rounds, by market; of ticks, whose times are not known, one model of all.
+    """Fit a model per market to probes or capacity rounds; to ticks, whose times are unknown, one pooled model.
 
     Raises:
         InputError: The file cannot be read, or is none of these.
@@ -27,7 +27,7 @@ def fit_file(path: Path) -> SpellModels:
         frame = frame.assign(available=(frame["launched"] > 0).astype(int))
     elif "available" not in frame:
         raise InputError(
-            "tells of no availability: a table of probes has timestamp, cloud, region, zone, instance_type and "
+            "has no availability: a table of probes has timestamp, cloud, region, zone, instance_type and "
             "available",
             file=path,
         )

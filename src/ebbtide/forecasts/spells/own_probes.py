@@ -1,4 +1,4 @@
-"""Our own probes: what the machines that a run asked for and held tell about availability."""
+"""Probes from one's own runs: availability as shown by the machines that a run requested and held."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ COLUMNS = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
 
 
 def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -> pd.DataFrame:
-    """What a run's spot machines tell: a request that was granted or refused, a machine that lived or was taken.
+    """Probes from a run's spot leases: requests granted or refused, machines held or revoked.
 
-    A market that was not asked for a while leaves a hole, across which `fit_market_spells` counts no spell.
+    A market without a request for a while has a gap, across which `fit_market_spells` counts no spell.
 
     Args:
-        leases: Of a run, as in its outcome.
-        until_s: When it ended.
-        every_s: A machine that is held tells so often that there is one.
+        leases: Leases of a run, as in its outcome.
+        until_s: When the run ended, seconds since 1970.
+        every_s: Seconds between two probes while a machine is held.
 
     Returns:
-        A row a probe, by market and time: timestamp, cloud, region, zone, instance_type, available (0 or 1).
+        One row per probe, sorted by market and time: timestamp, cloud, region, zone, instance_type, available (0
+        or 1).
 
     Raises:
-        InputError: Not a positive interval.
+        InputError: `every_s` is not positive.
     """
     if not every_s > 0:
         raise InputError(f"every_s is {every_s}; it must be positive")
@@ -50,6 +51,6 @@ def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -
         rows += [(pd.Timestamp(time_s, unit="s", tz="UTC"), *where, up) for time_s, up in seen]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     keys = ["cloud", "region", "zone", "instance_type", "timestamp"]
-    # Of two at one time in one market a refusal tells of the next machine, a machine held of the last.
+    # With a machine held and a refusal at one time in one market, the market counts as available.
     table = table.sort_values([*keys, "available"], kind="stable")
     return table.drop_duplicates(keys, keep="last", ignore_index=True)

@@ -1,4 +1,4 @@
-"""Recorded availability of single zones, a tick each."""
+"""Recorded availability of single zones, tick by tick."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ZoneRecord:
     """Recorded availability of one machine in one zone.
 
     Attributes:
-        name: Zone, device and when it begins.
-        available: A tick each.
-        gap_s: From tick to tick.
+        name: Zone, device and day of its begin.
+        available: Whether a machine was available at each tick, shape (ticks,).
+        gap_s: Time between two ticks, seconds.
     """
 
     name: str
@@ -33,11 +33,11 @@ class ZoneRecord:
 
     @property
     def hours(self) -> float:
-        """How long it is."""
+        """Length of the record in hours."""
         return len(self.available) * self.gap_s / HOUR_S
 
     def ages_s(self) -> Floats:
-        """At each tick, since when it has been so; of the first spell since the record began."""
+        """Age of the spell at each tick, seconds, shape (ticks,); that of the first is since the record began."""
         ticks = np.arange(len(self.available))
         changed = np.concatenate([[0], np.flatnonzero(np.diff(self.available)) + 1])
         since: Floats = (ticks - changed[np.searchsorted(changed, ticks, side="right") - 1]) * self.gap_s
@@ -45,10 +45,11 @@ class ZoneRecord:
 
 
 def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
-    """Single-node availability, of every zone whose record is long enough.
+    """Single-node availability of every zone whose record is longer than `at_least_h` hours.
 
     Raises:
-        InputError: It is no such table, or no record is long enough.
+        InputError: The file is not such a table.
+        TooShort: No record is long enough.
     """
     try:
         table = load_parquet(path)
