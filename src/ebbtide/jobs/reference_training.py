@@ -1,12 +1,12 @@
-"""A small real training program, for running policies for real without bringing a model.
+"""A small real training program, for live runs without a model of one's own.
 
 Logistic regression by stochastic gradient descent on generated data, in plain Python so that it starts at once.
-Each step depends on its number and on the weights alone, so that a run continued from a checkpoint ends with the
-very weights of one that was never interrupted.
+Each step depends on its number and on the weights alone, so that a run resumed from a checkpoint ends with exactly
+the weights of one that was never interrupted.
 
     python -m ebbtide.jobs.reference_training --steps 24000 --checkpoint DIR/state.json [--steps-per-s 1000]
 
-It tells its progress as lines of JSON on standard output. On SIGTERM it saves and exits; so it does at the end.
+It reports its progress as lines of JSON on standard output. It saves at the end, and on SIGTERM before it exits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from ebbtide._files import write_text
 
 FEATURES = 8
-_TELL_EVERY_S = 0.05
+_REPORT_EVERY_S = 0.05
 _LEARNING_RATE = 0.05
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train to the last step, or until told to stop."""
+    """Train to the last step, or until SIGTERM, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, required=True, help="train to this step")
     parser.add_argument("--checkpoint", type=Path, required=True, help="file to continue from and to save to")
@@ -45,9 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     step, weights = load(options.checkpoint)
-    _tell(started=step)
+    _report(started=step)
     began, first = time.monotonic(), step
-    told = saved_at = began
+    reported_at = saved_at = began
     while step < options.steps and not stopping:
         weights = train_step(step, weights)
         step += 1
@@ -55,19 +55,19 @@ def main(arguments: list[str] | None = None) -> int:
         ahead_s = (step - first) / options.steps_per_s - (now - began)
         if ahead_s > 0.002:
             time.sleep(min(ahead_s, 0.05))
-        if now - told >= _TELL_EVERY_S:
-            told = now
-            _tell(step=step)
+        if now - reported_at >= _REPORT_EVERY_S:
+            reported_at = now
+            _report(step=step)
         if now - saved_at >= options.save_every_s:
             saved_at = now
             _save(options.checkpoint, step, weights)
     _save(options.checkpoint, step, weights)
-    _tell(finished=step, loss=loss(weights)) if step >= options.steps else _tell(stopped=step)
+    _report(finished=step, loss=loss(weights)) if step >= options.steps else _report(stopped=step)
     return 0
 
 
 def train_step(step: int, weights: list[float]) -> list[float]:
-    """The weights after one example more."""
+    """The weights after one more example, shape (FEATURES,)."""
     features, label = _example(step)
     score = sum(weight * value for weight, value in zip(weights, features, strict=True))
     error = 1.0 / (1.0 + math.exp(-max(min(score, 30.0), -30.0))) - label
@@ -75,7 +75,7 @@ def train_step(step: int, weights: list[float]) -> list[float]:
 
 
 def loss(weights: list[float], examples: int = 500) -> float:
-    """Mean cross entropy over examples never trained on."""
+    """Mean cross entropy over examples that are never trained on."""
     total = 0.0
     for number in range(1, examples + 1):
         features, label = _example(-number)
@@ -85,7 +85,7 @@ def loss(weights: list[float], examples: int = 500) -> float:
 
 
 def load(path: Path) -> tuple[int, list[float]]:
-    """Step and weights of a checkpoint; a fresh start where there is none or it is damaged."""
+    """Step and weights of a checkpoint; 0 and zeros where it is missing or damaged."""
     try:
         envelope = json.loads(path.read_text(encoding="utf-8"))
         body = envelope["body"]
@@ -100,7 +100,7 @@ def load(path: Path) -> tuple[int, list[float]]:
 def _save(path: Path, step: int, weights: list[float]) -> None:
     body = json.dumps({"step": step, "weights": weights})
     write_text(path, json.dumps({"body": body, "sha256": hashlib.sha256(body.encode()).hexdigest()}))
-    _tell(saved=step)
+    _report(saved=step)
 
 
 def _example(number: int) -> tuple[list[float], float]:
@@ -110,7 +110,7 @@ def _example(number: int) -> tuple[list[float], float]:
     return features, float(signal_part + source.gauss(0.0, 0.5) > 0)
 
 
-def _tell(**message: float) -> None:
+def _report(**message: float) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
