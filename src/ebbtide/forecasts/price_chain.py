@@ -9,14 +9,20 @@ of 2015).
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from ebbtide._compiling import compiled
+from ebbtide._files import replacing
 from ebbtide._utc import DAY_S, HOUR_S, from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats, PriceSeries
@@ -309,3 +315,30 @@ def _walk(cumulated: Any, slots: Any, drawn: Any, places: Any) -> None:
                 else:
                     high = middle
             places[run, tick] = low
+
+
+_KEY = "ebbtide-price-chain"
+
+
+def save_chain(chain: PriceChain, path: str | Path, about: Mapping[str, Any]) -> None:
+    """Write a chain atomically, with a description of its data (`about`, JSON values)."""
+    header = json.dumps({"tick_s": chain.tick_s, "about": dict(about)})
+    with replacing(path) as temporary:
+        save_file({"prices": chain.prices, "transition": chain.transition}, temporary, metadata={_KEY: header})
+
+
+def load_chain(path: str | Path) -> tuple[PriceChain, dict[str, Any]]:
+    """Read what `save_chain` wrote: the chain and the description of its data.
+
+    Raises:
+        InputError: The file is not a price chain.
+    """
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read as a price chain: {error}", file=path) from None
+    if header is None or set(arrays) != {"prices", "transition"}:
+        raise InputError("is no price chain", file=path)
+    return PriceChain(arrays["prices"], arrays["transition"], header["tick_s"]), header["about"]

@@ -18,8 +18,8 @@ from ebbtide.forecasts.spells.models import (
     default_spell_models,
     drawn_availability,
     fit_market_spells,
+    probes_of,
 )
-from ebbtide.forecasts.spells.own_probes import probes_of
 from ebbtide.market.leases import Lease, LeaseState
 
 BINS = len(AGE_BINS_S)

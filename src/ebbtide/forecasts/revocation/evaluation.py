@@ -1,4 +1,7 @@
-"""The evaluation: every model on the same (market, minute, max price) triples of later data (SpotTune IV-D)."""
+"""Evaluation: every model on the same (market, minute, max price) triples of later data (SpotTune IV-D).
+
+And the fit of the model to use: on the latest days of a history, scored on the days after them.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,12 @@ import numpy as np
 
 from ebbtide._utc import iso
 from ebbtide.errors import unknown_name
-from ebbtide.forecasts.revocation.correction import Correction
-from ebbtide.forecasts.revocation.inputs import prices_of
-from ebbtide.forecasts.revocation.max_prices import above, published
+from ebbtide.forecasts.revocation.calibration import Correction
+from ebbtide.forecasts.revocation.inputs import above, prices_of, published
 from ebbtide.forecasts.revocation.minutes import Floats, Minutes, minutes_of
-from ebbtide.forecasts.revocation.models import MODELS
+from ebbtide.forecasts.revocation.models import MODELS, revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.predictions import RevocationModel
+from ebbtide.forecasts.revocation.predictor import RevocationModel
 from ebbtide.forecasts.revocation.scores import Bools, best_f1_threshold, score
 from ebbtide.forecasts.revocation.splits import Samples, Split, origins, split_at
 from ebbtide.market.prices import PriceHistory
@@ -247,3 +249,59 @@ def asked_max_prices(minutes: Minutes, samples: Samples, seed: Sequence[int]) ->
 def exceeded(minutes: Minutes, samples: Samples, max_prices: Floats) -> Bools:
     """Whether the price exceeded each max price within the hour, shape (n, k)."""
     return np.asarray(minutes.highest_next_hour[samples.market, samples.minute][:, None] > max_prices)
+
+
+@dataclass(frozen=True)
+class LatestFit:
+    """A model fitted to the latest data, with its scores on the days after.
+
+    Attributes:
+        model: RevPred fitted on the days before the last `test_days`.
+        minutes: Minutes of the whole price history.
+        split: Samples that it was trained, validated and scored on.
+        pooled: Scores over all markets, by delta.
+        markets: Scores by market name and delta.
+        trained: What the model was trained on, in words.
+    """
+
+    model: NetworkModel
+    minutes: Minutes
+    split: Split
+    pooled: Mapping[str, Mapping[str, Any]]
+    markets: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    trained: str
+
+
+def fit_latest(
+    prices: PriceHistory, *, train_days: float, test_days: float, stride: int = 5, seed: int = 0
+) -> LatestFit:
+    """Fit RevPred to the last `train_days` before the last `test_days`, and score it on those.
+
+    Raises:
+        InputError: The history is too short.
+    """
+    minutes = minutes_of(prices)
+    # The second of two origins is as late as the record allows.
+    first = origins(minutes, train_days, test_days, 2)[-1]
+    split = split_at(minutes, first, train_days, test_days, stride=stride)
+    model = revpred(seed)
+    model.fit(minutes, split.train, split.validation)
+    pooled, markets = later_scores(model, minutes, split, seed)
+    start, end = iso(minutes.times_s[first]), iso(split.origin_s)
+    trained = f"{len(minutes.markets)} markets from {start} to {end}, every {stride} minutes, seed {seed}"
+    return LatestFit(model, minutes, split, pooled, markets, trained)
+
+
+def later_scores(
+    model: NetworkModel, minutes: Minutes, split: Split, seed: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
+    """Scores on the test data, pooled by delta, and by market and delta; thresholds are set on the known data."""
+    answers = {delta: Answers() for delta in DELTAS}
+    asked = asked_max_prices(minutes, split.test, [seed, 0])
+    tuned_on = asked_max_prices(minutes, split.known, [seed, 1])
+    later, of_known = (
+        model.probabilities(minutes, split.test, asked),
+        model.probabilities(minutes, split.known, tuned_on),
+    )
+    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known)
+    return scores_of(answers, tuple(map(str, minutes.markets)))

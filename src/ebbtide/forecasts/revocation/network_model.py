@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.calibration import Calibration
-from ebbtide.forecasts.revocation.correction import Correction
-from ebbtide.forecasts.revocation.group_fitting import Fitting, Group, Shape, fit_groups
+from ebbtide.forecasts.revocation.calibration import Calibration, Correction
 from ebbtide.forecasts.revocation.inputs import (
     Scaling,
     excerpt,
@@ -26,11 +24,10 @@ from ebbtide.forecasts.revocation.inputs import (
     windows,
 )
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.forecasts.revocation.networks import RevPredNetwork
-from ebbtide.forecasts.revocation.predictions import BATCH, MIN_RISES, certain, places
+from ebbtide.forecasts.revocation.networks import RevPredNetwork, Weights, ask_each, stack
+from ebbtide.forecasts.revocation.predictor import BATCH, MIN_RISES, certain, places
 from ebbtide.forecasts.revocation.splits import Samples
-from ebbtide.forecasts.revocation.stacked import Weights, ask_each, stack
-from ebbtide.forecasts.revocation.training import Batch, Fitted, Training
+from ebbtide.forecasts.revocation.training import Batch, Fitted, Fitting, Group, Shape, Training, fit_groups
 from ebbtide.market.markets import Market
 
 # Up to this many samples per market the networks run in one batch; with more, one by one is as fast.

@@ -1,10 +1,10 @@
-"""Spell models of markets: stored in a file, fitted to probes, or the default for markets without data."""
+"""Spell models of markets: stored in a file, fitted to probes of a file or of one's own runs, or the default."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -23,12 +23,20 @@ from ebbtide.forecasts.spells.fitting import (
     SpellModel,
     Spells,
     fit_spells,
+    spells_of,
     spells_of_probes,
 )
+from ebbtide.forecasts.spells.records import kind_of, read_records
 from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
+
+# Columns of a table of probes: whether a machine was available at a time.
+PROBE_COLUMNS = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
+
 
 # Probes further apart than this multiple of their median interval leave a gap in the record.
 _MAX_INTERVALS = 3.0
@@ -94,16 +102,15 @@ def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellMo
 
     Args:
         probes: One row per probe: timestamp, cloud, region, zone, instance_type and available (0 or 1), as
-            `own_probes.probes_of` makes them from a run.
+            `probes_of` makes them from a run.
         file: File that error messages name.
 
     Raises:
         InputError: A column is missing, or there is no spell whose beginning is known.
     """
-    wanted = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
-    missing = [name for name in wanted if name not in probes]
+    missing = [name for name in PROBE_COLUMNS if name not in probes]
     if missing:
-        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(wanted)}", file=file)
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(PROBE_COLUMNS)}", file=file)
     times = parsed_times(probes["timestamp"], str(file or "probes"), "timestamp")
     table = probes.assign(time_s=times.astype("int64").to_numpy() / 1e6)
     seen: dict[str, Spells] = {}
@@ -155,3 +162,67 @@ def drawn_availability(
     return Availability(
         {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
     )
+
+
+def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -> pd.DataFrame:
+    """Probes from a run's spot leases: requests granted or refused, machines held or revoked.
+
+    A market without a request for a while has a gap, across which `fit_market_spells` counts no spell.
+
+    Args:
+        leases: Leases of a run, as in its outcome.
+        until_s: When the run ended, seconds since 1970.
+        every_s: Seconds between two probes while a machine is held.
+
+    Returns:
+        One row per probe, sorted by market and time: timestamp, cloud, region, zone, instance_type, available (0
+        or 1).
+
+    Raises:
+        InputError: `every_s` is not positive.
+    """
+    if not every_s > 0:
+        raise InputError(f"every_s is {every_s}; it must be positive")
+    rows = []
+    for lease in leases:
+        if lease.on_demand:
+            continue
+        market = lease.market
+        if lease.state is LeaseState.FAILED:
+            seen = [(lease.requested_s, 0)]
+        elif not lease.is_charged:
+            continue
+        else:
+            end_s = until_s if math.isnan(lease.ended_s) else lease.ended_s
+            seen = [(float(time_s), 1) for time_s in np.arange(lease.started_s, end_s, every_s)]
+            if lease.state is LeaseState.REVOKED:
+                seen.append((end_s, 0))
+        where = (market.cloud, market.region, market.zone, market.instance_type)
+        rows += [(pd.Timestamp(time_s, unit="s", tz="UTC"), *where, up) for time_s, up in seen]
+    table = pd.DataFrame(rows, columns=list(PROBE_COLUMNS))
+    keys = ["cloud", "region", "zone", "instance_type", "timestamp"]
+    # With a machine held and a refusal at one time in one market, the market counts as available.
+    table = table.sort_values([*keys, "available"], kind="stable")
+    return table.drop_duplicates(keys, keep="last", ignore_index=True)
+
+
+def fit_file(path: Path) -> SpellModels:
+    """Fit a model per market to probes or capacity rounds; to ticks, whose times are unknown, one pooled model.
+
+    Raises:
+        InputError: The file cannot be read, or is none of these.
+    """
+    kind = kind_of(path)
+    if kind == "ticks":
+        records = read_records(path, 0.0)
+        return SpellModels(fit_spells(None, [spells_of(record.available, record.gap_s) for record in records]))
+    frame = load_parquet(path)
+    if kind == "rounds":
+        frame = frame.assign(available=(frame["launched"] > 0).astype(int))
+    elif "available" not in frame:
+        raise InputError(
+            "has no availability: a table of probes has timestamp, cloud, region, zone, instance_type and "
+            "available",
+            file=path,
+        )
+    return fit_market_spells(frame, path)
