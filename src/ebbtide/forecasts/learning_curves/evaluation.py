@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.forecasts.learning_curves.curves import Curve, Floats
-from ebbtide.forecasts.learning_curves.predictions import CurvePredictor, Observed, observed
+from ebbtide.forecasts.learning_curves.curves import Curve, CurvePredictor, Floats, Observed, observed
 
 THETAS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 
