@@ -11,7 +11,7 @@ from tests.benchmarks.floors import tell
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
 from ebbtide.policies.deadline.zone_table import solve_zones
 from ebbtide.policies.deadline.zones import ZonesProblem

@@ -49,7 +49,7 @@ def predict_command(
     ebbtide curves predict losses.csv --max-steps 10000
     """
     from ebbtide.forecasts.learning_curves.calibration import default_calibration
-    from ebbtide.forecasts.learning_curves.predictions import observed
+    from ebbtide.forecasts.learning_curves.curves import observed
 
     if not 0 < theta <= 1:
         raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")

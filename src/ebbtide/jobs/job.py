@@ -1,4 +1,4 @@
-"""Jobs: work measured in steps, how fast each machine does it, and how it is checkpointed."""
+"""Jobs: work in steps, its speed on each instance type, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ebbtide.jobs.transfers import seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
 
-# What no job reaches, and what sums and squares of are still numbers.
+# The largest number accepted: more than any job needs, and its squares and sums are still finite.
 _MOST = 10**15
 
 PositiveFloat = Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
 
 
-# What to write where it is not known how fast work is done.
+# The message where the speed of a job is unknown.
 NO_SPEED = (
     "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
     "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
@@ -57,8 +57,10 @@ _SIXTEEN_CORES_BYTES_PER_S = 134.22e6
 
 
 def checkpoint_bytes_per_s(vcpus: int) -> float:
-    """How fast a machine moves a checkpoint to object storage or from it: between the paper's two measurements by
-    the logarithm of the cores, beyond them as at the nearer one (SpotTune IV-F)."""
+    """Bytes per second between a machine and object storage (SpotTune IV-F).
+
+    Interpolated in the logarithm of the cores between the paper's two measurements, constant beyond them.
+    """
     share = min(math.log2(max(vcpus, 1)) / 4.0, 1.0)
     return _ONE_CORE_BYTES_PER_S + share * (_SIXTEEN_CORES_BYTES_PER_S - _ONE_CORE_BYTES_PER_S)
 
@@ -67,21 +69,21 @@ class Coupling(StrEnum):
     """How the machines of one job depend on each other."""
 
     GANG = "gang"  # all work together; losing or gaining one stops and restarts all (MPI, data-parallel)
-    INDEPENDENT = "independent"  # each works alone on a common store of steps (tasks, Cümülön-D, Spark)
+    INDEPENDENT = "independent"  # each works alone on a shared pool of steps (tasks, Cümülön-D, Spark)
 
 
 class Checkpointing(Frozen):
-    """What saving and restoring cost.
+    """What saving and restoring a checkpoint costs.
 
     Attributes:
-        save_s: Time to save and upload, during which training stands still.
-        restore_s: Time to fetch and load, and to set the machine up for the job.
-        size_bytes: What is moved; to another region or cloud it is charged as egress.
-        by_machine: Saving and restoring each take, beside the times above, as long as a machine of so many cores
-            needs to move `size_bytes` (`checkpoint_bytes_per_s`).
-        by_region: Restoring takes, beside `restore_s`, as long as `size_bytes` take from the region where they
-            were saved (`transfers.seconds_per_gb`).
-        interval_s: Save this often while training; None: only when a machine goes.
+        save_s: Time to save and upload, seconds; training stands still meanwhile.
+        restore_s: Time to download and load, and to set the machine up for the job, seconds.
+        size_bytes: Size of a checkpoint in bytes; charged as egress when moved to another region or cloud.
+        interval_s: Seconds between saves while training; None saves only when a machine is released or revoked.
+        by_machine: Whether saving and restoring also take the time that a machine of its cores needs to move
+            `size_bytes` (`checkpoint_bytes_per_s`).
+        by_region: Whether restoring also takes the time that `size_bytes` need from the region where they were
+            saved (`transfers.seconds_per_gb`).
     """
 
     save_s: NonNegativeFloat = 30.0
@@ -92,7 +94,7 @@ class Checkpointing(Frozen):
     by_region: bool = False
 
     def moving_s(self, vcpus: int) -> float:
-        """Seconds that a machine needs to move the checkpoint; 0 unless it is reckoned `by_machine`."""
+        """Seconds that a machine with this many vCPUs needs to move the checkpoint; 0 unless `by_machine`."""
         return self.size_bytes / checkpoint_bytes_per_s(vcpus) if self.by_machine else 0.0
 
     @model_validator(mode="after")
@@ -106,13 +108,13 @@ class Checkpointing(Frozen):
 
 
 class Dataset(Frozen):
-    """What a job trains on. It is copied once to each other cloud that the job comes to (Dynamic Pricing, 3.2.1).
+    """A job's training data, copied once to each other cloud that the job moves to (Dynamic Pricing, 3.2.1).
 
     Attributes:
-        size_bytes: Charged as egress when it is copied.
-        cloud: Where it is from the start.
-        region: There.
-        copy_s: How long a copy takes; the job waits for it.
+        size_bytes: Size in bytes; charged as egress when it is copied.
+        cloud: Cloud where it is stored at the start.
+        region: Region where it is stored at the start.
+        copy_s: Time to copy it, seconds, for which the job waits.
     """
 
     size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)]
@@ -126,7 +128,11 @@ class Dataset(Frozen):
 
 
 class Amdahl(Frozen):
-    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`."""
+    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`.
+
+    Attributes:
+        parallel: Share of the work that runs in parallel, in (0, 1].
+    """
 
     parallel: Annotated[float, Field(gt=0, le=1)]
 
@@ -135,7 +141,11 @@ class Amdahl(Frozen):
 
 
 class SpeedupTable(Frozen):
-    """Speedup as measured, by number of machines; between entries linear, beyond the last flat."""
+    """Measured speedup; linear between entries and constant beyond the last.
+
+    Attributes:
+        table: Speedup over one machine, by number of machines.
+    """
 
     table: dict[Annotated[int, Field(ge=1)], PositiveFloat]
 
@@ -151,8 +161,8 @@ class Phase(Frozen):
     """A part of a job with a speedup of its own.
 
     Attributes:
-        share: Of the job's steps, as against those of its other phases.
-        speedup: Of n machines over one.
+        share: Weight of the phase; its steps are in proportion to its weight among all phases.
+        speedup: Speedup of n machines over one in this phase.
     """
 
     share: PositiveFloat
@@ -160,19 +170,23 @@ class Phase(Frozen):
 
 
 class Phases(Frozen):
-    """Parts that come one after the other: a workflow's jobs."""
+    """Phases that run one after the other, such as the jobs of a workflow.
+
+    Attributes:
+        phases: The phases in the order in which they run.
+    """
 
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
 
     def at(self, share_done: float) -> Amdahl | SpeedupTable:
-        """The speedup where so much of the job is done."""
+        """The speedup once the share `share_done` of the job is done."""
         for phase, end in zip(self.phases, self.ends(), strict=True):
             if share_done < end:
                 return phase.speedup
         return self.phases[-1].speedup
 
     def ends(self) -> list[float]:
-        """Share of the job that is done at the end of each."""
+        """Share of the job that is done at the end of each phase."""
         total = sum(phase.share for phase in self.phases)
         return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
 
@@ -269,13 +283,17 @@ class Job(Resources):
     def parse(
         cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
     ) -> Job:
-        """A job from plain values; errors name `file` and the field."""
+        """A job from plain values; errors name `file` and the field.
+
+        Raises:
+            InputError: A field is missing, unknown or out of range; an instance type is not in the catalogue.
+        """
         job = validated(cls, content, file)
         job.check_types(catalogue or default_catalogue(), file)
         return job
 
     def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
-        """Raise `InputError` for an instance type in the rates that the catalogue does not know."""
+        """Raise `InputError` for an instance type in `steps_per_hour` that is not in the catalogue."""
         known = {entry.name for entry in catalogue.instance_types}
         for name in self.steps_per_hour:
             if name not in known:
@@ -285,29 +303,29 @@ class Job(Resources):
                     raise InputError(error.problem, file=file, field=f"steps_per_hour.{name}") from None
 
     def steps_per_s(self, cloud: str, instance_type: str, catalogue: Catalogue) -> float:
-        """Steps a second on one machine of the type; 0 where it cannot run."""
+        """Steps per second on one machine of the type; 0 where the job cannot run."""
         rate = self.steps_per_hour.get(instance_type)
         if rate is None and self.other_steps_per_hour_per_vcpu is not None:
             rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
         return (rate or 0.0) / HOUR_S
 
     def speedup_of(self, machines: int, steps_done: float = 0.0) -> float:
-        """How many times faster than one machine `machines` are, where so many steps are done."""
+        """The speedup of `machines` machines over one, once `steps_done` steps are done."""
         if isinstance(self.speedup, Phases):
             return self.speedup.at(steps_done / self.steps).speedup(machines)
         return self.speedup.speedup(machines) if self.speedup else float(machines)
 
     def phase_ends(self) -> list[float]:
-        """Steps after which the speedup is another."""
+        """Numbers of steps at which the speedup changes."""
         ends = self.speedup.ends()[:-1] if isinstance(self.speedup, Phases) else []
         return [end * self.steps for end in ends]
 
     def save_s(self, vcpus: int = 1) -> float:
-        """Seconds to save on a machine of so many cores."""
+        """Seconds to save on a machine with this many vCPUs."""
         return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
 
     def restore_s(self, vcpus: int = 1, source: Place | None = None, destination: Place | None = None) -> float:
-        """Seconds to fetch and load on a machine of so many cores, in one place what was saved in another."""
+        """Seconds to download and load on a machine with this many vCPUs, from `source` to `destination`."""
         if self.checkpoint is None:
             return 0.0
         seconds = self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus)

@@ -1,4 +1,4 @@
-"""Whether a batch of new prices is fit to be added to those that are known."""
+"""Checks of a batch of new prices before it is added to the price history."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ebbtide.market.sources.validation import cleaned, require_known_types
 
 @dataclass(frozen=True)
 class BatchRules:
-    """What a batch may be.
+    """Limits that a batch must keep.
 
     Attributes:
-        max_gap_h: It begins at most so long after what is known ends.
-        max_of_list: No price is above so many times the list price, where that is known;
-        max_jump: where it is not, no price is so many times another of the same market, in the batch or known.
+        max_gap_h: The longest gap allowed between the end of the known prices and the batch, hours.
+        max_of_list: The highest price allowed, as a multiple of the list price where that is known.
+        max_jump: The largest ratio allowed between two prices of one market, in the batch or known; applies
+            where no list price is known.
     """
 
     max_gap_h: float = 48.0
@@ -39,12 +40,12 @@ class BatchRules:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found in a batch.
+    """The result of checking one batch.
 
     Attributes:
-        file: The batch.
-        rows: Good ones in it.
-        problem: Why it is set aside; empty: it is fit.
+        file: Path of the batch's file.
+        rows: Number of valid rows in it.
+        problem: Why it is rejected, in words; empty where it is accepted.
     """
 
     file: Path
@@ -55,13 +56,13 @@ class Verdict:
 def judged(
     file: Path, known: PriceHistory | None, rules: BatchRules, catalogue: Catalogue | None = None
 ) -> Verdict:
-    """Look at a batch: schema, gap to what is known, jumps.
+    """Check a batch: its schema, the gap to the known prices, and jumps of the price.
 
     Args:
-        file: In any format that `ebbtide ingest` reads.
-        known: Prices so far; None: there are none.
-        rules: What it may be.
-        catalogue: Of known instance types, and of list prices.
+        file: The batch, in any format that `ebbtide ingest` reads.
+        known: The price history so far; None if there is none.
+        rules: Limits that the batch must keep.
+        catalogue: Known instance types and list prices; the embedded one by default.
     """
     types = catalogue or default_catalogue()
     try:
@@ -82,8 +83,8 @@ def _gap(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules) -> 
     gap_h = (begins_s - known.end_s) / HOUR_S
     if gap_h <= rules.max_gap_h:
         return ""
-    most = f"at most {rules.max_gap_h:g} are let by"
-    return f"begins at {iso(begins_s)}, {gap_h:.0f} h after what is known ends; {most}"
+    most = f"at most {rules.max_gap_h:g} h are allowed"
+    return f"begins at {iso(begins_s)}, {gap_h:.0f} h after the known prices end; {most}"
 
 
 def _jump(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules, catalogue: Catalogue) -> str:

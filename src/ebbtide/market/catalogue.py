@@ -1,8 +1,8 @@
-"""The instance catalogue: what a machine of each type is, and its on-demand price where it is known.
+"""The instance catalogue: the machine behind each instance type, and its on-demand price where it is known.
 
-The data lies in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
-`on_demand_prices.csv` (list prices by region, each row the day it was first seen at that price; AWS 2013 to
-2017 after ec2instances.info, MIT; Azure East US 2020). What is not there is unknown, and is never guessed.
+The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
+`on_demand_prices.csv` (list prices by region; each row gives the day a price was first seen; AWS 2013 to 2017
+from ec2instances.info, MIT; Azure East US 2020). A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from ebbtide.market.markets import Market
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A machine: its cores, its memory and its accelerators."""
+    """A machine: its cores, its memory and its accelerators.
+
+    Attributes:
+        cloud: Name of the cloud, such as `aws`.
+        name: Name that the cloud gives to the type.
+        vcpus: Number of virtual CPUs.
+        memory_gib: Main memory of the machine, GiB.
+        accelerator: Name of the accelerator; None if there is none.
+        accelerator_count: Number of accelerators in the machine.
+    """
 
     cloud: str
     name: str
@@ -37,7 +46,7 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True)
 class OnDemandPrice:
-    """A list price, and since when it is known to have stood."""
+    """A list price and the day on which it was first seen."""
 
     usd_per_hour: float
     first_seen: datetime
@@ -69,7 +78,7 @@ class Catalogue:
         return (market.cloud, market.instance_type) in self._types
 
     def __add__(self, types: Iterable[InstanceType]) -> Catalogue:
-        """This catalogue with more instance types, or others of the same name."""
+        """This catalogue with more instance types; they replace those of the same name."""
         added = Catalogue([*self._types.values(), *types], {})
         added._prices = self._prices
         return added
@@ -112,10 +121,10 @@ class Catalogue:
         return tuple(self._types.values())
 
     def instance_type(self, cloud: str, name: str) -> InstanceType:
-        """The machine of that name.
+        """The instance type of that name.
 
         Raises:
-            InputError: The catalogue does not know it.
+            InputError: It is not in the catalogue.
         """
         try:
             return self._types[cloud, name]
@@ -126,17 +135,17 @@ class Catalogue:
             raise unknown_name(f"{cloud} instance type", name, names) from None
 
     def machine_of(self, market: Market) -> InstanceType:
-        """What a machine of a market is.
+        """The instance type that a market rents.
 
         Raises:
-            InputError: The catalogue does not know it.
+            InputError: It is not in the catalogue.
         """
         return self.instance_type(market.cloud, market.instance_type)
 
     def on_demand(self, market: Market, time_s: float) -> OnDemandPrice | None:
-        """The on-demand list price that goes with `market` at `time_s`, or None where it is not known.
+        """The on-demand list price of `market` at `time_s`, or None where it is unknown.
 
-        It is the last one first seen by then; before the first, the first. A price is never borrowed from
+        This is the latest price first seen by then; before the first one, the first. A price is never taken from
         another region or product.
         """
         product = _list_product(market.product)
@@ -148,17 +157,17 @@ class Catalogue:
         return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC))
 
     def on_demand_usd_per_hour(self, market: Market, time_s: float) -> float | None:
-        """The price alone of `on_demand`."""
+        """The list price of `on_demand` in USD per hour, or None where it is unknown."""
         price = self.on_demand(market, time_s)
         return price.usd_per_hour if price else None
 
     def list_prices(self, time_s: float) -> Callable[[Market], float | None]:
-        """The price alone, as a function of the market, at one time."""
+        """A function from market to list price in USD per hour (None where unknown), at one time."""
         return lambda market: self.on_demand_usd_per_hour(market, time_s)
 
 
 def _list_product(product: str) -> str:
-    """The product under which list prices are kept: those inside a VPC cost the same."""
+    """The product under which list prices are kept: machines inside a VPC cost the same."""
     return product.removesuffix(" (Amazon VPC)")
 
 

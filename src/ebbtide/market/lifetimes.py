@@ -1,4 +1,4 @@
-"""How long machines live at a max price: from any moment until the price exceeds it, or until the record ends."""
+"""Lifetimes of machines at a max price: until the price exceeds it, right-censored where the record ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ebbtide.market.price_series import Floats, PriceSeries
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Of machines rented at even moments of a record.
+    """Lifetimes of machines rented at evenly spaced moments of a record.
 
     Attributes:
-        lived_s: Until the end or, if it had not come, until the record's; shape (n,).
-        ended: Whether the end was seen, shape (n,).
+        lived_s: Seconds until revocation, or until the record ends if that is earlier, shape (n,).
+        ended: Whether the machine was revoked; False where its lifetime is right-censored, shape (n,).
     """
 
     lived_s: Floats
@@ -25,33 +25,36 @@ class Lifetimes:
 
     @property
     def mean_s(self) -> float:
-        """Time lived over ends seen: the exponential law's estimate, which takes the unseen ends for what they
-        are; infinity where no end was seen."""
+        """Mean lifetime, seconds: total time lived over the number of revocations.
+
+        This is the maximum-likelihood estimate of an exponential law with right-censoring; infinity where there
+        was no revocation.
+        """
         ends = int(self.ended.sum())
         return float(self.lived_s.sum()) / ends if ends else math.inf
 
     def share_living(self, duration_s: float) -> float:
-        """Share that lived so long, of those of which it is known; NaN where it is of none."""
+        """Share that lived for `duration_s`, among machines of which this is known; NaN if there are none."""
         known = self.ended | (self.lived_s >= duration_s)
         return float((self.lived_s[known] >= duration_s).mean()) if known.any() else math.nan
 
     @property
     def median_s(self) -> float:
-        """Half of them lived so long; infinity where more than half outlived the record."""
+        """Median lifetime, seconds; infinity where more than half are right-censored."""
         return float(np.median(np.where(self.ended, self.lived_s, math.inf))) if len(self.lived_s) else math.inf
 
 
 def lifetimes(
     series: PriceSeries, start_s: float, end_s: float, max_price: float, every_s: float = HOUR_S
 ) -> Lifetimes:
-    """Of machines rented every so often while the price was not above the max price.
+    """Lifetimes of machines rented every `every_s` seconds, whenever the price is not above the max price.
 
     Args:
-        series: Prices, USD per hour.
-        start_s: The first moment.
-        end_s: The record's end.
-        max_price: USD per hour; infinity: nothing ends them.
-        every_s: Between the moments.
+        series: Prices of the market, USD per hour.
+        start_s: The first moment of renting, seconds since 1970.
+        end_s: When the record ends, seconds since 1970.
+        max_price: The max price, USD per hour; at infinity nothing is revoked.
+        every_s: Seconds between two moments of renting.
     """
     moments = np.arange(max(start_s, float(series.times_s[0])), end_s, every_s)
     moments = moments[series.at_each(moments) <= max_price]

@@ -1,4 +1,4 @@
-"""DeepSpotCloud's price monitor (III-D, IV-B): look at prices again and again, and keep what has changed."""
+"""DeepSpotCloud's price monitor (III-D, IV-B): poll prices at an interval and store those that changed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pandas as pd
 from ebbtide.errors import InputError
 from ebbtide.market.price_store import PriceStore
 
-# Given, by region, up to when prices are known: those since then, as a frame of the price schema.
+# From {region: time up to which prices are known, seconds since 1970} to newer prices, as a price-schema frame.
 Source = Callable[[Mapping[str, float]], pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What came of one look.
+    """The result of one poll.
 
     Attributes:
-        time_s: When.
-        changes: Prices stored.
-        problem: Why there were none; empty: all went well.
+        time_s: When the source was polled, seconds since 1970.
+        changes: Number of changed prices stored.
+        problem: Why the poll failed, in words; empty where it succeeded.
     """
 
     time_s: float
@@ -33,16 +33,16 @@ class Look:
 
 @dataclass(frozen=True)
 class PriceMonitor:
-    """Looks at a source and stores what changed; a look that fails is told and made up for by the next.
+    """Polls a source and stores what changed; a failed poll is reported, and the next one fetches what it missed.
 
     Attributes:
-        source: Of prices.
-        store: Where they are kept.
-        places: Region to cloud, of all that is looked at.
-        every_s: Time from look to look.
-        overlap_s: Ask again for so much of what is known: a cloud tells some prices minutes after they were set.
-        clock: Seconds since 1970.
-        stopped: Set it to end `watch`.
+        source: Fetches prices newer than a time by region.
+        store: Where the prices are stored.
+        places: Region to cloud, for every region polled.
+        every_s: Time between two polls, seconds.
+        overlap_s: How much of the known time to fetch again, seconds: clouds publish some prices minutes late.
+        clock: Gives the present time, seconds since 1970.
+        stopped: Event that ends `watch` when it is set.
     """
 
     source: Source
@@ -54,7 +54,7 @@ class PriceMonitor:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def look(self) -> Look:
-        """Look once."""
+        """Poll once."""
         now_s = self.clock()
         try:
             since_s = {region: known_s - self.overlap_s for region, known_s in self.store.newest_s().items()}
@@ -64,7 +64,7 @@ class PriceMonitor:
         return Look(now_s, self.store.add(frame, looked_at=now_s, places=self.places))
 
     def watch(self) -> Iterator[Look]:
-        """Look until it is stopped, giving each look as it is made."""
+        """Poll until `stopped` is set, yielding the result of each poll."""
         while not self.stopped.is_set():
             began_s = self.clock()
             yield self.look()

@@ -1,6 +1,6 @@
-"""Logs of probes that keep machines running: how long each lived (Dynamic Pricing, Fig. 2).
+"""Logs of probe machines that are kept running until they are preempted (Dynamic Pricing, Fig. 2).
 
-Each line is an event of one machine: `created`, `running` (seen so), `not_running` (seen gone), `creation_failed`.
+Each line is an event of one machine: `created`, `running`, `not_running` (found gone), `creation_failed`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Life:
     """One machine from its creation to its end.
 
     Attributes:
-        cloud: Where.
-        zone: There.
-        gpu: Type, `k80`, `v100`...
-        gpus: How many.
-        start_s: Created, seconds since 1970.
-        end_s: First seen gone; if it never was, last seen running.
-        preempted: Whether it was seen gone.
+        cloud: Name of the machine's cloud.
+        zone: Name of the machine's zone.
+        gpu: Type of its GPUs: `k80`, `v100`...
+        gpus: Number of GPUs in the machine.
+        start_s: When it was created, seconds since 1970.
+        end_s: When it was first found gone, else last found running, seconds since 1970.
+        preempted: Whether it was found gone; if not, its lifetime is right-censored.
     """
 
     cloud: str
@@ -46,10 +46,10 @@ class Life:
 
 
 def read_probe_log(path: str | Path) -> tuple[Life, ...]:
-    """The lives that a log tells of, by cloud and start.
+    """The machines of a log, sorted by cloud and start.
 
     Raises:
-        InputError: The file is missing, lacks a column, or has an event that is not known.
+        InputError: The file is missing, lacks a column, or has an unknown event.
     """
     frame = load_parquet(path)
     for name in _COLUMNS:
@@ -68,7 +68,7 @@ def read_probe_log(path: str | Path) -> tuple[Life, ...]:
 
 
 def _lives(events: pd.DataFrame) -> list[Life]:
-    """Of one machine's name, which may be given again to the next."""
+    """The machines that had one name, one after another: names are reused."""
     lives: list[Life] = []
     begun: Life | None = None
     row: Any
@@ -87,11 +87,11 @@ def _lives(events: pd.DataFrame) -> list[Life]:
 
 
 def by_machine(lives: Sequence[Life]) -> dict[str, dict[str, float | int | None]]:
-    """How machines of each cloud, zone and size lived.
+    """Lifetimes of the machines of each cloud, zone and size.
 
     Returns:
-        By `cloud zone gpus x gpu`: how many, how many of them preempted, mean hours (time lived over preemptions
-        seen; None: none was), median and longest hours as seen.
+        By `cloud zone gpus x gpu`: number of machines, number preempted, mean lifetime in hours (time lived over
+        preemptions; None without any), and median and longest observed hours, right-censored ones included.
     """
     table: dict[str, dict[str, float | int | None]] = {}
     keys = sorted({(life.cloud, life.zone, life.gpu, life.gpus) for life in lives})

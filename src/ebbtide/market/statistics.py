@@ -1,4 +1,4 @@
-"""Statistics of price histories: what a market is like, in a row."""
+"""Statistics of price histories, one row per market."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ebbtide.market.price_series import PriceSeries
 def describe(
     history: Mapping[Market, PriceSeries], end_s: float, catalogue: Catalogue | None = None
 ) -> pd.DataFrame:
-    """One row a market, each over the time from its first price to `end_s`, the end of the record.
+    """One row per market, each over the time from its first price to `end_s`, the end of the record.
 
     Columns: `rows` (change points as recorded), `changes` (those that changed the price), `first`,
     `longest_gap_h` (the longest time without a row), `mean_usd_per_hour`, `median_usd_per_hour`, `min`, `max`
     (weighted by the time each price held), `changes_per_day`, `median_interval_min` (between changes),
-    `on_demand_usd_per_hour` (NaN: not known), `ratio_to_on_demand` (of the means) and `share_above_on_demand`
+    `on_demand_usd_per_hour` (NaN where unknown), `ratio_to_on_demand` (of the means) and `share_above_on_demand`
     (of time).
     """
     catalogue = catalogue or default_catalogue()
@@ -57,7 +57,10 @@ def _describe(market: Market, series: PriceSeries, end_s: float, catalogue: Cata
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:
-    """The smallest of `values` below or at which `quantile` of all weight lies; NaN without weight."""
+    """The smallest value with at least `quantile` of the total weight at or below it.
+
+    Without any weight it is the first value, or NaN if there is none.
+    """
     order = np.argsort(values, kind="stable")
     cumulative = np.cumsum(weights[order])
     if not len(cumulative) or cumulative[-1] <= 0:

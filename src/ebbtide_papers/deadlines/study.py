@@ -12,7 +12,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline import kernels
 from ebbtide.policies.deadline.problem import DeadlineProblem

@@ -22,7 +22,7 @@ from ebbtide.forecasts.spells.fitting import (
     part_of_day,
     spells_of_probes,
 )
-from ebbtide.forecasts.spells.zone_records import ZoneRecords
+from ebbtide.forecasts.spells.records import ZoneRecords
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline import zone_runs
 from ebbtide.policies.deadline.zone_hindsight import hindsight_zones

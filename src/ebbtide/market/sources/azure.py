@@ -15,13 +15,13 @@ from ebbtide.market.sources.validation import parsed_prices, parsed_times
 def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str | None = "UTC") -> pd.DataFrame:
     """Read a sheet with a `Date` column and a column of prices for each instance type.
 
-    A blank cell means that no price was noted that day: the one before holds on. Dates without a time are
+    A blank cell means that no price was recorded that day: the one before holds on. Dates without a time are
     taken as midnight in `timezone`.
 
     Args:
-        path: The sheet.
-        region: Its region; by default the file's name with `-` for `_` (`us_east.csv` is us-east).
-        timezone: Of its dates.
+        path: Path of the CSV sheet.
+        region: The sheet's region; by default the file's name with `-` for `_` (`us_east.csv` is us-east).
+        timezone: Time zone of the sheet's dates.
 
     Raises:
         InputError: There is no Date column, or a date or price does not parse.
@@ -38,7 +38,7 @@ def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str
     for name in sheet.columns[1:]:
         cells = sheet[name].str.strip()
         given = cells.notna() & (cells != "") & (cells != "-")
-        # Keep the sheet's row numbers: blank out what is not given only after the rest has been checked.
+        # Blank cells are dropped after the check, so that errors name the sheet's row numbers.
         prices = parsed_prices(cells.where(given, "0"), path, name)
         frames.append(_frame(dates[given], region, name.strip(), prices[given]))
     if not frames or not sum(map(len, frames)):

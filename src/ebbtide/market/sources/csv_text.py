@@ -1,4 +1,4 @@
-"""CSV files as tables of text: nothing is guessed about a cell before its column is known."""
+"""CSV files as tables of text: no cell is converted before its column is known."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MAX_BYTES = 2 << 30
 
 
 def read_csv_text(path: str | Path, *, header: bool = True) -> pd.DataFrame:
-    """The cells of a CSV file as text, blank ones missing.
+    """The cells of a CSV file as text; blank ones are missing values.
 
     Args:
-        path: The file.
-        header: Whether its first line names the columns; else they are numbered from 0.
+        path: Path of the CSV file.
+        header: Whether the first line names the columns; if not, they are numbered from 0.
 
     Raises:
         InputError: The file cannot be read (`input_files.read_text`), holds nothing, or has a row with more cells
@@ -29,7 +29,7 @@ def read_csv_text(path: str | Path, *, header: bool = True) -> pd.DataFrame:
     if not text.strip():
         raise InputError("holds nothing", file=path)
     try:
-        # No column is an index, or a row with a cell too many would move all others by one.
+        # Without index_col=False, one cell too many in a row would shift all columns by one.
         table = pd.read_csv(
             io.StringIO(text), dtype="string", skipinitialspace=True, header=0 if header else None, index_col=False
         )

@@ -15,13 +15,13 @@ _COLUMNS = ("datetime", "instance_type", "os", "region", "price")
 
 
 def read_kaggle_csv(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
-    """Read the CSV; what it calls region is the availability zone.
+    """Read the CSV, whose `region` column holds the availability zone.
 
-    The header line may be missing, and then the columns are in the documented order; with it they are in any.
+    Without a header line the columns are in the documented order; with one they may be in any order.
 
     Args:
-        path: The file.
-        timezone: Of times written without an offset; without it they are errors.
+        path: Path of the CSV file.
+        timezone: Time zone of times without an offset, which are errors if it is None.
 
     Raises:
         InputError: A column is missing or unknown, or a time or price does not parse.
@@ -44,7 +44,7 @@ def read_kaggle_csv(path: str | Path, *, timezone: str | None = None) -> pd.Data
 
 
 def _named(cells: pd.DataFrame, path: str | Path) -> pd.DataFrame:
-    """The rows below the header, if there is one, with the documented names for columns."""
+    """The rows below the header, if there is one, with the documented column names."""
     first = [str(cell).strip().lower() for cell in cells.iloc[0].fillna("")]
     if any(cell in _COLUMNS for cell in first):
         repeated = next((name for name in first if first.count(name) > 1), None)
@@ -54,7 +54,7 @@ def _named(cells: pd.DataFrame, path: str | Path) -> pd.DataFrame:
             raise wrong_columns(first, _COLUMNS, path)
         return cells.iloc[1:].set_axis(first, axis="columns").reset_index(drop=True)
     if not any(character.isdigit() for character in first[0]):
-        # Neither names that are known nor a time: names that are not known.
+        # No known name and no time: a header with unknown names.
         raise InputError(
             f"its first line is not recognised as a header: {', '.join(first)[:200]}; "
             f"needed are {', '.join(_COLUMNS)}",

@@ -14,7 +14,7 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
-from ebbtide.forecasts.learning_curves.curves import Bools
+from ebbtide.forecasts.learning_curves.curves import Bools, observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.forecasts.learning_curves.predictions import observed
 from ebbtide.market.billing import Refund

@@ -1,4 +1,4 @@
-"""Recorded capacity of several zones at once, with the prices that go with it, on one grid of ticks."""
+"""Recorded availability: of single zones tick by tick, and of several zones at once with their prices."""
 
 from __future__ import annotations
 
@@ -9,37 +9,98 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.parquet import load_parquet, parquet_columns
 
+
+class TooShort(InputError):
+    """A table of availability in which no record is long enough."""
+
+
+@dataclass(frozen=True)
+class ZoneRecord:
+    """Recorded availability of one machine in one zone.
+
+    Attributes:
+        name: Zone, device and day of its begin.
+        available: Whether a machine was available at each tick, shape (ticks,).
+        gap_s: Time between two ticks, seconds.
+    """
+
+    name: str
+    available: np.ndarray
+    gap_s: float
+
+    @property
+    def hours(self) -> float:
+        """Length of the record in hours."""
+        return len(self.available) * self.gap_s / HOUR_S
+
+    def ages_s(self) -> Floats:
+        """Age of the spell at each tick, seconds, shape (ticks,); that of the first is since the record began."""
+        ticks = np.arange(len(self.available))
+        changed = np.concatenate([[0], np.flatnonzero(np.diff(self.available)) + 1])
+        since: Floats = (ticks - changed[np.searchsorted(changed, ticks, side="right") - 1]) * self.gap_s
+        return since
+
+
+def read_records(path: Path, at_least_h: float) -> list[ZoneRecord]:
+    """Single-node availability of every zone whose record is longer than `at_least_h` hours.
+
+    Raises:
+        InputError: The file is not such a table.
+        TooShort: No record is long enough.
+    """
+    try:
+        table = load_parquet(path)
+        table = table[(table["kind"] == "availability") & (table["nodes"] == 1)]
+        records = [
+            ZoneRecord(
+                f"{row.zone} {row.device}x{row.device_count} {row.start:%Y-%m-%d}",
+                np.asarray(row.data) >= 1,
+                float(gap_s),
+            )
+            for row, gap_s in zip(table.itertuples(), table["gap_seconds"], strict=True)
+        ]
+    except InputError:
+        raise
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"is no table of availability: {error}", file=path) from None
+    found = [record for record in records if record.hours > at_least_h]
+    if not found:
+        raise TooShort(f"has no single-node record longer than {at_least_h:g} h", file=path)
+    return found
+
+
 _PROBES = {"timestamp", "cloud", "region", "zone", "instance_type", "interval_seconds", "gpu_type"}
 _LISTED = {"as_of", "cloud", "region", "accelerator", "accelerator_count", "spot_usd_per_hour"}
 _PRICES = {"timestamp", "zone", "instance_type", "price_usd_per_hour"}
 
-# On-demand prices an accelerator and hour that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from the
-# metadata of the published traces (SkyNomad's artifact, data/README.md).
+# On-demand prices, USD per accelerator-hour, that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from
+# the metadata of the published traces (SkyNomad's artifact, data/README.md).
 _ON_DEMAND_USD = {"h100": 82.53 / 8.0}
 
 
 @dataclass(frozen=True)
 class ZoneRecords:
-    """What several zones had to give, and at which price.
+    """Availability and price in several zones over the same ticks.
 
     Attributes:
-        name: Of the set.
-        accelerator: Of the machines, in lower case: `v100`.
-        zones: Names.
-        places: Where each lies.
-        machines: How many one job needs at a time.
-        available: Whether there were so many; shape (zones, ticks).
-        spot_usd: An hour's, of all of them together; the same shape.
-        on_demand_usd: An hour's, of all of them.
-        tick_s: From tick to tick.
-        begins_s: Of the first, seconds since 1970.
-        unpriced: Zones that were probed, too, but have no price.
+        name: Name of the set of zones.
+        accelerator: Accelerator of the machines, in lower case: `v100`.
+        zones: Names of the zones, shape (zones,).
+        places: Cloud and region of each zone, shape (zones,).
+        machines: Machines that one job needs at a time.
+        available: Whether that many machines were available, shape (zones, ticks).
+        spot_usd: Spot price of all machines together, USD per hour, shape (zones, ticks).
+        on_demand_usd: On-demand price of all machines together, USD per hour.
+        tick_s: Time between two ticks, seconds.
+        begins_s: Time of the first tick, seconds since 1970.
+        unpriced: Names of zones that were probed but have no price.
     """
 
     name: str
@@ -56,11 +117,11 @@ class ZoneRecords:
 
     @property
     def ticks(self) -> int:
-        """How many."""
+        """Number of ticks in the record."""
         return int(self.available.shape[1])
 
     def alone(self, zone: int) -> ZoneRecords:
-        """One of the zones by itself."""
+        """The record of one zone, by index."""
         return replace(
             self,
             name=self.zones[zone],
@@ -71,19 +132,19 @@ class ZoneRecords:
         )
 
     def times_s(self) -> Floats:
-        """Of ticks, seconds since 1970."""
+        """Times of the ticks, seconds since 1970, shape (ticks,)."""
         found: Floats = self.begins_s + np.arange(self.ticks, dtype=np.float64) * self.tick_s
         return found
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What a file has, and cannot be studied.
+    """Data of a file that cannot be studied, with the reason.
 
     Attributes:
-        accelerator: Of several zones, the accelerator of their machines; None: single zones.
-        why: The reason.
-        gang: Several machines at once in each zone.
+        accelerator: Accelerator of the machines of several zones; None for single zones.
+        why: The reason, in words for the user.
+        gang: Whether several machines at once are needed in each zone.
     """
 
     accelerator: str | None
@@ -92,7 +153,7 @@ class LeftOut:
 
 
 def kind_of(path: Path) -> str:
-    """What a table is, by its columns: `ticks`, `probes`, `rounds`, `catalogue`, `prices` or `other`."""
+    """The kind of a table, by its columns: `ticks`, `probes`, `rounds`, `catalogue`, `prices` or `other`."""
     columns = parquet_columns(path)
     if {"data", "gap_seconds", "start", "zone", "device"} <= columns:
         return "ticks"
@@ -106,18 +167,18 @@ def kind_of(path: Path) -> str:
 
 
 def read_probed_zones(
-    path: Path, prices: Sequence[Path], longest_hole_s: float = 3600.0, left_out: list[LeftOut] | None = None
+    path: Path, prices: Sequence[Path], longest_gap_s: float = 3600.0, left_out: list[LeftOut] | None = None
 ) -> list[ZoneRecords]:
-    """Zones that were probed together for one instance type, of those that have prices.
+    """Zones with prices that were probed together for one instance type.
 
     Args:
-        path: The table of probes.
-        prices: Tables of spot prices.
-        longest_hole_s: Sets of zones with a longer time between two probes are left out.
-        left_out: What cannot be studied, and why, is added here.
+        path: The table of probes, a Parquet file.
+        prices: Tables of spot prices, Parquet files.
+        longest_gap_s: Longest time between two probes, seconds; sets of zones with a longer one are left out.
+        left_out: List to which data that cannot be studied are added.
 
     Raises:
-        InputError: The table is none of probes.
+        InputError: The file is not a table of probes.
     """
     reasons = [] if left_out is None else left_out
     frame = _read(path, {"available"} | _PROBES)
@@ -134,11 +195,11 @@ def read_probed_zones(
             why = f"spot prices for its days are there for {len(wide.columns)} zones of {kind}; 2 are needed"
             reasons.append(LeftOut(accelerator, f"{path.name}: {why}"))
             continue
-        # What a price was before the first change that was seen, or after the last, is not known.
+        # A price before its first recorded change or after the last one is unknown.
         firsts = priced[priced["zone"].isin(wide.columns)].groupby("zone", observed=True)["timestamp"].min()
         wide = wide[(wide.index >= firsts.max()) & (wide.index <= priced["timestamp"].max())]
-        if len(wide) < 2 or _holes(wide.index, longest_hole_s):
-            gap = f"a gap of more than {longest_hole_s / 3600.0:g} h" if len(wide) > 1 else "no probe of all zones"
+        if len(wide) < 2 or _has_gap(wide.index, longest_gap_s):
+            gap = f"a gap of more than {longest_gap_s / 3600.0:g} h" if len(wide) > 1 else "no probe of all zones"
             reasons.append(LeftOut(accelerator, f"{path.name}: {kind} has {gap} while its prices are known"))
             continue
         table = priced.pivot_table(index="timestamp", columns="zone", values="price_usd_per_hour", aggfunc="last")
@@ -170,17 +231,17 @@ def read_probed_zones(
 def read_capacity_rounds(
     path: Path, catalogues: Sequence[Path], left_out: list[LeftOut] | None = None
 ) -> list[tuple[ZoneRecords, ZoneRecords]]:
-    """Zones whose capacity was asked round by round: available with one machine of those asked, and with all.
+    """Zones whose capacity was requested in rounds: two records, available with any machine granted and with all.
 
-    Each machine costs what the newest table lists for its accelerator in its region; both sets cost all machines.
+    A machine costs what the newest table lists for its accelerator in its region; both records cost all machines.
 
     Args:
-        path: The table of rounds.
-        catalogues: Tables of list prices.
-        left_out: What cannot be studied, and why, is added here; None: it is an error.
+        path: The table of rounds, a Parquet file.
+        catalogues: Tables of list prices, Parquet files.
+        left_out: List to which data that cannot be studied are added; if None, they are an error.
 
     Raises:
-        InputError: The table is none of rounds; or, without `left_out`, fewer than two of its zones have a price.
+        InputError: The file is not a table of rounds; or, without `left_out`, fewer than two zones have a price.
     """
     frame = _read(path, {"launched", "requested"} | _PROBES)
     listed = _listed(catalogues)
@@ -241,7 +302,7 @@ def _prices(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def _listed(paths: Sequence[Path]) -> dict[tuple[str, str, str], float]:
-    """Spot prices an accelerator, by cloud, region and accelerator in lower case; the newest row stands."""
+    """Spot price per accelerator-hour, by cloud, region and accelerator in lower case, from the newest row."""
     found = {}
     for path in paths:
         frame = _read(path, _LISTED).sort_values("as_of", kind="stable")
@@ -258,7 +319,7 @@ def _tick_s(rows: pd.DataFrame) -> float:
 
 
 def _first_s(wide: pd.DataFrame) -> float:
-    """When the first tick is, seconds since 1970."""
+    """Time of the first tick, seconds since 1970."""
     return float(pd.Timestamp(wide.index.min()).timestamp())
 
 
@@ -266,7 +327,7 @@ def _accelerator(rows: pd.DataFrame) -> str:
     return str(rows["gpu_type"].iloc[0]).lower()
 
 
-def _holes(times: pd.Index, longest_s: float) -> bool:
+def _has_gap(times: pd.Index, longest_s: float) -> bool:
     return bool(np.diff(times.to_numpy()).max() > np.timedelta64(int(longest_s), "s"))
 
 
