@@ -45,12 +45,17 @@ def test_a_function_is_compiled_again_when_what_is_compiled_into_it_changes() ->
         "simulation/compiled/market.py",
         "simulation/compiled/training.py",
     }
+    runs = _compiling._compiled_into(PACKAGE / "simulation" / "deadline_runs.py")
+    assert PACKAGE / "policies" / "deadline" / "solving.py" in runs
 
 
 def test_all_inner_functions_of_the_package_refuse_python() -> None:
+    from ebbtide.policies.deadline import choosing, solving
+    from ebbtide.simulation import cluster_replays, cookbook_replays, deadline_hindsight, deadline_runs
     from ebbtide.simulation.compiled import choice, market, migration, training
 
-    for module in (choice, market, migration, training):
+    deadlines = (choosing, solving, deadline_hindsight, deadline_runs)
+    for module in (choice, market, migration, training, cluster_replays, cookbook_replays, *deadlines):
         functions = [one for one in vars(module).values() if isinstance(one, _compiling._InnerFunction)]
         assert functions
         for function in functions:

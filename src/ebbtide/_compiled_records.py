@@ -158,6 +158,54 @@ class ZonesProgram(NamedTuple):
     gamma: float
 
 
+class SlackState(NamedTuple):
+    """A point of the grid of a backward induction.
+
+    Attributes:
+        step: Index of the step of slack.
+        slack_s: Seconds to the deadline beyond the work left.
+        to_do_s: Seconds of work left.
+        part: Part of the day.
+    """
+
+    step: int
+    slack_s: float
+    to_do_s: float
+    part: int
+
+
+class Moments(NamedTuple):
+    """Mean and mean square of the cost from each state on.
+
+    Attributes:
+        means: Expected cost in USD; shape (held, zones, bins of age, steps of slack).
+        squares: Mean square of the cost; the same shape.
+    """
+
+    means: Any
+    squares: Any
+
+
+class ZonesRoom(NamedTuple):
+    """Working arrays of a point of the grid. Costs are mean, mean square and score (mean plus gamma deviations).
+
+    Attributes:
+        taken: Cost from taking a machine whose spell is new; shape (places, 3, zones).
+        met: Cost from taking a machine whose spell is met at any time; the same shape.
+        by_new: Zones in order of the score of `taken`; shape (places, zones).
+        by_met: Zones in order of the score of `met`; the same shape.
+        refused: Cost when all zones refuse; shape (held, zones, bins of age, 3).
+        kept: Cost when a spot machine is held and no other is taken; shape (zones, bins of age, 3).
+    """
+
+    taken: Any
+    met: Any
+    by_new: Any
+    by_met: Any
+    refused: Any
+    kept: Any
+
+
 class ZoneChoices(NamedTuple):
     """The solved table of one zone.
 
@@ -242,6 +290,36 @@ class ZonesTape(NamedTuple):
     available: Any
     spot_usd: Any
     tick_s: float
+
+
+class HindsightMoment(NamedTuple):
+    """A tick of the optimum's program.
+
+    Attributes:
+        left_s: Seconds to the deadline at the tick's start.
+        tick_s: Length of a tick in seconds.
+        step_s: Width of a step of slack in seconds.
+    """
+
+    left_s: float
+    tick_s: float
+    step_s: float
+
+
+class HindsightChoice(NamedTuple):
+    """A choice in the optimum's program.
+
+    Attributes:
+        shift_s: Seconds of slack that the choice takes.
+        usd: Price of the machine, USD per hour; 0: none is rented.
+        moved_usd: Cost of moving the checkpoint, USD.
+        overhead_s: Seconds until the machine works.
+    """
+
+    shift_s: float
+    usd: float
+    moved_usd: float
+    overhead_s: float
 
 
 # Cookbooks.
