@@ -16,7 +16,6 @@ from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import Bools, observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.learning_curves.predictions import observed
 from ebbtide.market.billing import Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide._utc import HOUR_S
-from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
-from ebbtide.policies.deadline.kernels import (
+from ebbtide._compiled_records import (
     ALWAYS_ON_DEMAND,
     GREEDY,
     NOTHING,
@@ -20,66 +17,39 @@ from ebbtide.policies.deadline.kernels import (
     SPOT,
     TABLE,
     UNIFORM_PROGRESS,
-    run_once,
+    ZonesTape,
 )
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
 from ebbtide.policies.deadline.problem import DeadlineProblem
 from ebbtide.policies.deadline.table import DeadlineTable, solve_deadline
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
+from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
+from ebbtide.simulation.deadline_runs import run_zone
 
 TICK_S = 600.0
-NO_TABLE = np.zeros((1, 1, 1, 1, 1), dtype=np.int8)
 
 
 def run(
     problem: DeadlineProblem, available: list[bool] | np.ndarray, rule: int, table: DeadlineTable | None = None
 ) -> tuple[float, float, int]:
-    choices = NO_TABLE if table is None else table.choices
-    steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
-    return run_once(
-        rule,
-        np.asarray(available, dtype=bool),
-        0,
-        0.0,
-        TICK_S,
-        problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S,
-        problem.restart_h * HOUR_S,
-        problem.spot_usd_per_hour,
-        problem.on_demand_usd_per_hour,
-        choices,
-        *steps,
-        AGE_BINS_S,
-    )
+    return run_zone(rule, problem, np.asarray(available, dtype=bool), TICK_S, 0, 0.0, table)
 
 
 def least(problem: DeadlineProblem, available: list[bool], step_s: float) -> float:
-    slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
     up = np.asarray(available, dtype=bool)[None]
-    return hindsight_zones(
-        up,
-        np.full(up.shape, problem.spot_usd_per_hour),
-        0,
-        TICK_S,
-        problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S,
-        problem.restart_h * HOUR_S,
-        np.full((1, 1), problem.restart_h * HOUR_S),
-        problem.on_demand_usd_per_hour,
-        np.zeros(1, dtype=np.int64),
-        np.zeros((1, 1)),
-        int(slack_s / step_s) + 2,
-        step_s,
-    )
+    tape = ZonesTape(up, np.full(up.shape, problem.spot_usd_per_hour), TICK_S)
+    return least_cost(in_one_zone(problem), tape, 0, step_s)
 
 
 def test_runs_by_hand() -> None:
     """Half an hour of work within an hour; a start takes six minutes; 1 and 3 USD an hour."""
     problem = DeadlineProblem(0.5, 1.0, 0.1, 1.0, 3.0)
-    dear = (0.6 * 3.0, 0.0, 1)
-    assert run(problem, [True] * 6, ALWAYS_ON_DEMAND) == pytest.approx(dear)
+    on_demand = (0.6 * 3.0, 0.0, 1)
+    assert run(problem, [True] * 6, ALWAYS_ON_DEMAND) == pytest.approx(on_demand)
     assert run(problem, [True] * 6, GREEDY) == pytest.approx((0.6, 0.0, 1))
-    # Nothing to be had: it waits two ticks, and a third would leave no room for the start.
-    assert run(problem, [False] * 6, GREEDY) == pytest.approx(dear)
+    # Nothing is available: it waits two ticks, and a third would leave no room for the start.
+    assert run(problem, [False] * 6, GREEDY) == pytest.approx(on_demand)
     # Ten minutes of spot (four of them work), then none: a start on demand, and the other twenty-six minutes.
     assert run(problem, [True] + [False] * 5, GREEDY) == pytest.approx((1 / 6 + (26 / 60 + 0.1) * 3.0, 0.0, 2))
     # Behind the line at once, it takes on-demand where greedy waits.

@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide._compiled_records import FAILOVER, TABLE, UNIFORM_PROGRESS, ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
 from ebbtide.market.markets import Place
-from ebbtide.policies.deadline.kernels import UNIFORM_PROGRESS, run_once
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
-from ebbtide.policies.deadline.zone_runs import FAILOVER, TABLE, run_zones
-from ebbtide.policies.deadline.zone_table import ZoneTable, solve_zones
-from ebbtide.policies.deadline.zones import ZonesProblem, zones_problem
+from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
+from ebbtide.policies.deadline.table import ZoneTable, solve_zones
+from ebbtide.simulation.deadline_hindsight import least_cost
+from ebbtide.simulation.deadline_runs import run_zone, run_zones
 
 TICK_S = 600.0
 EAST, WEST = Place("aws", "us-east-1"), Place("aws", "us-west-2")
-NO_TABLE = np.zeros((1, 3, 1, 1, 2), dtype=np.float32)
 
 
 def problem_of(
@@ -48,52 +47,16 @@ def run(
     ask_every_s: float = 0.0,
     prices: np.ndarray | None = None,
 ) -> tuple[float, float, float, int, int]:
-    zones = len(problem.zones)
-    foreseen = np.array(problem.spot_usd_per_hour)
-    tables = (NO_TABLE, 1.0, 1.0) if table is None else (table.usd, table.tick_s, table.step_s)
-    lasts_s = np.zeros(zones) if table is None else table.lasts_s
-    ages = np.ones((zones, len(AGE_BINS_S))) if table is None else table.ages
-    return run_zones(
-        rule,
-        available,
-        np.repeat(foreseen[:, None], available.shape[1], axis=1) if prices is None else prices,
-        0,
-        TICK_S,
-        problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S,
-        problem.restart_h * HOUR_S,
-        problem.start_s,
-        problem.on_demand_usd_per_hour,
-        np.array(problem.place_of),
-        problem.egress_usd,
-        ask_every_s,
-        *tables,
-        AGE_BINS_S,
-        foreseen,
-        lasts_s,
-        ages,
-        0 if table is None else table.home,
-        0.0 if table is None else table.away_s,
-    )
+    tape = ZonesTape(available, expected_prices(problem, available) if prices is None else prices, TICK_S)
+    return run_zones(rule, problem, tape, 0, ask_every_s, table)
+
+
+def expected_prices(problem: ZonesProblem, available: np.ndarray) -> np.ndarray:
+    return np.repeat(np.array(problem.spot_usd_per_hour)[:, None], available.shape[1], axis=1)
 
 
 def least(problem: ZonesProblem, available: np.ndarray, step_s: float) -> float:
-    prices = np.repeat(np.array(problem.spot_usd_per_hour)[:, None], available.shape[1], axis=1)
-    return hindsight_zones(
-        available,
-        prices,
-        0,
-        TICK_S,
-        problem.work_h * HOUR_S,
-        problem.deadline_h * HOUR_S,
-        problem.restart_h * HOUR_S,
-        problem.start_s,
-        problem.on_demand_usd_per_hour,
-        np.array(problem.place_of),
-        problem.egress_usd,
-        int(np.ceil(problem.slack_s / step_s)) + 2,
-        step_s,
-    )
+    return least_cost(problem, ZonesTape(available, expected_prices(problem, available), TICK_S), 0, step_s)
 
 
 def flat(problem: ZonesProblem, gamma: float = 0.0) -> ZoneTable:
@@ -176,22 +139,8 @@ def test_failing_over_among_one_zone_is_uniform_progress(
     available = np.array(bits)
     problem = problem_of(2.5, 2.5 + slack_h, restart_h, prices=(1.0,))
     usd, egress, late_h, *_ = run(problem, available[None], FAILOVER)
-    other, late, _ = run_once(
-        UNIFORM_PROGRESS,
-        available,
-        0,
-        0.0,
-        TICK_S,
-        2.5 * HOUR_S,
-        (2.5 + slack_h) * HOUR_S,
-        restart_h * HOUR_S,
-        1.0,
-        3.0,
-        np.zeros((1, 1, 1, 1, 1), dtype=np.int8),
-        1.0,
-        1.0,
-        AGE_BINS_S,
-    )
+    alone = DeadlineProblem(2.5, 2.5 + slack_h, restart_h, 1.0, 3.0)
+    other, late, _ = run_zone(UNIFORM_PROGRESS, alone, available, TICK_S, 0)
     assert (egress, late_h, late) == (0.0, 0.0, 0.0)
     # They part where the safety net may still take a spot machine in the last safe tick.
     assert usd == pytest.approx(other, rel=0.15)
