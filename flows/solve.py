@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide._utc import HOUR_S, to_epoch_s
-from ebbtide.analysis.cookbook_tracking import log_cookbook
+from ebbtide.analysis.tracking import log_cookbook
 from ebbtide.forecasts.chain_storage import load_chain
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.workflow import Workflow

@@ -22,7 +22,7 @@ from ebbtide.market.price_monitor import PriceMonitor
 from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.quotes import KnownQuotes
-from ebbtide.policies.deepspotcloud.recommender import ranked, usd_per_step
+from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
 
 
 def watch_command(

@@ -7,7 +7,7 @@ A step has a part that more cores share and a part that they do not (Amdahl). On
 where a vCPU that is one of two threads of a core counts for `THREAD_YIELD` of a core (two threads of one core do
 some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). Price
 does not enter: of two machines, the dearer need not be the faster (SpotTune Fig. 6). Policies correct it by what
-they see (`policies/step_times.py`).
+they see (`policies/spottune/policy.py`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import policy as policy_named
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
 
 # Stands for the one that suits the sweep.

@@ -12,9 +12,9 @@ from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
 
 POLICIES: dict[str, Callable[[], Policy]] = {

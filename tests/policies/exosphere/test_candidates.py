@@ -12,8 +12,14 @@ from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere import solve_portfolio
-from ebbtide.policies.exosphere.candidates import Candidates, assess
-from ebbtide.policies.exosphere.risk import Windows, hybrid_covariance, price_covariance, revocation_covariance
+from ebbtide.policies.exosphere.candidates import (
+    Candidates,
+    Windows,
+    assess,
+    hybrid_covariance,
+    price_covariance,
+    revocation_covariance,
+)
 
 START_S = to_epoch_s("2015-06-01T00:00:00Z")
 C3 = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")

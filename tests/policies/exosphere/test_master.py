@@ -17,17 +17,19 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
-from ebbtide.policies.exosphere.interface import (
+from ebbtide.policies.exosphere.applications import (
     Application,
+    BagOfTasks,
     CallAgain,
     Checkpoint,
     DownCall,
+    Mpi,
     PortfolioMttr,
     PortfolioRequest,
     ReleaseServers,
     RentedServer,
     Resize,
+    Spark,
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.master import ExoSphere

@@ -20,8 +20,7 @@ from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 from ebbtide.policies.spottune.offers import StepCost
-from ebbtide.policies.spottune.policy import SpotTune
-from ebbtide.policies.spottune.step_times import ObservedStepTimes
+from ebbtide.policies.spottune.policy import ObservedStepTimes, SpotTune
 
 CALM = {C3: [(0, 0.36)], R3: [(0, 0.10)]}
 

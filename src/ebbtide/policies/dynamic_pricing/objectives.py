@@ -16,8 +16,7 @@ from scipy import sparse
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.dynamic_pricing.linear import Layout, Rows, in_the_way, maximised
-from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
+from ebbtide.policies.dynamic_pricing.problem import AllocationProblem, Layout, Rows, in_the_way, maximised
 
 # Bisection ends when the makespan is known to this share of itself.
 _MAKESPAN_TOLERANCE = 1e-4

@@ -11,8 +11,8 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.construction import Holding
-from ebbtide.policies.exosphere.interface import PortfolioRequest, RentedServer
+from ebbtide.policies.exosphere.applications import PortfolioRequest, RentedServer
+from ebbtide.policies.exosphere.portfolio import Holding
 
 
 class Account:

@@ -21,21 +21,21 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.account import Account, FreeList
 from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
-from ebbtide.policies.exosphere.applications import Mpi, Spark
-from ebbtide.policies.exosphere.construction import Holding, construct, time_to_revocation
-from ebbtide.policies.exosphere.interface import (
+from ebbtide.policies.exosphere.applications import (
     Application,
     CallAgain,
     Checkpoint,
     DownCall,
+    Mpi,
     PortfolioRequest,
     ReleaseServers,
     RentedServer,
     Resize,
+    Spark,
     VirtualCluster,
 )
-from ebbtide.policies.exosphere.risk import COVARIANCES
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.candidates import COVARIANCES
+from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
 
 # How often applications are told how long their portfolio lives (4). So soon is asked again if nothing is there.
 TOLD_EVERY_S = 300.0
