@@ -50,7 +50,7 @@ def sweep(ends: list[float], steps: int = 3600) -> tuple[list[Job], list[Curve]]
 
 
 def flapping(low: float = 0.05, high: float = 0.5, hours: int = 100) -> list[tuple[float, float]]:
-    """Cheap for forty-five minutes, dear for five, and so on."""
+    """Cheap for forty-five minutes, expensive for five, and so on."""
     return [point for n in range(hours * 60 // 50) for point in ((n * 3000.0, low), (n * 3000.0 + 2700.0, high))]
 
 

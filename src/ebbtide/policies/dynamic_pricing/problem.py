@@ -19,16 +19,16 @@ from ebbtide.market.price_series import Floats
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Jobs to be spread over instance types; m jobs, n types.
+    """The problem of spreading m jobs over n instance types.
 
     Attributes:
-        jobs: Their names, for errors, shape (m,).
-        types: Names of the instance types, shape (n,).
-        steps_per_hour: T: of each job on each type, 0 where it cannot run; shape (m, n).
-        usd_per_hour: c: of each type, shape (n,).
-        quotas: How many machines of each type may be held at once, infinity: any number; shape (n,).
-        steps: Of each job; shape (m,).
-        slo_h: Each job has to be done within so many hours, infinity: it need not; shape (m,).
+        jobs: Names of the jobs, for errors, m of them.
+        types: Names of the instance types, n of them.
+        steps_per_hour: T: rate of each job on each type, 0 where it cannot run; shape (m, n).
+        usd_per_hour: c: price of each type, USD per hour; shape (n,).
+        quotas: Most machines of each type at once, infinity: no limit; shape (n,).
+        steps: Number of steps of each job; shape (m,).
+        slo_h: Hours within which each job must be done, infinity: no limit; shape (m,).
     """
 
     jobs: tuple[str, ...]
@@ -51,11 +51,11 @@ class AllocationProblem:
         jobs: Sequence[str] | None = None,
         types: Sequence[str] | None = None,
     ) -> AllocationProblem:
-        """A problem from arrays; what is left out is not limited.
+        """A problem from arrays; limits that are left out do not apply.
 
         Raises:
-            InputError: Shapes do not fit, a number is negative or not finite where it has to be, or a job can run
-                nowhere.
+            InputError: Shapes do not match, a number is negative or infinite where it must not be, or a job has no
+            type to run on.
         """
         rates, prices = np.asarray(steps_per_hour, dtype=float), np.asarray(usd_per_hour, dtype=float)
         if rates.ndim != 2 or not rates.size:
@@ -77,11 +77,11 @@ class AllocationProblem:
 
     @property
     def can_run(self) -> np.ndarray:
-        """Where each job has a rate, shape (m, n)."""
+        """Mask of the types that each job can run on, shape (m, n)."""
         return self.steps_per_hour > 0
 
     def throughput(self, shares: Floats) -> Floats:
-        """Effective steps an hour of each job: the mean of its rates, weighted by its time; shape (m,)."""
+        """Effective steps per hour of each job: its rates weighted by its shares of time; shape (m,)."""
         return np.asarray((self.steps_per_hour * shares).sum(axis=1))
 
     def usd_rate(self, shares: Floats) -> Floats:
@@ -122,12 +122,12 @@ _TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Constraints `matrix @ x <= limits`.
+    """Linear constraints `matrix @ x <= limits`.
 
     Attributes:
-        matrix: Sparse, shape (rows, variables).
-        limits: Shape (rows,).
-        names: Of each row, for errors; empty: it can always be met and needs none.
+        matrix: Sparse coefficients, shape (rows, variables).
+        limits: Upper bound of each row, shape (rows,).
+        names: Name of each row, for errors; empty: the row can always be met.
     """
 
     matrix: sparse.csr_array
@@ -136,17 +136,17 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: list[Rows]) -> Rows:
-        """All of them together."""
+        """The constraints of all parts together."""
         matrix = sparse.csr_array(sparse.vstack([part.matrix for part in parts], format="csr"))
         limits = np.concatenate([part.limits for part in parts])
         return cls(matrix, limits, tuple(name for part in parts for name in part.names))
 
 
 class Layout:
-    """Variables of a problem: one for each job and type that go together, job after job.
+    """The variables of a linear program: one for each pair of job and type that can run, job after job.
 
     Args:
-        problem: The problem.
+        problem: The problem to lay out.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
@@ -157,12 +157,12 @@ class Layout:
 
     @property
     def rates(self) -> Floats:
-        """T of each variable, shape (size,)."""
+        """T: rate of each variable, steps per hour, shape (size,)."""
         return np.asarray(self.problem.steps_per_hour[self.job, self.kind])
 
     @property
     def prices(self) -> Floats:
-        """c of each variable, shape (size,)."""
+        """c: price of each variable, USD per hour, shape (size,)."""
         return np.asarray(self.problem.usd_per_hour[self.kind])
 
     def matrix(self, values: Floats) -> Floats:
@@ -172,13 +172,13 @@ class Layout:
         return shares
 
     def time(self, most: float = 1.0) -> Rows:
-        """A job has so much time."""
+        """Each job has at most this share of time."""
         number = len(self.problem.jobs)
         matrix = sparse.csr_array((np.ones(self.size), (self.job, self._places)), shape=(number, self.size))
         return Rows(matrix, np.full(number, most), ("",) * number)
 
     def quotas(self, most: float = 1.0) -> Rows:
-        """No more machines of a type at once than its quota."""
+        """Machines of a type at once stay within `most` times its quota."""
         limited = np.flatnonzero(np.isfinite(self.problem.quotas))
         place = np.full(len(self.problem.types), -1)
         place[limited] = np.arange(len(limited))
@@ -190,24 +190,24 @@ class Layout:
         return Rows(matrix, self.problem.quotas[limited] * most, names)
 
     def paces(self, steps_per_hour: Floats, names: tuple[str, ...]) -> Rows:
-        """Jobs reach a pace: `throughput >= steps_per_hour`; where that is 0, it is left out.
+        """Jobs reach a rate: `throughput >= steps_per_hour`; rates of 0 are left out.
 
         Args:
-            steps_per_hour: Of each job, shape (m,).
-            names: Of each job's row.
+            steps_per_hour: Required rate of each job, shape (m,).
+            names: Name of each job's row, m of them.
         """
         asked = np.flatnonzero(steps_per_hour > 0)
         place = np.full(len(self.problem.jobs), -1)
         place[asked] = np.arange(len(asked))
         own = place[self.job] >= 0
-        # In units of the pace itself, so that fast and slow jobs weigh alike.
+        # In units of the required rate, so that fast and slow jobs have equal weight.
         values = -self.rates[own] / steps_per_hour[self.job[own]]
         at = place[self.job[own]], self._places[own]
         matrix = sparse.csr_array((values, at), shape=(len(asked), self.size))
         return Rows(matrix, -np.ones(len(asked)), tuple(names[job] for job in asked))
 
     def slos(self) -> Rows:
-        """Every job with an SLO is done in time (4.3)."""
+        """Every job with an SLO ends in time (4.3)."""
         problem = self.problem
         names = tuple(
             f"SLO of {name}: {steps:g} steps in {slo:g} h"
@@ -216,27 +216,27 @@ class Layout:
         return self.paces(problem.steps / problem.slo_h, names)
 
     def spending(self, budget_usd: float) -> Rows:
-        """All together cost no more."""
+        """All jobs together stay within a budget."""
         matrix = sparse.csr_array(self.prices[None, :])
         return Rows(matrix, np.array([budget_usd]), (f"budget of {budget_usd:g} USD",))
 
 
 def maximised(gain: Floats, rows: Rows, equal: Rows | None = None, *, interior: bool = False) -> Floats:
-    """The variables, none negative, that gain most.
+    """The variables, none negative, with the highest gain.
 
     Args:
-        gain: Of each variable, shape (variables,).
-        rows: Constraints.
-        equal: More of them, with equality.
-        interior: By the interior point method, which is the quicker one where a row joins all variables.
+        gain: Gain per unit of each variable, shape (variables,).
+        rows: The constraints to meet.
+        equal: Further constraints, with equality.
+        interior: Use the interior-point method, which is faster where a row contains all variables.
 
     Raises:
-        InputError: They cannot all be met; it names those in the way.
+        InputError: The constraints cannot all be met; the message names those in the way.
     """
     scale = float(np.abs(gain).max()) or 1.0
     found = _solved(-gain / scale, rows, equal, "highs-ipm" if interior else "highs")
     if interior and found.status != 0:
-        # The simplex method tells better why.
+        # The simplex method gives a better reason.
         found = _solved(-gain / scale, rows, equal, "highs")
     if found.status == 2:
         raise InputError(f"no allocation meets all constraints; in the way: {'; '.join(in_the_way(rows))}")
@@ -254,10 +254,10 @@ def _solved(cost: Floats, rows: Rows, equal: Rows | None, method: Literal["highs
 
 
 def in_the_way(rows: Rows, most: int = 5) -> list[str]:
-    """Names of the constraints that have to give way, those by most first.
+    """Names of the constraints that must be relaxed, those by most first.
 
-    All named ones may be broken at a price, and the least breaking is found; where another of the same price would
-    do, one of them is named.
+    All named constraints may be violated at a cost, and the smallest violation is found; among several of equal
+    cost, one is named.
     """
     named = np.flatnonzero([bool(name) for name in rows.names])
     size = rows.matrix.shape[1]

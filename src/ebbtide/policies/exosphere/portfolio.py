@@ -20,18 +20,18 @@ from ebbtide.policies.exosphere.applications import PortfolioMttr, PortfolioRequ
 from ebbtide.policies.exosphere.candidates import COVARIANCES, Candidates, Windows, assess, with_unseen
 from ebbtide.policies.exosphere.solving import solve_portfolio
 
-# A market with less of the weight gets no machine of a cluster of a thousand (6.2).
+# A market with a smaller weight gets no machine in a cluster of a thousand (6.2).
 _LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Portfolio:
-    """How a cluster is spread over markets.
+    """The distribution of a cluster over markets.
 
     Attributes:
-        markets: Which.
-        weights: Share of the resources in each, shape (n,).
-        saving: Expected, of the on-demand price.
+        markets: The candidate markets, in the order of the weights.
+        weights: Share of the resources in each market, shape (n,).
+        saving: Expected saving, as a fraction of the on-demand price.
         risk: x' V x, in the units of the covariance.
     """
 
@@ -42,16 +42,16 @@ class Portfolio:
 
     @property
     def used(self) -> dict[Market, float]:
-        """The markets that get a machine of a cluster of a thousand, the largest first."""
+        """Weights of the markets that get a machine in a cluster of a thousand, the largest first."""
         return _used(self.markets, self.weights)
 
     @property
     def shares(self) -> dict[Market, float]:
-        """The weights of the markets used, summing to 1."""
+        """Weights of the used markets, scaled to sum to 1."""
         return shares_of(self.markets, self.weights)
 
     def mttr_s(self, candidates: Candidates) -> float:
-        """Of a machine of it: revocations add up, by weight; infinity if none was seen."""
+        """Mean time to revocation of a machine, seconds: rates add up by weight; infinity if none was observed."""
         shares = self.shares
         weights = np.array([shares.get(market, 0.0) for market in candidates.markets])
         rate = float(weights @ (1.0 / candidates.mttr_s))
@@ -59,7 +59,7 @@ class Portfolio:
 
 
 def shares_of(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
-    """Weights of the markets that get a machine of a cluster of a thousand, summing to 1, the largest first."""
+    """Weights of the markets that get a machine in a cluster of a thousand, scaled to sum to 1, largest first."""
     used = _used(markets, weights)
     total = sum(used.values())
     return {market: weight / total for market, weight in used.items()}
@@ -72,26 +72,26 @@ def _used(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
 
 
 def weighted(candidates: Candidates, covariance: Floats, weights: Floats) -> Portfolio:
-    """A portfolio of given weights, whoever chose them."""
+    """The portfolio with given weights, shape (n,)."""
     saving, risk = float(candidates.returns @ weights), float(weights @ covariance @ weights)
     return Portfolio(candidates.markets, weights, saving, risk)
 
 
 def best_portfolio(candidates: Candidates, covariance: Floats, alpha: float) -> Portfolio:
-    """The best for an aversion to risk (Equation 5)."""
+    """The best portfolio for a risk aversion (Equation 5)."""
     return weighted(candidates, covariance, solve_portfolio(candidates.returns, covariance, alpha))
 
 
 def frontier(candidates: Candidates, covariance: Floats, alphas: Sequence[float]) -> list[Portfolio]:
-    """The best for each of several (Figure 3)."""
+    """The best portfolio for each risk aversion (Figure 3)."""
     return [best_portfolio(candidates, covariance, alpha) for alpha in alphas]
 
 
 def greedy_portfolio(candidates: Candidates, covariance: Floats, count: int) -> Portfolio:
-    """So many of those that save most, in equal parts (6.1); one: Spot Fleet's lowest cost; all: its diversified.
+    """The `count` markets that save most, in equal parts (6.1); one: Spot Fleet's lowest cost; all: diversified.
 
     Raises:
-        InputError: There are not so many.
+        InputError: The count is not between 1 and the number of markets.
     """
     if not 1 <= count <= len(candidates.markets):
         raise InputError(f"{count} of {len(candidates.markets)} markets; from 1 to all of them are possible")
@@ -102,11 +102,11 @@ def greedy_portfolio(candidates: Candidates, covariance: Floats, count: int) -> 
 
 @dataclass(eq=False)
 class PortfolioCache:
-    """Portfolios solved before: construction is a look-up where nothing constrains it (5).
+    """A cache of solved portfolios: without constraints, construction is a look-up (5).
 
     Attributes:
-        candidates: Of all of them.
-        covariance: Theirs.
+        candidates: The markets of all the portfolios.
+        covariance: Covariance of the markets, shape (n, n).
     """
 
     candidates: Candidates
@@ -114,23 +114,23 @@ class PortfolioCache:
     _known: dict[float, Portfolio] = field(default_factory=dict)
 
     def get(self, alpha: float) -> Portfolio:
-        """The best for an aversion to risk."""
+        """The best portfolio for a risk aversion."""
         if alpha not in self._known:
             self._known[alpha] = best_portfolio(self.candidates, self.covariance, alpha)
         return self._known[alpha]
 
 
 class Selection(StrEnum):
-    """Who chooses."""
+    """The rule that selects markets for a cluster: ExoSphere's portfolios, or a rival (ExoSphere 6.1)."""
 
     PORTFOLIO = "portfolio"
-    LOWEST_COST = "lowest-cost"  # Spot Fleet: the one market that is cheapest by the core now
+    LOWEST_COST = "lowest-cost"  # Spot Fleet: the market with the lowest price per core now
     DIVERSIFIED = "diversified"  # Spot Fleet: all markets in equal parts
-    CHEAPEST = "cheapest"  # the one that saved most while it was paid for
-    GREEDY = "greedy"  # the ten that saved most, in equal parts
+    CHEAPEST = "cheapest"  # the market that saved most while at or below the bid
+    GREEDY = "greedy"  # the ten markets that saved most, in equal parts
 
 
-# So many markets greed takes (6.1 tries several numbers; Figure 7a).
+# Number of markets of the greedy selection (6.1 tries several; Figure 7a).
 _GREEDY_COUNT = 10
 
 
@@ -140,13 +140,13 @@ def rival_weights(
     price: Callable[[Market], float],
     machine: Callable[[Market], InstanceType],
 ) -> Floats:
-    """A rival's weights.
+    """The weights that a rival selection gives to markets.
 
     Args:
-        selection: Any but `PORTFOLIO`.
-        found: To choose from, as the past has them.
-        price: Of a market now.
-        machine: What a machine of it is.
+        selection: Any selection but `PORTFOLIO`.
+        found: Candidate markets, n of them.
+        price: Gives the current price of a market, USD per hour.
+        machine: Gives the instance type of a market.
 
     Returns:
         Weights, shape (n,); they sum to 1.
@@ -165,21 +165,21 @@ def rival_weights(
     return weights
 
 
-# Markets whose record begins within this part of the past count as known for all of it.
+# Markets whose history begins within this share of the past count as known for all of it.
 _SETTLING_SHARE = 0.1
 
-# A candidate is to be had for so much of the time, unless none is.
+# A candidate is available for this share of the time, unless no market is.
 _LEAST_SHARES = (0.5, 0.0)
 
 
 @dataclass(frozen=True)
 class Holding:
-    """A market of a portfolio.
+    """One market in a portfolio.
 
     Attributes:
-        market: Which.
-        share: Of the resources.
-        bid_usd_per_hour: The on-demand price; the highest that was seen of the type where that is not known.
+        market: The market to rent in.
+        share: Share of the cluster's resources, 0 to 1.
+        bid_usd_per_hour: The on-demand price, or the highest observed price of the type where that is unknown.
     """
 
     market: Market
@@ -197,18 +197,18 @@ def construct(
     selection: Selection = Selection.PORTFOLIO,
     without: Iterable[Market] = (),
 ) -> tuple[Holding, ...]:
-    """The best portfolio of the markets that can be rented now; none if there is none.
+    """The best portfolio of the markets that can be rented now; empty if there is none.
 
-    Where no market lives as long as the request wants, those that live longest are taken.
+    If no market lives as long as the request wants, those that live longest are used.
 
     Args:
-        view: Now and the past.
-        job: What is to run.
-        request: What the application wants.
-        history_s: How much of the past is looked at.
-        covariance: One of `COVARIANCES`.
-        selection: Who chooses: a portfolio, or a rival.
-        without: Markets that are not to be had.
+        view: Current and past prices.
+        job: The job to run.
+        request: The application's request.
+        history_s: Length of the price history used, seconds.
+        covariance: Name of a covariance in `COVARIANCES`.
+        selection: The rule that selects markets.
+        without: Markets that are not available.
     """
     avoided = set(without)
     suitable = [market for market in view.markets if market not in avoided and _suits(view, job, request, market)]
@@ -239,7 +239,7 @@ def construct(
 
 
 def time_to_revocation(view: View, holdings: Sequence[Holding], history_s: float) -> PortfolioMttr:
-    """Of a portfolio and of its markets, as the past has them now."""
+    """Mean time to revocation of a portfolio and of its markets, from the past `history_s` seconds."""
     bids = {holding.market: holding.bid_usd_per_hour for holding in holdings}
     series, start_s = _past(view, list(bids), history_s)
     found = assess(series, bids.get, start_s, view.now_s)
@@ -257,7 +257,7 @@ def _suits(view: View, job: Job, request: PortfolioRequest, market: Market) -> b
 
 
 def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict[Market, PriceSeries], float]:
-    """Prices of the past by market, and from when on all of them are known."""
+    """Past prices by market, and the time since which all of them are known."""
     series = {}
     for market in markets:
         times_s, usd = view.past_prices(market, history_s)
@@ -269,7 +269,7 @@ def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict
     settled_s = begun.min() + _SETTLING_SHARE * (view.now_s - begun.min())
     start_s = float(begun[begun <= settled_s].max())
     if view.now_s - start_s < HOUR_S:
-        # Next to no past: as if the first price known had stood for an hour.
+        # Almost no history: assume that the first known price held for an hour.
         start_s = view.now_s - HOUR_S
         for market, one in series.items():
             times_s = one.times_s.copy()
@@ -279,7 +279,7 @@ def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict
 
 
 def _living(candidates: Candidates, least_mttr_s: float) -> Candidates:
-    """Those that are mostly to be had and live as long as is wanted, or else longest."""
+    """The candidates that are mostly available and live as long as wanted, or else longest."""
     share = candidates.rented_s / candidates.watched_s
     for least in _LEAST_SHARES:
         places = np.flatnonzero(share >= least)

@@ -31,14 +31,14 @@ PUBLISHED_DELTA_USD = (0.00001, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A market, at a max price, for one trial.
+    """A market and a max price for one trial, with its expected cost.
 
     Attributes:
-        market: What to rent.
-        max_price_usd_per_hour: What to ask for.
-        usd_per_step: Expected.
-        revoked: Chance that it is taken within the hour; NaN: not asked, since whatever it is, others are better.
-        seconds_per_step: Of the trial there.
+        market: The market to rent in.
+        max_price_usd_per_hour: The max price to request, USD per hour.
+        usd_per_step: Expected cost of a step, USD.
+        revoked: Probability of a revocation within the hour; NaN: not computed, as others are better anyway.
+        seconds_per_step: Time of a step there, seconds.
     """
 
     market: Market
@@ -49,24 +49,24 @@ class Offer:
 
 
 class Provisioner(Protocol):
-    """Reckons offers."""
+    """Estimates the cost of a step in each market."""
 
     def offers(
         self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
-        """One for each market.
+        """An offer for each market.
 
         Args:
-            view: Now, and the past.
-            job: The trial.
-            steps_left: Until it leaves its machine by itself.
-            markets: Where it can run, shape (n,).
-            seconds: Per step, shape (n,).
+            view: Current and past prices.
+            job: The trial to rent for.
+            steps_left: Steps until the trial leaves its machine by itself.
+            markets: Markets where it can run, n of them.
+            seconds: Seconds per step in each market, shape (n,).
         """
         ...
 
     def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
-        """USD per step of staying in one of the markets, on a machine that is paid for whatever comes."""
+        """Cost per step, USD, of staying in the market at index `place`, on a machine without further refunds."""
         ...
 
 
@@ -75,11 +75,11 @@ class StepCost:
     """SpotTune's `getBestInst`: `M x (1 - p) x` mean price of the last hour (Eq. 1, 2).
 
     Attributes:
-        forecast: Foretells revocations.
-        delta: How far the max price is above the price: a share of it, drawn evenly from this interval; None: as
-            published, 0.00001 to 0.2 USD per hour.
-        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a
-            dear machine that is what the hour costs. 0 is Eq. 1.
+        forecast: Gives the probability of a revocation within the hour.
+        delta: Max price above the current price, as a share of it, drawn uniformly from this interval; None: as
+        published, 0.00001 to 0.2 USD per hour.
+        doubt: Added to the probability of paying, since a nearly certain forecast may be wrong, and the hour on an
+        expensive machine is then charged. 0 is Eq. 1.
     """
 
     forecast: Forecast = field(default_factory=RecentFrequency)
@@ -99,15 +99,15 @@ class StepCost:
         p = np.zeros(len(markets))
         if view.billing.refund is Refund.WITHIN_FIRST_HOUR and job.job.checkpoint is not None:
             max_prices = self._max_prices(view, markets)
-            # Who would be dearer than another's sure price even if it were surely free need not be asked about.
+            # No forecast for markets that are too expensive even if their revocation were certain.
             able = np.flatnonzero(sure * self.doubt <= sure.min() * (1.0 + self.doubt))
             p[:] = math.nan
             asked = [markets[place] for place in able.tolist()]
             p[able] = self.forecast.probabilities(view, asked, max_prices[able])
         else:
-            # Nothing is gained by being revoked; without checkpoints, all is lost by it.
+            # A revocation gains nothing here; without checkpoints, it loses everything.
             max_prices = np.full(len(markets), math.inf)
-        # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.
+        # A trial that ends before the hour is over leaves less time for a revocation, so it more likely pays.
         p = p * np.minimum(steps_left * seconds / HOUR_S, 1.0)
         usd = sure - np.nan_to_num(p) * seconds * mean / HOUR_S
         columns = (max_prices.tolist(), usd.tolist(), p.tolist(), seconds.tolist())
@@ -123,29 +123,28 @@ class StepCost:
         return np.asarray(prices * (1.0 + view.random.uniform(*self.delta, len(markets))))
 
 
-# Max prices to choose from, as shares above the price; the last is one that hardly anything exceeds.
+# Max prices to choose from, as shares above the price; hardly any price exceeds the last.
 RISES = np.array([1e-4, 0.002, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0])
 
-# A lease surely paid costs no more than this many times its work alone, started and moved to.
+# A lease without refund, its start included, costs at most this multiple of its work alone.
 _OVERHEAD = 1.25
 
 _NEVER = np.append(np.zeros(CELLS), 1.0)[None, :]
 
-# From asking for a machine to the start of its charges: that part of its start is free.
+# From the request for a machine to its first charge, seconds: this part of the start is free.
 _REQUEST_S = 20.0
 
 
 @dataclass(frozen=True)
 class BestBid:
-    """The least expected cost of a useful step over markets and max prices.
+    """The lowest expected cost of a useful step, over markets and max prices.
 
     Attributes:
-        passages: Foretells when prices exceed max prices.
-        doubt: Share by which revocations are believed to be rarer than foretold: the least of many estimates is
-            mostly one that erred in our favour.
-        time_share: What an hour of the trial is worth, as a share of the price of the market of the
-            least step cost.
-        start_s: From asking for a machine to training on it.
+        passages: Predicts when prices exceed max prices.
+        doubt: Share by which predicted revocations are reduced: the lowest of many estimates mostly errs in our
+        favour.
+        time_share: Value of an hour of the trial, as a share of the price of the market with the lowest step cost.
+        start_s: Time from the request for a machine to training on it, seconds.
     """
 
     passages: Passages = field(default_factory=SimilarMoments)
@@ -159,9 +158,9 @@ class BestBid:
         mean = _mean_prices(view, markets)
         hour_usd = self._hour_usd(mean, seconds)
         saves = job.job.checkpoint is not None
-        # What cannot be saved is lost with its machine: then only the highest max price will do.
+        # Without checkpoints, work is lost with its machine: then only the highest max price is sensible.
         rises = RISES if saves else RISES[-1:]
-        # Who would be dearer than another's sure price with all but the doubt free need not be asked about.
+        # No prediction for markets that are too expensive even if everything but the doubt were refunded.
         least = (self.doubt * mean + hour_usd) * seconds
         able = least <= ((mean + hour_usd) * seconds).min() * _OVERHEAD
         cores = [view.machine(market).vcpus for market in markets]
@@ -190,11 +189,11 @@ class BestBid:
         return float(seconds[place] * (mean[place] + self._hour_usd(mean, seconds)) / HOUR_S)
 
     def _hour_usd(self, mean: Floats, seconds: Floats) -> float:
-        """What an hour of a trial is worth."""
+        """Value of an hour of a trial, USD."""
         return self.time_share * float(mean[np.argmin(mean * seconds)])
 
     def _chances(self, view: View, market: Market, rises: Floats) -> Floats:
-        """Of each max price, when it is exceeded; shape (rises, CELLS + 1)."""
+        """Distribution of the time at which each max price is exceeded; shape (rises, CELLS + 1)."""
         if not view.billing.price_revokes:
             return np.tile(_NEVER, (len(rises), 1))
         chances = self.passages.chances(view, market, rises)
@@ -209,12 +208,12 @@ def _mean_prices(view: View, markets: Sequence[Market]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """Leases by when the price exceeds their max price; arrays of shape (CELLS + 1,), or one row a market.
+    """Leases by the time at which the price exceeds their max price; shape (CELLS + 1,), or one row per market.
 
     Attributes:
-        useful_s: Trained and kept.
-        usd: What it costs.
-        lasts_s: From asking to the end.
+        useful_s: Time of training whose result is kept, seconds.
+        usd: Cost of the lease, USD.
+        lasts_s: Time from the request to the end, seconds.
     """
 
     useful_s: Floats
@@ -229,17 +228,17 @@ def _cycle(
     before_s: float | Floats,
     save_s: float | Floats,
 ) -> _Cycle:
-    """What becomes of a lease whose notice comes in each cell, or not within the hour; of many, in columns.
+    """Cost and duration of a lease for each cell of the hour in which its notice may come, and without notice.
 
     Args:
-        billing: Of spot leases.
-        price: USD per hour.
-        work_s: That the trial has left; it gives the machine back when it is done, or after an hour.
-        before_s: From asking for the machine to the first new step.
-        save_s: To save before it goes; infinity: it cannot.
+        billing: Billing rule of spot leases.
+        price: Price of the machine, USD per hour.
+        work_s: Work left, seconds; the machine is released when it is done, or after an hour.
+        before_s: Time from the request for the machine to the first new step, seconds.
+        save_s: Time to save before the machine goes, seconds; infinity: it cannot save.
     """
     own_end_s = np.minimum(before_s + work_s, HOUR_S + before_s)
-    # In the middle of its cell; whether it comes in time to be free is judged by the cell's end.
+    # The notice comes in the middle of its cell; whether the lease is still free depends on the cell's end.
     notice_at_s = np.append((np.arange(CELLS) + 0.5) * CELL_S, math.inf)
     taken_s = notice_at_s + billing.notice_s
     revoked = taken_s < own_end_s
