@@ -11,7 +11,7 @@ from prefect import flow, task
 
 from ebbtide._files import write_text
 from ebbtide._utc import DAY_S, iso
-from ebbtide.analysis.cookbook_tracking import log_chain
+from ebbtide.analysis.tracking import log_chain
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
 from ebbtide.market.price_series import PriceSeries

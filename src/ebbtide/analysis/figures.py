@@ -1,8 +1,8 @@
-"""Figures of a record: prices with leases on them, cost by policy, progress over time."""
+"""Figures: a backtest record, reliability curves of revocation models, and slices of cookbooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide._utc import HOUR_S
-from ebbtide.analysis.policy_marks import Mark, policy_marks
+from ebbtide.analysis.policy_table import Mark, policy_marks
 from ebbtide.analysis.record import Record
 from ebbtide.analysis.summary import by_cost
+from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.cookbook.cookbook import Cookbook
 
 # Okabe and Ito's colours, told apart by colour-blind readers: for figures of few lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
@@ -178,3 +180,71 @@ def _thinned(times_s: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.nd
     stretches = np.array_split(np.arange(len(times_s)), _MAX_POINTS)
     keep = np.array([stretch[np.argmax(prices[stretch])] for stretch in stretches])
     return times_s[keep], prices[keep]
+
+
+def reliability_figure(curves: Mapping[str, tuple[Bools, Floats]]) -> go.Figure:
+    """Reliability curves, one a name, over the diagonal of perfect calibration.
+
+    Args:
+        curves: Labels and probabilities by name.
+    """
+    figure = go.Figure()
+    figure.add_trace(
+        go.Scatter(x=[0, 1], y=[0, 1], name="perfect", mode="lines", line={"dash": "dot", "color": "#999999"})
+    )
+    for number, (name, (labels, probabilities)) in enumerate(curves.items()):
+        predicted, observed, share = reliability(labels, probabilities)
+        figure.add_trace(
+            go.Scatter(
+                x=predicted,
+                y=observed,
+                name=name,
+                mode="lines+markers",
+                line={"color": COLOURS[number % len(COLOURS)]},
+                hovertext=[f"{part:.1%} of samples" for part in share],
+            )
+        )
+    figure.update_layout(
+        template="plotly_white",
+        xaxis_title="predicted probability",
+        yaxis_title="share revoked",
+        width=720,
+        height=600,
+    )
+    return figure
+
+
+def cookbook_figure(book: Cookbook, *, step: int, price: float, left_h: float) -> go.Figure:
+    """Three slices, each through the state in which no machine is held.
+
+    Args:
+        book: What is drawn.
+        step: Of the first slice, over price and work left.
+        price: Of the second, over time and work left, USD per hour.
+        left_h: Of the third, over time and price, machine-hours.
+    """
+    problem = book.problem
+    prices, levels_h = problem.market.prices, problem.levels_h
+    at_price = int(np.abs(prices - price).argmin())
+    at_level = int(np.abs(levels_h - left_h).argmin())
+    hours = np.arange(problem.market.steps) * problem.step_h
+    feasible = np.isfinite(book.mean_usd[:, :, 0, :])
+    sizes = np.where(feasible, book.actions[:, :, 0, :], np.nan)
+    usd = np.where(feasible, book.mean_usd[:, :, 0, :], np.nan)
+    work, every = "work left, h", slice(None)
+    slices: list[tuple[str, Any, Any, tuple[Any, ...], str, str, bool]] = [
+        (f"t = {hours[step]:g} h", prices, levels_h, (step, every, every), "price", work, False),
+        (f"price {prices[at_price]:.3g}", hours, levels_h, (every, every, at_price), "h", work, True),
+        (f"{levels_h[at_level]:g} h left", hours, prices, (every, at_level, every), "h", "price", True),
+    ]
+    titles = [f"{what}, {one[0]}" for one in slices for what in ("machines", "expected cost, USD")]
+    figure = make_subplots(rows=3, cols=2, subplot_titles=titles, vertical_spacing=0.09)
+    for row, (_, x, y, place, x_name, y_name, turned) in enumerate(slices, start=1):
+        for column, values in enumerate((sizes, usd), start=1):
+            shown = values[place].T if turned else values[place]
+            trace = go.Heatmap(x=x, y=y, z=shown, showscale=False, colorscale="Blues")
+            figure.add_trace(trace, row=row, col=column)
+            figure.update_xaxes(title_text=x_name, row=row, col=column)
+            figure.update_yaxes(title_text=y_name, row=row, col=column)
+    figure.update_layout(height=1300, template="plotly_white", margin={"t": 60, "b": 40})
+    return figure

@@ -1,7 +1,12 @@
-"""A process that replays what it is told to, for `replays`, and ends with the process that began it."""
+"""A worker process that replays policies for `replays`: how work is sent to it, and its main loop.
+
+Workers share the memory of the prices, and end with the process that started them.
+"""
 
 from __future__ import annotations
 
+import io
+import mmap
 import pickle
 import time
 import traceback
@@ -11,10 +16,78 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._cores import end_with_parent
-from ebbtide.analysis.sent_scenario import read_scenario, received_policy
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.own_policy import load_file
+from ebbtide.simulation.scenario import Scenario
+
+_SCENARIO, _ARRAYS = "scenario", "arrays"
+
+# Numbers begin where processors like them to.
+_ALIGNED = 64
+
+
+def write_scenario(scenario: Scenario, folder: Path) -> bool:
+    """Write a scenario to a folder of one's own for `read_scenario`; returns whether that can be done."""
+    arrays: list[pickle.PickleBuffer] = []
+    out = io.BytesIO()
+    try:
+        _Pickler(out, protocol=5, buffer_callback=arrays.append).dump(scenario)
+    except Exception:
+        # Something in it was made in the program itself.
+        return False
+    places = []
+    with (folder / _ARRAYS).open("wb") as file:
+        for array in arrays:
+            raw = array.raw()
+            file.write(b"\0" * (-file.tell() % _ALIGNED))
+            places.append((file.tell(), file.tell() + raw.nbytes))
+            file.write(raw)
+    (folder / _SCENARIO).write_bytes(pickle.dumps((out.getvalue(), places)))
+    return True
+
+
+def read_scenario(folder: Path) -> Scenario:
+    """What `write_scenario` wrote; its arrays lie in memory that all who read it share until they write to it."""
+    text, places = pickle.loads((folder / _SCENARIO).read_bytes())
+    shared = memoryview(b"")
+    if places and places[-1][1]:
+        with (folder / _ARRAYS).open("rb") as file:
+            shared = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    scenario: Scenario = pickle.loads(text, buffers=[shared[begin:end] for begin, end in places])
+    return scenario
+
+
+def sent_policy(policy: Policy) -> bytes | None:
+    """A policy for `received_policy`; None: it is known to this process alone."""
+    out = io.BytesIO()
+    try:
+        _Pickler(out, protocol=5).dump(policy)
+    except Exception:
+        return None
+    return out.getvalue()
+
+
+def received_policy(text: bytes | None) -> Policy | None:
+    """What `sent_policy` gave; None: its class cannot be found in this process."""
+    try:
+        return None if text is None else pickle.loads(text)
+    except Exception:
+        return None
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what can be worked out again, and refuses what another process could not find."""
+
+    def reducer_override(self, found: Any) -> Any:
+        if isinstance(found, PriceSeries):
+            # Without the lists that it makes for look-ups.
+            return PriceSeries, (found.times_s, found.prices)
+        if getattr(found, "__module__", None) == "__main__" and callable(found):
+            raise pickle.PicklingError("what was made in the program itself is not known elsewhere")
+        return NotImplemented
 
 
 def main(descriptor: int) -> None:

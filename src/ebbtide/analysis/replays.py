@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._cores import one_thread
-from ebbtide.analysis.sent_scenario import sent_policy, write_scenario
+from ebbtide.analysis.replay_worker import sent_policy, write_scenario
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies.api.protocol import Policy

@@ -13,8 +13,7 @@ from markupsafe import Markup
 import ebbtide
 from ebbtide._files import write_text
 from ebbtide.analysis.figures import record_figure
-from ebbtide.analysis.policy_marks import policy_marks
-from ebbtide.analysis.policy_table import Spread
+from ebbtide.analysis.policy_table import Spread, policy_marks
 from ebbtide.analysis.record import Record
 from ebbtide.analysis.summary import SPREAD_NOTE, by_cost, spread_of
 

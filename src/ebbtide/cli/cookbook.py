@@ -95,7 +95,7 @@ def show_command(
     price: Annotated[float | None, typer.Option(help="Of the slice over time and work; else the middle.")] = None,
 ) -> None:
     """Tell what a cookbook does and expects, by price, at the start."""
-    from ebbtide.analysis.cookbook_figures import cookbook_figure
+    from ebbtide.analysis.figures import cookbook_figure
     from ebbtide.policies.cookbook.storage import load_cookbook
 
     book = load_cookbook(path)

@@ -22,7 +22,7 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 
 # Exit code: what was asked for cannot be done.
 INFEASIBLE = 3

@@ -47,9 +47,8 @@ def portfolio_command(
     ebbtide portfolio --prices prices.parquet --vcpus 120 --memory-gib 240 --alpha 1
     """
     from ebbtide.policies.exosphere.allocation import Resources, allocate
-    from ebbtide.policies.exosphere.candidates import assess, settled_s
+    from ebbtide.policies.exosphere.candidates import COVARIANCES, Windows, assess, settled_s, with_unseen
     from ebbtide.policies.exosphere.portfolio import Portfolio, PortfolioCache
-    from ebbtide.policies.exosphere.risk import COVARIANCES, Windows, with_unseen
 
     if covariance not in COVARIANCES:
         raise unknown_name("covariance", covariance, COVARIANCES)

@@ -63,7 +63,7 @@ def evaluate_command(
 
         ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
     """
-    from ebbtide.analysis.reliability import reliability_figure
+    from ebbtide.analysis.figures import reliability_figure
     from ebbtide.forecasts.revocation.evaluation import DELTAS, Protocol, evaluate
 
     history = windowed(PriceHistory.read(prices, catalogue_with(instance_types)), start, end)

@@ -29,7 +29,7 @@ from ebbtide.live.measured_speed import speed_text, steps_per_hour
 from ebbtide.live.run import PROVIDERS, Run, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
-from ebbtide.policies.choice import DEFAULT, default_policy, told_of
+from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
 
 
 def run_command(
@@ -142,7 +142,8 @@ def _tell_who_decides(wanted: Wanted, policy: str) -> None:
     sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
-    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
+    summary = policy_summary(policy)
+    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
         typer.echo(f"what it writes into {sweep.checkpoints} is stored as its checkpoints, and put there again")
     if not is_told_where_to_save(wanted):

@@ -7,7 +7,7 @@ A step has a parallel part, which more cores speed up, and a serial part (Amdahl
 where a vCPU that is one of two threads of a core counts as `THREAD_YIELD` of a core (two threads of one core do
 some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). The price
 is not used: of two machines, the more expensive need not be the faster (SpotTune Fig. 6). Policies correct the
-estimate by their measurements (`policies/step_times.py`).
+estimate by their measurements (`policies/spottune/policy.py`).
 """
 
 from __future__ import annotations

@@ -14,10 +14,9 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX
 from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import read_ec2_json
-from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 from ebbtide.market.sources.parquet import load_prices
 from ebbtide.market.sources.validation import (
     Cleaning,

@@ -15,8 +15,8 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.market.prices import describe
 from ebbtide.market.sources.parquet import read_parquet
-from ebbtide.market.statistics import describe
 
 
 class PriceHistory(Mapping[Market, PriceSeries]):

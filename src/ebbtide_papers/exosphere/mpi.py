@@ -17,7 +17,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Mpi
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 

@@ -13,17 +13,19 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.candidates import Candidates, assess, settled_s
+from ebbtide.policies.exosphere.candidates import (
+    COVARIANCES,
+    Candidates,
+    Windows,
+    assess,
+    settled_s,
+    with_unseen,
+)
 from ebbtide.policies.exosphere.portfolio import (
     Portfolio,
     best_portfolio,
     greedy_portfolio,
     weighted,
-)
-from ebbtide.policies.exosphere.risk import (
-    COVARIANCES,
-    Windows,
-    with_unseen,
 )
 from ebbtide.policies.exosphere.solving import solve_portfolio
 

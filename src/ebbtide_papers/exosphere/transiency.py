@@ -23,8 +23,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.applications import BagOfTasks, Spark
-from ebbtide.policies.exosphere.interface import Application
+from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay

@@ -28,8 +28,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot
-from ebbtide.policies.spottune.bidding import BestBid
-from ebbtide.policies.spottune.offers import Provisioner, StepCost
+from ebbtide.policies.spottune.offers import BestBid, Provisioner, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.simulation.starts import work_s
 from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of

@@ -27,8 +27,7 @@ from ebbtide.live.frameworks.spark_program import expected_result as spark_resul
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
-from ebbtide.policies.exosphere.interface import Application
+from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Mpi, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.simulation.start_delay import StartDelay
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ebbtide._input_files import read_json
 from ebbtide.errors import InputError
-from ebbtide.market.sources.csv_text import read_csv_text
+from ebbtide.market.sources.exports import read_csv_text
 from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 

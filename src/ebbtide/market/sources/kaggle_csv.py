@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from ebbtide.errors import InputError
-from ebbtide.market.sources.csv_text import read_csv_text
 from ebbtide.market.sources.ec2_json import region_of_zone
+from ebbtide.market.sources.exports import read_csv_text
 from ebbtide.market.sources.validation import parsed_prices, parsed_times, wrong_columns
 
 _COLUMNS = ("datetime", "instance_type", "os", "region", "price")
