@@ -28,7 +28,7 @@ from ebbtide.analysis.pipeline_run import pipeline_run
 from ebbtide.analysis.promotion import champion_version
 from ebbtide.analysis.tracking import PARENT
 from ebbtide.errors import InputError
-from ebbtide.market.batches import BatchRules, Verdict, judged
+from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from flows.task_runner import task_runner

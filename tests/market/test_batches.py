@@ -10,7 +10,7 @@ import pytest
 import ebbtide as eb
 from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.batches import BatchRules, judged
+from ebbtide.market.ingestion import BatchRules, judged
 from ebbtide.market.price_series import PriceSeries
 
 BEGAN_S = to_epoch_s("2015-06-01T00:00:00Z")

@@ -10,8 +10,7 @@ from functools import partial
 
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.price_monitor import PriceMonitor
-from ebbtide.market.price_store import PriceStore
+from ebbtide.market.price_store import PriceMonitor, PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 
