@@ -5,8 +5,8 @@ from .analysis.planning import plan as plan
 from .analysis.result import BacktestResult as BacktestResult
 from .engine.outcome import Outcome as Outcome
 from .errors import InputError as InputError
-from .forecasts.learning_curves.fit import fit_curve as fit_curve
-from .forecasts.learning_curves.predictions import CurvePrediction as CurvePrediction
+from .forecasts.learning_curves.curves import CurvePrediction as CurvePrediction
+from .forecasts.learning_curves.methods import fit_curve as fit_curve
 from .jobs.job import Job as Job
 from .jobs.sweep import Sweep as Sweep
 from .live.run import Run as Run

@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import pytest
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 
 import ebbtide as eb
 from ebbtide.errors import InputError
@@ -20,6 +19,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.ingestion import ingest_files, read_source
 from ebbtide.market.sources import parquet
 from ebbtide.market.sources.ec2_json import read_ec2_json
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 
 PRICES = eb.generate_prices(days=1, seed=1).to_frame()
 FAR_FUTURE = (
