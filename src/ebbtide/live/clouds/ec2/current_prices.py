@@ -1,4 +1,4 @@
-"""Spot prices of EC2 as they are now, with the weeks before, looked at again every few minutes."""
+"""Present spot prices of EC2, with those of the weeks before, fetched again every few minutes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class CurrentPrices:
     """The prices of the markets that a sweep allows; call it for the history up to now.
 
     Args:
-        store: Keeps them: a price that was charged is not asked for again.
-        sweep: Says which markets.
-        regions: To look in.
-        catalogue: Instance types, of which some have what the sweep asks for; by default those that ship.
-        every_s: Between looks.
+        store: Price store in which fetched prices are kept.
+        sweep: The sweep that says which markets are allowed.
+        regions: Regions whose prices are fetched.
+        catalogue: Instance types, of which some have what the sweep asks for; None: those that ship with Ebbtide.
+        every_s: Seconds between two fetches of prices.
 
     Raises:
-        InputError: Nothing is known, and EC2 does not tell; or no market is allowed.
+        InputError: No prices are known and EC2 gives none, or the sweep allows no market.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class CurrentPrices:
         fetch = partial(fetch_prices, regions, instance_types=types)
         self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
         self._store, self._sweep, self._every_s = store, sweep, every_s
-        self._looked_s = -math.inf
+        self._fetched_s = -math.inf
         self._history: PriceHistory | None = None
 
     def __call__(self) -> PriceHistory:
         now_s = time.monotonic()
-        if self._history is None or now_s - self._looked_s >= self._every_s:
-            self._looked_s = now_s
+        if self._history is None or now_s - self._fetched_s >= self._every_s:
+            self._fetched_s = now_s
             look = self._monitor.look()
             if look.problem:
                 _LOGGER.warning("prices stay as they were: %s", look.problem)
