@@ -18,10 +18,10 @@ __all__ = ["parameters", "run_stage"]
 _DEFAULTS = {
     "PREFECT_HOME": str(Path(".prefect").resolve()),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a failure is told once, by the stage itself
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the stage itself reports a failure, once
     "DO_NOT_TRACK": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # Work is spread over processes: threads inside each would only wait for each other, spinning.
+    # Work is spread over processes; threads inside each would only compete for the same cores.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }

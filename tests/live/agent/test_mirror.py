@@ -271,4 +271,8 @@ def test_a_line_about_resuming_does_not_tell_how_a_program_counts() -> None:
     lines = ["resuming after epoch 5", "epoch 6 loss 0.5", "epoch 7 loss 0.4"]
     assert [reader.report_of(line) for line in lines] == [{}, {"step": 6, "loss": 0.5}, {"step": 7, "loss": 0.4}]
     reader = LogLines("loss", 5)
-    assert [reader.report_of(line).get("step") for line in ["Restored step 5", "step 5 loss 1.0", "step 6"]] == [None, 6, 7]
+    assert [reader.report_of(line).get("step") for line in ["Restored step 5", "step 5 loss 1.0", "step 6"]] == [
+        None,
+        6,
+        7,
+    ]
