@@ -18,24 +18,24 @@ from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
-# Okabe and Ito's colours, told apart by colour-blind readers: for figures of few lines.
+# Okabe and Ito's colours, which colour-blind readers can distinguish: for figures with few lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 
-# More points than this a line are thinned: no screen shows them.
+# Lines with more points are thinned: no screen shows them.
 _MAX_POINTS = 3000
 
-# Heights on the screen.
+# Heights in pixels.
 _PANEL_PX, _LINE_PX, _BETWEEN_PX, _LEGEND_LINE_PX = 340, 26, 80, 20
 
 
 def record_marks(record: Record) -> dict[str, Mark]:
-    """A mark for each policy, the same in every figure and table of the record."""
+    """The mark of each policy, the same in every figure and table of the record."""
     return policy_marks(record.outcomes["policy"].astype(str).tolist())
 
 
 def record_figure(record: Record) -> go.Figure:
     """Three panels: prices with the leases of one start, costs of all starts, progress of that start."""
-    # Every policy has a line of its own in the panel of costs.
+    # Every policy has its own line in the cost panel.
     heights = (_PANEL_PX, max(_LINE_PX * len(record_marks(record)), 3 * _LINE_PX) + _LINE_PX, _PANEL_PX)
     total = sum(heights) + 2 * _BETWEEN_PX
     figure = make_subplots(
@@ -60,7 +60,7 @@ def record_figure(record: Record) -> go.Figure:
     figure.update_yaxes(type="category", autorange="reversed", dtick=1, automargin=True, row=2, col=1)
     figure.update_yaxes(title="steps done", rangemode="tozero", row=3, col=1)
     figure.update_xaxes(title="hours since the start", row=3, col=1)
-    # The legend below: beside the panels it would take their width.
+    # The legend is below: beside the panels it would take their width.
     figure.update_layout(
         height=total + _LEGEND_LINE_PX * (2 + len(record_marks(record)) // 3) + 80,
         template="plotly_white",
@@ -90,7 +90,7 @@ def _price_lines(record: Record) -> Iterator[go.Scatter]:
 
 
 def _lease_lines(record: Record) -> Iterator[go.Scatter]:
-    """A policy's leases as a thick line at what it paid, broken between them; a cross where one was revoked."""
+    """Each policy's leases as a thick line at the price paid, with gaps between leases, a cross if revoked."""
     charges = record.ledger[record.ledger["entry"] == "charge"]
     for name, mark in record_marks(record).items():
         leases = record.leases[record.leases["policy"] == name].to_dict("records")
@@ -137,11 +137,11 @@ def _lease_lines(record: Record) -> Iterator[go.Scatter]:
 def _cost_boxes(record: Record) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
     marks = record_marks(record)
-    # As in the tables: the cheapest first.
+    # The cheapest first, as in the tables.
     for name, _ in by_cost(record.summary()):
         mark = marks[name]
         costs = finished.loc[finished["policy"] == name, "cost_usd"]
-        # Of a policy that never finished the label is drawn all the same.
+        # A policy that never finished still gets its label.
         at = [name] * max(len(costs), 1)
         yield go.Box(
             x=costs if len(costs) else [None],
@@ -158,7 +158,7 @@ def _progress_lines(record: Record) -> Iterator[go.Scatter]:
     start = pd.Timestamp(record.about["start_shown"])
     marks = record_marks(record)
     for number, (name, mark) in enumerate(marks.items()):
-        # What is drawn first is widest: a line that runs along it does not hide it.
+        # The first lines are widest, so that later lines do not hide them.
         width = 2 + 3 * min(len(marks) - 1 - number, 2)
         moments = record.timeline[record.timeline["policy"] == name]
         hours = (moments["time"] - start).dt.total_seconds() / HOUR_S
@@ -174,7 +174,7 @@ def _progress_lines(record: Record) -> Iterator[go.Scatter]:
 
 
 def _thinned(times_s: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most `_MAX_POINTS` points, each stretch's highest: a spike thinned away would be a lie."""
+    """At most `_MAX_POINTS` points, each the highest of its stretch, so that no spike is lost."""
     if len(times_s) <= _MAX_POINTS:
         return times_s, prices
     stretches = np.array_split(np.arange(len(times_s)), _MAX_POINTS)
@@ -183,10 +183,10 @@ def _thinned(times_s: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def reliability_figure(curves: Mapping[str, tuple[Bools, Floats]]) -> go.Figure:
-    """Reliability curves, one a name, over the diagonal of perfect calibration.
+    """Reliability curves, one per name, with the diagonal of perfect calibration.
 
     Args:
-        curves: Labels and probabilities by name.
+        curves: Labels and predicted probabilities, by name.
     """
     figure = go.Figure()
     figure.add_trace(
@@ -215,13 +215,15 @@ def reliability_figure(curves: Mapping[str, tuple[Bools, Floats]]) -> go.Figure:
 
 
 def cookbook_figure(book: Cookbook, *, step: int, price: float, left_h: float) -> go.Figure:
-    """Three slices, each through the state in which no machine is held.
+    """Three slices of a cookbook, as in Cümülön-D's Figure 1: machines to hold and expected cost.
+
+    Each slice is for the state in which no machine is held.
 
     Args:
-        book: What is drawn.
-        step: Of the first slice, over price and work left.
-        price: Of the second, over time and work left, USD per hour.
-        left_h: Of the third, over time and price, machine-hours.
+        book: The cookbook to draw.
+        step: Time step of the first slice, over price and work left.
+        price: Price of the second slice, USD per hour, over time and work left.
+        left_h: Work left in the third slice, machine-hours, over time and price.
     """
     problem = book.problem
     prices, levels_h = problem.market.prices, problem.levels_h

@@ -25,18 +25,18 @@ from ebbtide.simulation.scenario import Scenario
 
 _SCENARIO, _ARRAYS = "scenario", "arrays"
 
-# Numbers begin where processors like them to.
+# Arrays begin at multiples of this many bytes, for fast access.
 _ALIGNED = 64
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> bool:
-    """Write a scenario to a folder of one's own for `read_scenario`; returns whether that can be done."""
+    """Write a scenario to an empty folder for `read_scenario`; returns whether it can be pickled."""
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     try:
         _Pickler(out, protocol=5, buffer_callback=arrays.append).dump(scenario)
     except Exception:
-        # Something in it was made in the program itself.
+        # Something in it is defined in the main program.
         return False
     places = []
     with (folder / _ARRAYS).open("wb") as file:
@@ -50,7 +50,7 @@ def write_scenario(scenario: Scenario, folder: Path) -> bool:
 
 
 def read_scenario(folder: Path) -> Scenario:
-    """What `write_scenario` wrote; its arrays lie in memory that all who read it share until they write to it."""
+    """The scenario that `write_scenario` wrote; processes share the memory of its arrays (copy on write)."""
     text, places = pickle.loads((folder / _SCENARIO).read_bytes())
     shared = memoryview(b"")
     if places and places[-1][1]:
@@ -61,7 +61,7 @@ def read_scenario(folder: Path) -> Scenario:
 
 
 def sent_policy(policy: Policy) -> bytes | None:
-    """A policy for `received_policy`; None: it is known to this process alone."""
+    """A policy as bytes for `received_policy`; None: its class is known to this process only."""
     out = io.BytesIO()
     try:
         _Pickler(out, protocol=5).dump(policy)
@@ -71,7 +71,7 @@ def sent_policy(policy: Policy) -> bytes | None:
 
 
 def received_policy(text: bytes | None) -> Policy | None:
-    """What `sent_policy` gave; None: its class cannot be found in this process."""
+    """The policy that `sent_policy` pickled; None: its class cannot be found in this process."""
     try:
         return None if text is None else pickle.loads(text)
     except Exception:
@@ -79,24 +79,28 @@ def received_policy(text: bytes | None) -> Policy | None:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what can be worked out again, and refuses what another process could not find."""
+    """Leaves out values that can be computed again, and refuses objects that other processes cannot import."""
 
     def reducer_override(self, found: Any) -> Any:
         if isinstance(found, PriceSeries):
-            # Without the lists that it makes for look-ups.
+            # Without its lists for look-ups.
             return PriceSeries, (found.times_s, found.prices)
         if getattr(found, "__module__", None) == "__main__" and callable(found):
-            raise pickle.PicklingError("what was made in the program itself is not known elsewhere")
+            raise pickle.PicklingError("objects of the main program cannot be imported by other processes")
         return NotImplemented
 
 
 def main(descriptor: int) -> None:
-    """Replay each policy and start that comes through the connection, until that is closed."""
+    """Replay each policy and start received through the connection, until it is closed.
+
+    Args:
+        descriptor: File descriptor of the connection to the parent process.
+    """
     connection: Connection[Any, Any] = Connection(descriptor)
     parent, folder, files, sent, starts_s = connection.recv()
     end_with_parent(parent)
-    # Policies from files are known by the modules of those files; those of a file that cannot be loaded here are
-    # replayed where they were made.
+    # Policies from files need the modules of those files; policies of a file that cannot be loaded here are
+    # replayed in the parent process.
     for file in files:
         with suppress(InputError):
             load_file(file)

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from ebbtide.policies.cookbook.cookbook import Cookbook
 
 
-# In the environment of a stage: the run of the whole pipeline that it is part of.
+# Environment variable of a stage: the MLflow run of the whole pipeline.
 PARENT = "EBBTIDE_PIPELINE_RUN"
 
 # Names of the experiments.
 _COOKBOOKS, _CURVES, _PIPELINE = "cookbooks", "learning-curves", "pipeline"
 
-# Has MLflow's page open on runs and their comparison.
+# Makes MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @contextmanager
 def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[MlflowClient]:
-    """A client for the tracking server or database at `uri`, with the experiment there.
+    """A client for the tracking server or database at `uri`, with the experiment created if missing.
 
     Args:
         uri: `sqlite:///...` for a file, `http://...` for a server.
-        experiment: Made if it is not there.
-        artifacts: Folder for artifacts, if `uri` is a file; a server keeps its own.
+        experiment: Name of the experiment, created if missing.
+        artifacts: Folder for artifacts, if `uri` is a file; a server has its own.
     """
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
@@ -57,14 +57,14 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
 
 
 def _hear_our_loggers() -> None:
-    """When MLflow makes a database, Alembic turns every logger off that there is."""
+    """Enable our loggers again: when MLflow creates a database, Alembic disables all loggers."""
     for name in logging.root.manager.loggerDict:
         if name.split(".")[0] == "ebbtide":
             logging.getLogger(name).disabled = False
 
 
 def parent_tags() -> dict[str, str]:
-    """For a run at the top: the pipeline's run as its parent, where there is one."""
+    """Tags of a top-level run: the pipeline's run as its parent, where there is one."""
     parent = os.environ.get(PARENT)
     return {"mlflow.parentRunId": parent} if parent else {}
 
@@ -78,15 +78,15 @@ def log_record(
     parameters: Mapping[str, Any],
     files: tuple[Path, ...] = (),
 ) -> str:
-    """Log a backtest: parameters and files on a parent run, statistics of each policy on a child of it.
+    """Log a backtest: parameters and files on a parent run, statistics of each policy on a child run.
 
     Args:
-        record: What came of it.
-        uri: Where to track.
-        experiment: Under which name.
-        artifacts: See `tracking`.
-        parameters: What it was run with; the same on every run, so that they can be compared.
-        files: Kept with the parent run.
+        record: Record of the backtest.
+        uri: Tracking URI; see `tracking`.
+        experiment: Name of the experiment, created if missing.
+        artifacts: Folder for artifacts; see `tracking`.
+        parameters: Settings of the backtest, logged on every run for comparison.
+        files: Files to keep with the parent run.
 
     Returns:
         The parent run's id.
@@ -116,7 +116,7 @@ def log_record(
 
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
-    """`cost_usd_mean` and so on; statistics of no runs are left out."""
+    """Metrics such as `cost_usd_mean`; statistics without runs are left out."""
     values = {"unfinished": float(row["unfinished"])}
     for metric, spread in row.items():
         if isinstance(spread, Mapping):
@@ -130,24 +130,24 @@ def log_chain(
     """Log a price chain.
 
     Args:
-        scores: Of it, on later days.
-        about: What it was learned from.
-        file: Where it was written; kept with the run.
-        uri: Where to track.
-        artifacts: See `tracking`.
+        scores: Scores of the chain on later days, by name.
+        about: Facts about its training data, by name.
+        file: File of the chain, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
     """
     _log("price-chain", str(about["market"]), about, scores, file, uri, artifacts)
 
 
 def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str) -> None:
-    """Log a cookbook: what it was solved for, and what it expects at the middle price.
+    """Log a cookbook: its problem, and its expected cost at the middle price.
 
     Args:
-        book: The cookbook.
-        about: What its market was learned from.
-        file: Where it was written; kept with the run.
-        uri: Where to track.
-        artifacts: See `tracking`.
+        book: The cookbook to log.
+        about: Facts about the training data of its market, by name.
+        file: File of the cookbook, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
     """
     problem = book.problem
     middle = len(problem.market.prices) // 2
@@ -179,25 +179,25 @@ def _log(
     with tracking(uri, _COOKBOOKS, artifacts) as client:
         home = client.get_experiment_by_name(_COOKBOOKS).experiment_id
         run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind, **parent_tags()}).info.run_id
-        told = [Param(key, str(value)) for key, value in parameters.items()]
+        params = [Param(key, str(value)) for key, value in parameters.items()]
         found = [Metric(key, value, 0, 0) for key, value in metrics.items()]
-        client.log_batch(run_id, params=told, metrics=found)
+        client.log_batch(run_id, params=params, metrics=found)
         client.log_artifact(run_id, str(file))
         client.set_terminated(run_id)
 
 
-# MLflow takes so many metrics at once.
+# The most metrics that MLflow accepts at once.
 _AT_ONCE = 1000
 
 
 def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed: int) -> None:
-    """Log curves, each as a run tagged with its workload.
+    """Log learning curves, each as a run tagged with its workload.
 
     Args:
-        curves: Whole ones.
-        uri: Where to track.
-        artifacts: See `tracking`.
-        seed: They were trained with.
+        curves: Complete learning curves, one per setting.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+        seed: Seed they were trained with.
     """
     with tracking(uri, _CURVES, artifacts) as client:
         home = client.get_experiment_by_name(_CURVES).experiment_id
@@ -224,14 +224,14 @@ def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed
 def log_calibration(
     calibration: Calibration, scores: Mapping[str, Any], file: Path, *, uri: str, artifacts: str | Path
 ) -> None:
-    """Log a calibration as a run, and under it every method's scores, theta in percent as the step.
+    """Log a calibration as a run, with a child run for each method's scores; the step is theta in percent.
 
     Args:
-        calibration: What was chosen.
-        scores: By method: `by_theta`.
-        file: The calibration's own, kept with the run.
-        uri: Where to track.
-        artifacts: See `tracking`.
+        calibration: The chosen thresholds of EarlyCurve.
+        scores: Scores of each method, under `by_theta`.
+        file: File of the calibration, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
     """
     with tracking(uri, _CURVES, artifacts) as client:
         home = client.get_experiment_by_name(_CURVES).experiment_id
@@ -265,15 +265,15 @@ def _batches(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
 
 @contextmanager
 def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Iterator[str]:
-    """Begin one, close it at the end, reports and all.
+    """A run of the whole pipeline: the parent of all runs of its stages; reports are added at the end.
 
     Args:
-        name: Of the flow.
+        name: Name of the flow.
         parameters: The `tracking` section of params.yaml.
-        reports: Folder of what to keep with it.
+        reports: Folder with the reports to keep.
 
     Returns:
-        Its id, for the environment of stages under `tracking.PARENT`.
+        The run's id, for the stages' environment variable `PARENT`.
     """
     with tracking(parameters["uri"], _PIPELINE, parameters["artifacts"]) as client:
         home = client.get_experiment_by_name(_PIPELINE).experiment_id

@@ -26,11 +26,11 @@ _FILES = frozenset({".yaml", ".yml", ".json"})
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be run.
+    """The input of `ebbtide run`.
 
     Attributes:
-        sweep: One training is a sweep of one trial.
-        folder: Where its program runs: it and its code are there.
+        sweep: The sweep to run; a single training is a sweep of one trial.
+        folder: Folder of the program and its code, in which it runs.
     """
 
     sweep: Sweep
@@ -38,16 +38,16 @@ class Wanted:
 
 
 def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Catalogue) -> Wanted:
-    """From what stands on the command line.
+    """Read the input from the command line.
 
     Args:
-        words: A file of a sweep or job; or a command and its arguments, which stay as they are.
-        options: By field of `SingleTraining`, and `checkpoints` as a path; None and empty: not given. They stand
-            over what the file says.
-        catalogue: Instance types.
+        words: File of a sweep or job; or a command and its arguments, which are not changed.
+        options: Values by field of `SingleTraining`, and `checkpoints` as a path; None or empty: not given. They
+        override the file.
+        catalogue: Instance types and their list prices.
 
     Raises:
-        InputError: The file or an option is wrong; there is no such instance type.
+        InputError: The file or an option is wrong, or an instance type is unknown.
     """
     given = {key: value for key, value in options.items() if value not in (None, [])}
     known = {entry.name for entry in catalogue.instance_types}
@@ -74,7 +74,7 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
         if checkpoints is None and (found := _named_for_checkpoints(words, folder)) is not None:
             given["checkpoints"] = found
         if checkpoints is not None and checkpoints.is_absolute():
-            # No other machine has this path.
+            # Other machines do not have this path.
             command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
         sweep = SingleTraining.parse(given).sweep()
@@ -83,19 +83,19 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
 
 
 def is_told_where_to_save(wanted: Wanted) -> bool:
-    """Whether a program can know the folder whose content is stored: by an option, its command or its code."""
+    """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
     sweep = wanted.sweep
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True
     scripts = [wanted.folder / argument for argument in arguments if argument.endswith(".py")]
-    # What runs a program that we cannot look into is believed to know.
+    # A program without readable code is assumed to know.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)
 
 
 def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:
-    """The folder that a command's own option names: one that is not there yet, so that nothing is read from it."""
+    """The folder for checkpoints named in a command; only a missing or empty one, so that it is no input."""
     spread = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
     for option, value in pairwise(spread):
         if _SAVES.fullmatch(option) and not value.startswith("-") and "{" not in value and not Path(value).suffix:

@@ -32,7 +32,7 @@ def command(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1 to 6 there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: what each source of price variation is worth.
+    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: the value of each source of price variation.
 
     ebbtide reproduce dynamic-pricing --prices aws.parquet --prices azure.parquet --json dynamic-pricing.json
     """

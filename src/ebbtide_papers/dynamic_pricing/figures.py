@@ -27,9 +27,9 @@ def dynamic_pricing_figure(known: GpuMarkets, lives: Sequence[Life], tables: Map
     """A panel for each of the paper's figures.
 
     Args:
-        known: Hourly prices.
-        lives: Of probed machines; may be none.
-        tables: Of `reproduce_dynamic_pricing`.
+        known: Hourly prices of the GPU markets.
+        lives: Lifetimes of probed machines; may be empty.
+        tables: Tables of the result of `reproduce_dynamic_pricing`.
     """
     figure = make_subplots(rows=3, cols=2, subplot_titles=_TITLES, vertical_spacing=0.1)
     panels = [

@@ -1,8 +1,8 @@
-"""Runs with faults: `python -m ebbtide.testing.chaos.chaos --seeds 5 --faults 50`.
+"""Live runs with random faults: `python -m ebbtide.testing.chaos.chaos --seeds 5 --faults 50`.
 
-Training, agents and the controller are killed, storage refuses, falls silent and stores halves. In the end the
-sweep is to be as if nothing had been: nothing lost but what no complete checkpoint had, nothing counted twice, no
-machine left, and our ledger the provider's.
+Trainings, agents and the controller are killed; storage refuses, stops answering and truncates uploads. In the end
+nothing may be lost that was in a complete checkpoint, nothing counted twice, no machine may be left running, and
+our ledger must equal the provider's.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _CONTROLLER_LIVES_S = 1.0
 _MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
 # A run that has not ended so long after its last fault never will.
 _LONGEST_S = 240.0
-# Restoring begins some time before training does; checkpoints of that time need not be in it.
+# A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
 
-# A controller takes a while to begin again: the others are to have faults meanwhile.
+# Weights of faults. A controller takes a while to restart, so it gets fewer.
 _KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
 
 _CONTROLLER = """
@@ -69,18 +69,18 @@ run_local(folder, policy_of(Sweep.model_validate(folder.settings.sweep)))
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """What one run with faults showed.
+    """The results of one run with faults.
 
     Attributes:
-        seed: Of all chance.
-        faults: How many took place, by kind.
-        finished: The sweep ended, all trials at their last step.
-        steps_lost: Beyond what no complete checkpoint had.
-        steps_counted_twice: Steps left out count, too.
-        instances_left_running: Afterwards.
-        ledger_difference_usd: To the provider's record.
-        revocations: By the market, beside the faults.
-        seconds: Real ones.
+        seed: Seed of all random numbers.
+        faults: Number of faults, by kind.
+        finished: Whether all trials reached their last step.
+        steps_lost: Lost steps that were in a complete checkpoint.
+        steps_counted_twice: Steps counted twice or left out.
+        instances_left_running: Machines still running after the run.
+        ledger_difference_usd: Difference of our ledger from the provider's record, USD.
+        revocations: Number of revocations by the market.
+        seconds: Duration of the run, real seconds.
     """
 
     seed: int
@@ -95,13 +95,13 @@ class ChaosReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was the worse for it."""
+        """Whether the run finished without any damage."""
         wrong = (self.steps_lost, self.steps_counted_twice, self.instances_left_running)
         return self.finished and not any(wrong) and self.ledger_difference_usd < 1e-9
 
 
 def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
-    """One sweep, with so many faults."""
+    """Run one sweep with a number of faults, in folder `place`."""
     from moto.server import ThreadedMotoServer
 
     began = time.monotonic()
@@ -167,7 +167,7 @@ def _sweep(notes: Path) -> Sweep:
 def _disturb(
     folder: RunFolder, storage: FaultyStorage, draws: random.Random, faults: int
 ) -> tuple[Counter[str], set[int]]:
-    """Run it; let faults happen until there were enough, then let it end."""
+    """Run the sweep with faults until there were enough, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
     controller, took_over_s = _controller(folder), math.inf
@@ -212,7 +212,7 @@ def _controller(folder: RunFolder) -> subprocess.Popen[bytes]:
 
 
 def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
-    """Process ids."""
+    """Process ids of the agents."""
     try:
         return sorted(LocalCloud(folder.path / "cloud", prices).processes().values())
     except CloudError:
@@ -220,7 +220,7 @@ def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
 
 
 def _kill(kind: str, agents: list[int], controller: subprocess.Popen[bytes], draws: random.Random) -> int:
-    """Kill one of a kind; returns how many that were."""
+    """Kill one process of a kind; returns the number killed."""
     if kind == "controller":
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
@@ -269,7 +269,7 @@ def _report(
 
 
 def _lost(notes: Path, seen: Seen, trial: str) -> int:
-    """Steps that were in a complete checkpoint, and that a life of the program began without."""
+    """Steps that were in a complete checkpoint but missing at a later start of the program."""
     lost = 0
     for line in notes.read_text().splitlines():
         time_text, begins = line.split()
@@ -283,7 +283,7 @@ def _lost(notes: Path, seen: Seen, trial: str) -> int:
 
 
 def _wrong(store: str, trial: str, number: int) -> int:
-    """How many steps too many, or too few, are in what a trial ended with."""
+    """Number of steps too many or too few in a trial's final state."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "newest"
         if CheckpointStore(object_store(store), trial).restore(folder) is None:
@@ -294,7 +294,7 @@ def _wrong(store: str, trial: str, number: int) -> int:
 
 
 def main() -> None:
-    """Several runs, and a report of them."""
+    """Run several seeds and write a report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
