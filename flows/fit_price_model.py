@@ -11,10 +11,9 @@ from prefect import flow, task
 
 from ebbtide._files import write_text
 from ebbtide._utc import DAY_S, iso
-from ebbtide.analysis.cookbook_tracking import log_chain
+from ebbtide.analysis.tracking import log_chain
 from ebbtide.errors import unknown_name
-from ebbtide.forecasts.chain_storage import save_chain
-from ebbtide.forecasts.price_chain import PriceChain
+from ebbtide.forecasts.price_chain import PriceChain, save_chain
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 

@@ -24,11 +24,10 @@ from prefect.logging import get_run_logger
 
 from ebbtide._files import only_one, write_text
 from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.analysis.pipeline_run import pipeline_run
 from ebbtide.analysis.promotion import champion_version
-from ebbtide.analysis.tracking import PARENT
+from ebbtide.analysis.tracking import PARENT, pipeline_run
 from ebbtide.errors import InputError
-from ebbtide.market.batches import BatchRules, Verdict, judged
+from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from flows.parameters import parameters as section_of_params
