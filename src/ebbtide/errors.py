@@ -5,7 +5,7 @@ EbbtideError
 ├── InputError               bad input: a file, a field, an option (also a ValueError)
 ├── PolicyError              a policy's mistake (also a RuntimeError)
 ├── CloudError               the cloud does not answer, or refused
-│   └── CloudGoneError       it is no more, and its machines with it
+│   └── CloudGoneError       it has ended, and its machines with it
 ├── StorageError             object storage does not answer (also an OSError)
 │   └── MissingObjectError   nothing is stored under the name (also a KeyError)
 ├── CheckpointError
@@ -22,24 +22,24 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# In a message: characters of a name, and names of those that are known.
+# In a message: the most characters of a name, and the most known names that are listed.
 _SHOWN = 80
 _LISTED = 40
 
 
 class EbbtideError(Exception):
-    """Any error of Ebbtide's own."""
+    """Any error that Ebbtide itself raises."""
 
 
 class InputError(EbbtideError, ValueError):
-    """Bad input, told in one line: the file, the row and the field, then what was wrong.
+    """Bad input, described in one line: the file, the row and the field, then what was wrong.
 
     Attributes:
-        file: The file at fault, if there is one.
+        file: The path of the file at fault; None: no file is.
         row: Its row, counted from 1 below any header, as a spreadsheet or `head` would show it.
-        field: The column or key at fault.
-        problem: What was wrong, in one line; of several problems, how many there are.
-        problems: Where several things are wrong with one input, a line for each, below the first.
+        field: The column or key at fault; None: no single one is.
+        problem: What was wrong, in one line; with several problems, how many there are.
+        problems: One line for each problem, where one input has several.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ def _rebuild(
 
 
 class PolicyError(EbbtideError, RuntimeError):
-    """A policy that is not one, raised an exception, or asked for what cannot be.
+    """An object that is no policy, a policy that raised an exception, or one that asked for something impossible.
 
-    Told in one line: the policy, the time of the market, the market or lease, then what was wrong. An exception
-    that the policy raised is the `__cause__`.
+    Described in one line: the policy, the time of the market, the market or lease, then what was wrong. An
+    exception that the policy raised is the `__cause__`.
 
     Attributes:
-        problem: What was wrong.
+        problem: What was wrong, in one line.
         policy: The policy's name, or its class's where it has none.
         time: The market's time, ISO 8601 in UTC; empty before the run began.
         about: The market or lease that it asked for; empty if it was about neither.
@@ -102,17 +102,17 @@ def _rebuild_policy_error(problem: str, policy: str, time: str, about: str) -> P
 
 
 class CloudError(EbbtideError):
-    """The cloud does not answer, or not now: to be tried again.
+    """The cloud does not answer, or not now: try again later.
 
     Attributes:
-        is_refusal: It answered, and will not: asking again at once does not help.
+        is_refusal: Whether the cloud answered with a refusal, so that asking again at once does not help.
     """
 
     is_refusal = False
 
 
 class CloudGoneError(CloudError):
-    """The cloud is no more, and its machines with it."""
+    """The cloud has ended, and its machines with it."""
 
 
 class StorageError(EbbtideError, OSError):
@@ -132,15 +132,15 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class SupersededWriterError(CheckpointError):
-    """Another writer has taken the training over."""
+    """Another writer has taken over the training."""
 
 
 class TrainingError(EbbtideError):
-    """A program of the user's failed; it says what it printed last, where that is known."""
+    """A user's program failed; the message has its last lines, where they are known."""
 
 
 class InternalError(EbbtideError):
-    """A defect of Ebbtide's: please report it."""
+    """A defect in Ebbtide: please report it."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:
