@@ -58,7 +58,7 @@ class Keeper(Protocol):
         """Write the state into a folder.
 
         Args:
-            folder: An empty folder.
+            folder: An empty folder for the files.
             within_step: Whether this is called within a step. Then the state is that of a complete step: nothing
                 has changed since the last step ended, or the rest of the present step changes nothing.
         """

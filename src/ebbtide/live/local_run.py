@@ -23,8 +23,8 @@ from ebbtide.live.clouds.local.client import (
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress
+from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
-from ebbtide.live.stopping import LOCK
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
