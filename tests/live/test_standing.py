@@ -224,6 +224,6 @@ def test_a_missed_deadline_is_told() -> None:
 
 def test_one_that_was_stopped_is_told_so_once() -> None:
     found = dataclasses.replace(stands([job()], [trial({})], state=State.STOPPED), why="stopped by its user")
-    assert state_line(found) == "stopped; `ebbtide resume run` goes on"
+    assert state_line(found) == "stopped; `ebbtide resume run` continues"
     gave_up = dataclasses.replace(found, state=State.GAVE_UP, why="budget of 0.0001 USD reached")
     assert state_line(gave_up).startswith("gave up: budget of 0.0001 USD reached; ")

@@ -23,7 +23,7 @@ from ebbtide.live.controller import Controller, OnProgress
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
@@ -36,7 +36,14 @@ _MTTR_S = 6 * HOUR_S
 
 
 def begin_ec2(
-    sweep: Sweep, sweep_folder: Path, runs: Path, settings: Ec2Settings, *, policy: str, seed: int = 0
+    sweep: Sweep,
+    sweep_folder: Path,
+    runs: Path,
+    settings: Ec2Settings,
+    *,
+    policy: str,
+    seed: int = 0,
+    catalogue: Catalogue | None = None,
 ) -> RunFolder:
     """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
 
@@ -47,6 +54,7 @@ def begin_ec2(
         settings: Regions, images and other properties of machines.
         policy: Name of the policy, with which the run can be resumed.
         seed: Of all chance.
+        catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
         InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
@@ -71,7 +79,8 @@ def begin_ec2(
             settings.store,
             {"ec2": settings.model_dump(mode="json")},
             seed,
-        )
+        ),
+        catalogue,
     )
     return folder
 
@@ -85,7 +94,8 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
     sweep = Sweep.model_validate(live.sweep)
-    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
+    catalogue = folder.catalogue
+    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions), catalogue)
     agent = AgentConfig(
         live.run,
         "",
@@ -102,7 +112,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
         BacksOff(policy),
         Ec2Cloud(live.run, settings, prices),
         billing_preset(sweep.billing),
-        default_catalogue(),
+        catalogue,
         agent,
         mttr_s=_MTTR_S,
         poll_s=settings.poll_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 
 # Stands for the newest run where an id is asked for.
 LATEST = "latest"
@@ -74,11 +76,33 @@ class RunFolder:
         except json.JSONDecodeError as error:
             raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
-    def begin(self, settings: LiveSettings) -> None:
-        """Make the folder, with `run.json` in it."""
+    def begin(self, settings: LiveSettings, catalogue: Catalogue | None = None) -> None:
+        """Make the folder, with the settings and the catalogue in it.
+
+        Args:
+            settings: What the run was started with.
+            catalogue: Instance types and list prices; None: those that ship with Ebbtide.
+        """
         (self.path / "logs").mkdir(parents=True)
+        # The one that ships is not copied: a run that is resumed by a later version finds its new types, too.
+        if catalogue is not None and catalogue is not default_catalogue():
+            catalogue.write(self.catalogue_file)
         content = {"schema_version": SCHEMA_VERSION} | asdict(settings)
         write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+
+    @property
+    def catalogue_file(self) -> Path:
+        """Path of the run's own catalogue; no such file: the run has the one that ships with Ebbtide."""
+        return self.path / "catalogue.json"
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Instance types and list prices that the run was started with.
+
+        Raises:
+            InputError: Its own catalogue cannot be read.
+        """
+        return Catalogue.read(self.catalogue_file) if self.catalogue_file.exists() else default_catalogue()
 
     @property
     def journal(self) -> Path:
@@ -133,10 +157,16 @@ def check_schema_version(found: Any, newest: int, file: Path) -> None:
         )
 
 
+# How many ids this process has given.
+_given = itertools.count()
+
+
 def new_run_id(name: str) -> str:
-    """An id for a run: the sweep's name in plain letters, the UTC time, and part of this process's id."""
+    """From a sweep's name, which may be anything, the time, the process, and how many it has begun before."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "run"
-    return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
+    before = next(_given)
+    again = f"-{before}" if before else ""
+    return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}{again}"
 
 
 def known_runs(runs: Path) -> list[RunFolder]:

@@ -1,4 +1,4 @@
-"""Deadlines in one zone: every policy from the same starts, on recorded availability, beside the optimum."""
+"""Deadlines in one zone: every policy and the optimum from the same starts, on recorded availability."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._compiled_records import ALWAYS_ON_DEMAND, GREEDY, TABLE, UNIFORM_PROGRESS, ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
+from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline import kernels
 from ebbtide.policies.deadline.problem import DeadlineProblem
 from ebbtide.policies.deadline.table import DeadlineTable, solve_deadline
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
+from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
+from ebbtide.simulation.deadline_runs import run_zone
 
 WORK_H = 48.0
 DEADLINES_H = (52.0, 70.0)
 RESTARTS_H = (0.02, 0.05, 0.1, 0.2)
 ON_DEMAND_USD, SPOT_USD = 3.06, 0.9701
 
-# Of slack, in the optimum's program.
+# Resolution of slack in the optimum's program, seconds.
 _STEP_S = 60.0
 
 RULES = {
-    "on-demand": kernels.ALWAYS_ON_DEMAND,
-    "greedy": kernels.GREEDY,
-    "uniform-progress": kernels.UNIFORM_PROGRESS,
+    "on-demand": ALWAYS_ON_DEMAND,
+    "greedy": GREEDY,
+    "uniform-progress": UNIFORM_PROGRESS,
 }
 
 
@@ -39,10 +40,10 @@ class Cell:
     """One deadline and restart time in one zone.
 
     Attributes:
-        zone: Its record.
-        problem: What was to be done.
-        usd: By policy, a run each.
-        late_h: By policy, the same.
+        zone: The record of the zone.
+        problem: The problem to solve.
+        usd: Cost of each run, USD, by policy; shape (starts,).
+        late_h: Hours after the deadline of each run, by policy; shape (starts,).
     """
 
     zone: str
@@ -55,9 +56,9 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
     """Every policy in every cell, from the same starts.
 
     Args:
-        record: What the zone had to give.
-        models: Of its spells, by the name that the policy has with it.
-        starts: Ticks.
+        record: Recorded availability of the zone.
+        models: Models of its spells, by the policy's name with each.
+        starts: Start of each run, as ticks of the record.
     """
     cells = []
     for deadline_h in DEADLINES_H:
@@ -68,7 +69,7 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
                 usd[name], late[name] = _runs(record, problem, starts, rule, None)
             for name, model in models.items():
                 table = solve_deadline(problem, model)
-                usd[name], late[name] = _runs(record, problem, starts, kernels.TABLE, table)
+                usd[name], late[name] = _runs(record, problem, starts, TABLE, table)
             usd["optimum"] = _optimum(record, problem, starts)
             late["optimum"] = np.zeros(len(starts))
             cells.append(Cell(record.name, problem, usd, late))
@@ -76,7 +77,7 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
 
 
 def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) -> list[int]:
-    """Starts from which the longest deadline ends inside the record."""
+    """Random starts, as ticks, from which the longest deadline ends within the record."""
     last = len(record.available) - int(np.ceil(max(DEADLINES_H) * HOUR_S / record.gap_s))
     if last <= after_tick:
         raise InputError(f"record {record.name} is too short for a deadline of {max(DEADLINES_H):g} h")
@@ -84,19 +85,19 @@ def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) 
 
 
 def left_out_model(records: Sequence[ZoneRecord], place: int) -> SpellModel:
-    """Fitted on all zones but one, and on no record of the same zone; where there is no other: as in any zone."""
+    """The model fitted on all other zones (no record of the same zone); the default model if there is none."""
     others = _others(records, place)
     return fit_spells(None, others) if others else default_spell_models().otherwise
 
 
 def own_past_model(records: Sequence[ZoneRecord], place: int, until_tick: int) -> SpellModel:
-    """Fitted on the zone's own record up to a tick, leaning on the other zones."""
+    """The model fitted on the zone's own record up to a tick, partially pooled with the other zones."""
     record = records[place]
     return fit_spells(spells_of(record.available[:until_tick], record.gap_s), _others(records, place))
 
 
 def _others(records: Sequence[ZoneRecord], place: int) -> list[Spells]:
-    """What was seen of all other zones."""
+    """Spells observed in all other zones."""
     zone = records[place].name.split()[0]
     return [_spells(one) for one in records if one.name.split()[0] != zone]
 
@@ -109,25 +110,8 @@ def _runs(
     record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int], rule: int, table: DeadlineTable | None
 ) -> tuple[Floats, Floats]:
     ages_s = record.ages_s()
-    choices = np.zeros((1, 1, 1, 1, 1), dtype=np.int8) if table is None else table.choices
-    steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
     found = [
-        kernels.run_once(
-            rule,
-            record.available,
-            first,
-            ages_s[first],
-            record.gap_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            problem.spot_usd_per_hour,
-            problem.on_demand_usd_per_hour,
-            choices,
-            *steps,
-            AGE_BINS_S,
-        )
-        for first in starts
+        run_zone(rule, problem, record.available, record.gap_s, first, ages_s[first], table) for first in starts
     ]
     return np.array([usd for usd, _, _ in found]), np.array([late for _, late, _ in found])
 
@@ -135,26 +119,11 @@ def _runs(
 def _optimum(record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int]) -> Floats:
     available = np.asarray(record.available, dtype=bool)[None, :]
     prices = np.full(available.shape, problem.spot_usd_per_hour)
-    steps = int(np.ceil((problem.deadline_h - problem.work_h) * HOUR_S / _STEP_S)) + 2
-    here, free = np.full((1, 1), problem.restart_h * HOUR_S), np.zeros((1, 1))
+    tape, alone = ZonesTape(available, prices, record.gap_s), in_one_zone(problem)
 
     def least(first: int) -> float:
-        return hindsight_zones(
-            available,
-            prices,
-            first,
-            record.gap_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            here,
-            problem.on_demand_usd_per_hour,
-            np.zeros(1, dtype=np.int64),
-            free,
-            steps,
-            _STEP_S,
-        )
+        return least_cost(alone, tape, first, _STEP_S)
 
-    # Compiled code runs beside other threads.
+    # Compiled code runs in parallel threads.
     with ThreadPoolExecutor() as pool:
         return np.array(list(pool.map(least, starts)))

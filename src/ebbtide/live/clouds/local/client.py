@@ -23,6 +23,7 @@ from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.local.machines import clear_left_machines
 from ebbtide.live.clouds.local.server import ADDRESS, bills_of
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
@@ -51,6 +52,7 @@ class LocalCloudSettings:
         lock: Path of a file that the cloud's user holds locked; empty: there is none.
         unused_s: Real seconds without a request after which it ends itself if nobody holds that lock and no
             machine of it is open.
+        catalogue: Path of a file of instance types and list prices; empty: those that ship with Ebbtide.
     """
 
     folder: str
@@ -64,6 +66,7 @@ class LocalCloudSettings:
     forgotten_s: float = 900.0
     lock: str = ""
     unused_s: float = 10.0
+    catalogue: str = ""
 
 
 def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
@@ -74,7 +77,8 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    prices = PriceHistory.read(settings.prices)
+    catalogue = Catalogue.read(settings.catalogue) if settings.catalogue else default_catalogue()
+    prices = PriceHistory.read(settings.prices, catalogue)
     clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
         write_text(folder / "settings.json", json.dumps(asdict(settings)))

@@ -24,7 +24,7 @@ from ebbtide._files import write_text
 from ebbtide.live.clouds.cloud import Wanted
 from ebbtide.live.clouds.local.machines import Machines, instance_values
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.simulation.replayed_market import ReplayedMarket
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(settings: dict[str, Any]) -> None:
     """Run the local cloud until it is signalled to end, or gets no request for a long time."""
     folder = Path(settings["folder"])
-    catalogue = default_catalogue()
+    catalogue = Catalogue.read(settings["catalogue"]) if settings["catalogue"] else default_catalogue()
     prices = PriceHistory.read(settings["prices"], catalogue)
     billing = billing_preset(settings["billing"])
     speed = settings["speed"]
