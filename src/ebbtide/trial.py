@@ -1,4 +1,4 @@
-"""For training programs: steps and epochs that can be interrupted, metrics, checkpoints; needs nothing of Ebbtide.
+"""For training programs: steps and epochs that can be interrupted, metrics, and checkpoints.
 
     from ebbtide.trial import Trial
     from ebbtide.trial_torch import TorchState
@@ -10,7 +10,8 @@
             ...                                                    # one step of training
         trial.report(validation_loss=validate(model))
 
-Run by an agent, the program is asked to save when its machine is about to be taken; run alone it trains the same.
+Run by an agent, the program is asked to save before its machine is revoked; run alone, it trains the same way.
+This module imports nothing else of Ebbtide.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-# Set by the agent.
+# Environment variables that the agent sets.
 TRIAL_ID = "EBBTIDE_TRIAL_ID"
 CHECKPOINT_DIR = "EBBTIDE_CHECKPOINT_DIR"
 MAX_STEPS = "EBBTIDE_MAX_STEPS"
 AGENT = "EBBTIDE_AGENT"
 
-# Steps without a metric are told no more often than this.
-_TOLD_EVERY_S = 0.2
+# Steps without a metric are reported no more often than this.
+_REPORT_EVERY_S = 0.2
+# Checkpoints that a program keeps when it runs without an agent.
 _KEPT_ALONE = 2
 _PREFIX = "step-"
 _DIGITS = 12
 _POSITION = "position.json"
-# Names that the agent reads something else from.
+# Names that the agent reads as something else than a metric.
 _RESERVED = frozenset(
     ["api", "trial", "step", "step_s", "started", "saved", "save_s", "folder", "left", "finished", "not_finite"]
 )
@@ -50,30 +52,35 @@ Batch = TypeVar("Batch")
 
 
 class Keeper(Protocol):
-    """Saves and restores what training depends on."""
+    """Saves and restores everything that training depends on."""
 
     def save(self, folder: Path, *, within_step: bool) -> None:
-        """Write it into an empty folder; `within_step`: not between steps, but nothing that is kept has changed
-        since the last step ended, or the one under way is done but for what changes nothing."""
+        """Write the state into a folder.
+
+        Args:
+            folder: An empty folder for the files.
+            within_step: Whether this is called within a step. Then the state is that of a complete step: nothing
+                has changed since the last step ended, or the rest of the present step changes nothing.
+        """
         ...
 
     def restore(self, folder: Path) -> None:
-        """Read it from a folder that `save` wrote."""
+        """Read the state from a folder that `save` wrote."""
         ...
 
     @property
     def ends_at(self) -> int | None:
-        """Steps that are done and wholly in what `save` would write at this very moment, counted since this
-        process began; None: that is only known between steps."""
+        """Number of complete steps that `save` would write at this moment, counted since this process started;
+        None: the state is complete only between steps."""
         ...
 
 
 @runtime_checkable
 class EpochKeeper(Protocol):
-    """What a keeper has besides, to resume within an epoch bit for bit; `TorchState` does."""
+    """What a keeper needs besides, to resume within an epoch bit for bit; `TorchState` has it."""
 
     def step_ended(self) -> None:
-        """A step is over, and with it all that belongs to it."""
+        """A step has ended, with everything that belongs to it."""
         ...
 
     def mark(self) -> None:
@@ -81,31 +88,37 @@ class EpochKeeper(Protocol):
         ...
 
     def is_unchanged(self) -> bool:
-        """Whether all that is kept is as it was at the mark; random states, which are remembered, aside."""
+        """Whether the state is the same as at the mark, random states aside, which are remembered."""
         ...
 
     def epoch_began(self, loader: object) -> None:
-        """Remember the random states that the loader's order follows from."""
+        """Remember the random states that determine the loader's order."""
         ...
 
     def rewind(self, loader: object = None, *, to_epoch: bool = False) -> None:
-        """Set random states as the restored checkpoint has them: where it was made, or where its epoch began."""
+        """Set random states to those of the restored checkpoint.
+
+        Args:
+            loader: Loader whose own generators are set, too; None: there is none.
+            to_epoch: Whether to set those at the start of the checkpoint's epoch instead of at the checkpoint.
+        """
         ...
 
     def slowest_wait_s(self) -> float | None:
-        """Seconds for which training could not be saved, at most, since this was last asked; None: not known."""
+        """Longest time in seconds for which training could not be saved, since the last call; None: not known."""
         ...
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training is.
+    """The position of a training in its loop.
 
     Attributes:
-        step: Steps done.
-        epoch: Epochs that are over.
-        batch: Batches done of the epoch under way.
-        ended: All batches of that epoch are done; what follows them in its body is to run, or to run again.
+        step: Number of steps done, over all epochs.
+        epoch: Number of epochs that are over.
+        batch: Number of batches done in the present epoch.
+        ended: Whether all batches of that epoch are done, but what follows them in its body has not run yet, or
+            has to run again.
     """
 
     step: int = 0
@@ -116,13 +129,13 @@ class Position:
 
 @dataclass(eq=False)
 class Trial:
-    """One training of one setting.
+    """The training of one setting of hyperparameters.
 
     Attributes:
-        trial_id: The same on every machine.
-        folder: Where checkpoints are written; None: none are.
-        has_agent: Whether an agent uploads and removes them.
-        max_steps: As the sweep says; None: it does not.
+        trial_id: Id of the trial, the same on every machine.
+        folder: Folder for checkpoints; None: none are written.
+        has_agent: Whether an agent uploads and removes checkpoints.
+        max_steps: Number of steps that the sweep sets; None: it sets none.
     """
 
     trial_id: str = "alone"
@@ -130,7 +143,7 @@ class Trial:
     has_agent: bool = False
     max_steps: int | None = None
     _position: Position = field(default_factory=Position)
-    # Of the newest checkpoint; where there is none, of the beginning.
+    # Position of the newest checkpoint; without one, the beginning.
     _saved: Position = field(default_factory=Position)
     _keeper: Keeper | None = None
     _restored: Path | None = None
@@ -145,16 +158,16 @@ class Trial:
     _saving: bool = False
     _saved_within: bool = False
     _marked: Position | None = None
-    _told_s: float = 0.0
+    _reported_s: float = 0.0
     _step_began_s: float | None = None
     _slowest_s: float = 0.0
     _process: int = field(default_factory=os.getpid)
 
     @classmethod
     def current(cls) -> Trial:
-        """The one that this process was started for; alone, one without checkpoints.
+        """The trial that this process was started for; without an agent, a trial without checkpoints.
 
-        From here on SIGTERM asks to save and leave, and SIGUSR1 to save.
+        From then on SIGTERM asks the program to save and exit, and SIGUSR1 to save.
         """
         folder = os.environ.get(CHECKPOINT_DIR)
         steps = os.environ.get(MAX_STEPS)
@@ -166,16 +179,22 @@ class Trial:
         )
         signal.signal(signal.SIGTERM, trial._asked_to_leave)
         signal.signal(signal.SIGUSR1, trial._asked_to_save)
-        trial._tell({"api": 1, "trial": trial.trial_id})
+        trial._emit({"api": 1, "trial": trial.trial_id})
         return trial
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of steps done."""
         return self._position.step
 
     def keep(self, keeper: Keeper) -> int:
-        """Save and restore by this; restores the newest checkpoint. Returns the resume step.
+        """Use this keeper to save and restore, and restore the newest checkpoint if there is one.
+
+        Args:
+            keeper: Saves and restores the training's state, such as a `TorchState`.
+
+        Returns:
+            The resume step; 0: there is no checkpoint.
 
         Raises:
             RuntimeError: Called twice, or after the loop began.
@@ -192,13 +211,16 @@ class Trial:
         return self.step
 
     def steps(self, count: int | None = None) -> Iterator[int]:
-        """Numbers of the steps that are left, up to `count`, or to what the sweep says; saves at the end.
+        """Numbers of the steps that are left, counted from 1; saves at the end.
 
-        All that one step of the loop does is one step: it is never saved half done.
+        Everything in the loop's body is one step, and is never saved half done.
+
+        Args:
+            count: Number of steps in all; None: the sweep's `max_trial_steps`.
 
         Raises:
-            ValueError: Neither is known, or the checkpoint was made in `epochs`.
-            RuntimeError: There was a loop of this trial's before.
+            ValueError: The number is not known, or the checkpoint was made in `epochs`.
+            RuntimeError: This trial has had a loop before.
         """
         self._refuse_another()
         last = count if count is not None else self.max_steps
@@ -210,20 +232,21 @@ class Trial:
         return self._steps(last)
 
     def epochs(self, loader: Iterable[Batch], count: int | None = None) -> Iterator[tuple[int, Batches[Batch]]]:
-        """Numbers of the epochs that are left, from 1, each with its batches that are left.
+        """Numbers of the epochs that are left, counted from 1, each with its batches that are left.
 
-        A batch is a step. Resumed within an epoch, the loader's order is made again and the batches that are
-        done are passed over; resumed after an epoch's last batch, there are none left and what follows them runs
-        again. What the body does before its batches runs again, too, but kept parts are as they were saved.
+        A batch is a step. When training resumes within an epoch, the loader's order is reproduced and the batches
+        that are done are skipped; when it resumes after an epoch's last batch, no batches are left and what
+        follows them runs again. What the body does before its batches also runs again, but kept parts are as
+        saved.
 
         Args:
-            loader: A DataLoader, or whatever else can be iterated once an epoch.
-            count: Epochs in all; None: as many as have the sweep's `max_trial_steps` batches.
+            loader: A DataLoader, or anything else that can be iterated once an epoch.
+            count: Number of epochs in all; None: as many as the sweep's `max_trial_steps` batches need.
 
         Raises:
             ValueError: The number is not known; the loader is an iterator, has persistent workers, or is not the
                 one that the checkpoint was made with.
-            RuntimeError: There was a loop of this trial's before.
+            RuntimeError: This trial has had a loop before.
         """
         self._refuse_another()
         if count is None and self.max_steps is None:
@@ -248,15 +271,15 @@ class Trial:
         return self._epochs(loader, count)
 
     def report(self, **metrics: Any) -> None:
-        """Tell metrics of the step under way, or of the last one.
+        """Report metrics of the present step, or of the last one.
 
         Args:
-            metrics: Numbers, also tensors and arrays of one; None is left out, and what is not finite is told as
-                such.
+            metrics: Numbers by name, also tensors and arrays of one number; None is left out, and values that are
+                not finite are reported as such.
 
         Raises:
-            ValueError: The name is one that the agent reads something else from.
-            TypeError: Not a number.
+            ValueError: The name is reserved for the agent.
+            TypeError: A value is not a number.
         """
         found: dict[str, float | None] = {}
         for name, value in metrics.items():
@@ -266,10 +289,10 @@ class Trial:
                 found[name] = _number(name, value)
         # JSON knows no NaN and no infinity.
         strange = [name for name, value in found.items() if value is None]
-        self._tell_step(self.step + self._in_step, found | ({"not_finite": strange} if strange else {}))
+        self._report_step(self.step + self._in_step, found | ({"not_finite": strange} if strange else {}))
 
     def save(self) -> None:
-        """Write a checkpoint, unless the newest has all; within a step that is not whole, as soon as it is."""
+        """Write a checkpoint, unless the newest is up to date; within a step, as soon as that is complete."""
         if self._in_step:
             self._wanted = True
             self._if_whole()
@@ -277,12 +300,12 @@ class Trial:
             self._save(self._position, within_step=False)
 
     def finish(self) -> None:
-        """Save and tell that all is done: after a loop that was left by `break`."""
+        """Save, and report that the training is done; to be called after a loop that was left by `break`."""
         if self._in_step:
             self._step_done()
         self._broken = False
         self._save(self._position, within_step=False)
-        self._tell({"finished": self.step})
+        self._emit({"finished": self.step})
 
     # The loops.
 
@@ -293,11 +316,11 @@ class Trial:
     def _begin_loop(self, loader: object = None) -> None:
         self._looped = True
         if self._restored is not None and isinstance(self._keeper, EpochKeeper):
-            # Whatever the program drew since `keep`, it drew in its first life, too.
+            # Random numbers drawn since `keep` were also drawn before the checkpoint was made.
             self._keeper.rewind(loader)
 
     def _steps(self, last: int) -> Iterator[int]:
-        self._tell({"started": self.step})
+        self._emit({"started": self.step})
         try:
             while self.step < last:
                 self._answer()
@@ -311,7 +334,7 @@ class Trial:
         self.finish()
 
     def _epochs(self, loader: Iterable[Batch], count: int | None) -> Iterator[tuple[int, Batches[Batch]]]:
-        self._tell({"started": self.step})
+        self._emit({"started": self.step})
         self._in_epochs = True
         try:
             while self._is_left(count):
@@ -330,7 +353,7 @@ class Trial:
         self.finish()
 
     def _was_broken(self) -> None:
-        """By `break`, which ends the training, or by an error, which does not: only the program knows."""
+        """The loop was left by `break`, which ends the training, or by an error: only the program knows which."""
         self._broken = True
         if not self._leaving:
             atexit.register(self._complain)
@@ -353,7 +376,7 @@ class Trial:
         return self.max_steps is not None and self.step >= self.max_steps
 
     def _pass_over(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The loader's iterator, where this epoch is, with random states as they were there."""
+        """The loader's iterator at the present batch of the epoch, with the random states of that moment."""
         keeper, done = self._keeper, self._position.batch
         if not isinstance(keeper, EpochKeeper):
             iterator = iter(loader)
@@ -370,7 +393,7 @@ class Trial:
         return iterator
 
     def _restore_again(self, keeper: EpochKeeper) -> None:
-        """Take back what the epoch's body did before its batches: it had been done before the checkpoint."""
+        """Undo what the epoch's body did before its batches, since the checkpoint already has it."""
         if self._restored is not None and self._keeper is not None and not keeper.is_unchanged():
             self._keeper.restore(self._restored)
 
@@ -380,29 +403,29 @@ class Trial:
 
     def _step_done(self) -> None:
         here = self._position
-        # In this order: at a signal in between, the step is done, and what is kept is what it ended with.
+        # In this order: at a signal in between, the step counts as done, and the kept state is that of its end.
         self._position = replace(here, step=here.step + 1, batch=here.batch + self._in_epochs)
         if isinstance(self._keeper, EpochKeeper):
             self._keeper.step_ended()
             if self._saved_within and self._keeper.ends_at is None:
-                # It was saved within the step, which then turned out to change something after that.
+                # It was saved within the step, but the step changed something after that.
                 self._saved = here
         self._saved_within = False
         self._in_step = False
         self._timed()
-        if time.monotonic() - self._told_s >= _TOLD_EVERY_S:
-            self._tell_step(self.step, {})
+        if time.monotonic() - self._reported_s >= _REPORT_EVERY_S:
+            self._report_step(self.step, {})
 
     def _timed(self) -> None:
-        """How long a notice would have had to wait for this step's end."""
+        """Measure how long a notice would have had to wait for the end of this step."""
         now_s = time.monotonic()
-        # The first step of a process compiles, starts workers and fills caches: it is no measure.
+        # The first step of a process also compiles, starts workers and fills caches, so it does not count.
         if self._step_began_s is not None and self.step > self._resume_step + 1:
             self._slowest_s = max(self._slowest_s, now_s - self._step_began_s)
         self._step_began_s = now_s
 
     def _batches_done(self) -> None:
-        """From here to the end of the epoch's body training is resumed at this point."""
+        """All batches are done: until the epoch's body ends, training resumes at this point."""
         self._position = replace(self._position, ended=True)
         self._in_step = False
         self._mark()
@@ -410,7 +433,7 @@ class Trial:
     def _mark(self) -> None:
         if isinstance(self._keeper, EpochKeeper):
             self._keeper.mark()
-            # Last: at a signal before, the keeper may have what is of another position.
+            # Last: at a signal before this, the keeper's mark may be of another position.
             self._marked = self._position
 
     def _resume_after_batches(self) -> None:
@@ -419,10 +442,10 @@ class Trial:
             self._keeper.rewind()
             self._mark()
 
-    # What is asked for.
+    # Requests by signals.
 
     def _answer(self) -> None:
-        """Between steps: do what was asked for."""
+        """Between steps: do what was requested."""
         if self._wanted or self._leaving:
             self._wanted = False
             self._save(self._position, within_step=False)
@@ -430,7 +453,7 @@ class Trial:
             self._leave()
 
     def _leave(self) -> None:
-        self._tell({"left": self._saved.step})
+        self._emit({"left": self._saved.step})
         sys.exit(0)
 
     def _asked_to_save(self, _number: int, _frame: FrameType | None) -> None:
@@ -440,14 +463,14 @@ class Trial:
 
     def _asked_to_leave(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            # Of what the program forked, the one who asks wants its end.
+            # A process that the program forked: the signal is meant to end it.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._leaving = True
         self._if_whole()
 
     def _if_whole(self) -> None:
-        """Not only between steps: while data are loaded, code is compiled, or a model evaluated."""
+        """Save now if the state is complete, which it also is while data are loaded or a model is evaluated."""
         if self._saving:
             return
         whole = self._whole_position()
@@ -461,17 +484,17 @@ class Trial:
             self._leave()
 
     def _whole_position(self) -> Position | None:
-        """What could be saved at this moment; None: nothing before the step or the epoch's body ends."""
+        """The position that could be saved at this moment; None: none before the step or the epoch's body ends."""
         here = self._position
         if self._keeper is None or self.folder is None or self._broken:
-            return self._saved  # nothing more can be saved, so nothing is waited for
+            return self._saved  # nothing more can be saved, so there is nothing to wait for
         if self._in_step:
             ends_at = self._keeper.ends_at
             if ends_at is None:
                 return None
             if self._resume_step + ends_at == here.step:
                 return here
-            # In an epoch a batch is over when the next is asked for: until then, the program may leave it.
+            # In an epoch a batch is over when the next is requested: until then, the program may leave the loop.
             return None if self._in_epochs else replace(here, step=here.step + 1)
         if here == self._saved:
             return here
@@ -497,7 +520,7 @@ class Trial:
             _flush(coming)
             coming.rename(self.folder / name)
             self._saved = position
-            self._tell({"saved": position.step, "folder": name, "save_s": time.monotonic() - began})
+            self._emit({"saved": position.step, "folder": name, "save_s": time.monotonic() - began})
             if not self.has_agent:
                 for old in sorted(self._checkpoints())[:-_KEPT_ALONE]:
                     shutil.rmtree(old, ignore_errors=True)
@@ -506,7 +529,7 @@ class Trial:
 
     @staticmethod
     def _free_name(folder: Path, step: int) -> str:
-        """Later ones of the same step sort after the earlier; an agent may be reading those."""
+        """A name that sorts after earlier checkpoints of the same step, which an agent may be reading."""
         name = plain = f"{_PREFIX}{step:0{_DIGITS}d}"
         again = 1
         while (folder / name).exists():
@@ -529,25 +552,25 @@ class Trial:
 
     # Messages.
 
-    def _tell_step(self, step: int, more: Mapping[str, object]) -> None:
+    def _report_step(self, step: int, more: Mapping[str, object]) -> None:
         wait_s = self._keeper.slowest_wait_s() if isinstance(self._keeper, EpochKeeper) else None
         slowest_s = self._slowest_s if wait_s is None else wait_s
         self._slowest_s = 0.0
-        self._tell({"step": step} | ({"step_s": round(slowest_s, 4)} if slowest_s else {}) | dict(more))
+        self._emit({"step": step} | ({"step_s": round(slowest_s, 4)} if slowest_s else {}) | dict(more))
 
-    def _tell(self, message: Mapping[str, object]) -> None:
-        self._told_s = time.monotonic()
-        # One write: a signal between two would mix lines.
+    def _emit(self, message: Mapping[str, object]) -> None:
+        self._reported_s = time.monotonic()
+        # One write, since a signal between two writes would mix lines.
         os.write(1, (json.dumps(message) + "\n").encode())
 
 
 class Batches(Generic[Batch]):
-    """One epoch's batches that are left; `enumerate(batches, batches.done)` numbers them.
+    """The batches that are left of one epoch; `enumerate(batches, batches.done)` numbers them.
 
-    To leave an epoch early, `break`: the batch counts as done, and the epoch as over.
+    To leave an epoch early, use `break`: the batch counts as done, and the epoch as over.
 
     Attributes:
-        done: Batches of this epoch that were done before.
+        done: Number of batches of this epoch that were done before.
     """
 
     def __init__(self, trial: Trial, loader: Iterable[Batch], *, until_enough: bool) -> None:
@@ -557,7 +580,7 @@ class Batches(Generic[Batch]):
         self.done = trial._position.batch
 
     def __len__(self) -> int:
-        """Batches that are left.
+        """Number of batches that are left.
 
         Raises:
             TypeError: The loader has no length.
@@ -565,10 +588,10 @@ class Batches(Generic[Batch]):
         return 0 if self._trial._position.ended else len(self._loader) - self.done  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Once an epoch.
+        """Iterate over the batches, which is possible once an epoch.
 
         Raises:
-            RuntimeError: Again.
+            RuntimeError: The batches are iterated a second time.
         """
         if self._running is not None:
             raise RuntimeError("an epoch's batches are iterated once; iterate the loader itself for anything else")
@@ -576,7 +599,7 @@ class Batches(Generic[Batch]):
         return self._running
 
     def close(self) -> None:
-        """The epoch's body is over, however many were taken."""
+        """The epoch's body has ended, however many batches it used."""
         if self._running is not None:
             self._running.close()  # type: ignore[attr-defined]
         if self._is_cut:
@@ -592,7 +615,7 @@ class Batches(Generic[Batch]):
             while not (self._until_enough and trial._has_enough):
                 if trial._position.batch:
                     trial._answer()
-                # To fetch a batch belongs to its step. Before the first one the loader has drawn its order.
+                # Fetching a batch belongs to its step. The loader has drawn its order before the first one.
                 trial._begin_step()
                 try:
                     batch = next(iterator)
@@ -601,7 +624,7 @@ class Batches(Generic[Batch]):
                 yield batch
                 trial._step_done()
         except GeneratorExit:
-            # By `break` or by an error. If the epoch's body comes to its end, it was no error.
+            # Left by `break` or by an error. If the epoch's body reaches its end, it was no error.
             trial._in_step, self._is_cut = False, True
             raise
         trial._batches_done()
@@ -609,7 +632,7 @@ class Batches(Generic[Batch]):
 
 
 def _number(name: str, value: Any) -> float | None:
-    """None: it is not finite."""
+    """A metric's value as a number; None: it is not finite."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -620,7 +643,7 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _length(loader: object) -> int | None:
-    """Batches an epoch; None: known at its end."""
+    """Number of batches in an epoch; None: known only at its end."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:
@@ -639,7 +662,7 @@ def _skip(iterator: Iterator[object], count: int) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """To disk, files first."""
+    """Flush a folder to disk, files first."""
     for path in [*folder.rglob("*"), folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

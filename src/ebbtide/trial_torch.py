@@ -1,4 +1,4 @@
-"""Checkpoints of PyTorch training, for `ebbtide.trial`: bit for bit what the next step depends on."""
+"""Checkpoints of PyTorch training, for `ebbtide.trial`: everything that the next step depends on, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import Any, Protocol
 
 import torch
 
-# What a step changes after its optimizer's step is looked for by content in so many steps; `.data` is seen in no
-# other way.
-_LOOKED_AT = 2
+# In so many steps, changes after the optimizer's step are detected by content; changes through `.data` can be
+# detected in no other way.
+_CHECKED_STEPS = 2
 _EPOCH, _HERE = "epoch_randoms", "randoms"
 
 
 class Stateful(Protocol):
-    """A model, an optimizer, a schedule: whatever has a state."""
+    """A model, an optimizer, a schedule: anything with a state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """The state: tensors and plain values by name."""
         ...
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Set it."""
+        """Set the state to one that `state_dict` gave."""
         ...
 
 
 class TorchState:
-    """Keeps models, optimizers, schedules, gradients under way and random numbers: PyTorch's (of all CUDA devices,
-    too), Python's and NumPy's.
+    """Keeps models, optimizers, schedules, accumulated gradients and random states: PyTorch's (with all CUDA
+    devices), Python's and NumPy's.
 
-    Between steps everything is saved. Within a step training is saved only where it is known to be whole: with
-    one optimizer and modules whose parameters are all that optimizer's, in a program that was seen to make exactly
-    one optimizer step in each of its steps and to change nothing after it, from the optimizer's step to the next
-    forward pass in training mode or with gradients. With anything else (an average of weights, a schedule, a
-    gradient scaler, two optimizers, accumulated gradients) a notice waits for the end of the step.
+    Between steps everything can be saved. Within a step, training is saved only where its state is known to be
+    complete: there is one optimizer, it has all parameters of the modules, the program has made exactly one
+    optimizer step in each of its steps and changed nothing after it, and the moment is between the optimizer's
+    step and the next forward pass in training mode or with gradients. With anything else (averaged weights, a
+    schedule, a gradient scaler, two optimizers, accumulated gradients) a notice waits for the end of the step.
 
     Args:
-        parts: By name, as `model=model, optimizer=optimizer, schedule=schedule`; also generators of random
-            numbers, `torch.Generator` and `numpy.random.Generator`.
+        parts: The parts by name, such as `model=model, optimizer=optimizer, schedule=schedule`; also generators of
+            random numbers, `torch.Generator` and `numpy.random.Generator`.
 
     Raises:
-        TypeError: A part has neither `state_dict` and `load_state_dict`, nor is it a generator.
+        TypeError: A part is no generator, and lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -66,7 +66,7 @@ class TorchState:
         self._whole = True
         self._contents: list[int] | None = None
         self._mark: list[Any] | None = None
-        # Of which optimizers the gradients may be under way.
+        # Names of optimizers whose gradients may be partly accumulated.
         self._accumulating = set(self._optimizers)
         self._not_whole_since_s = 0.0
         self._slowest_s = 0.0
@@ -82,7 +82,7 @@ class TorchState:
 
     @property
     def ends_at(self) -> int | None:
-        """Steps of the optimizer so far, where all that is kept is theirs."""
+        """Optimizer steps so far, if the kept state is exactly theirs; else None."""
         if not self._knows or not self._whole or (self._steps and not self._ended):
             return None
         after_step = self._steps > self._steps_before
@@ -91,8 +91,8 @@ class TorchState:
         return self._steps
 
     def save(self, folder: Path, *, within_step: bool) -> None:
-        """Write `state.pt`."""
-        # Training that resumes from within a step repeats what was drawn since.
+        """Write `state.pt` into a folder."""
+        # Training that resumes from within a step draws the same random numbers again.
         here = self._randoms if within_step else self._randoms_now()
         content = {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
@@ -104,10 +104,10 @@ class TorchState:
         torch.save(content, folder / "state.pt")
 
     def restore(self, folder: Path) -> None:
-        """Read `state.pt`; nothing but tensors and plain values.
+        """Read `state.pt` from a folder; only tensors and plain values are unpickled.
 
         Raises:
-            ValueError: It has other parts than these.
+            ValueError: The checkpoint has other parts than these.
         """
         content = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
         if set(content["parts"]) != set(self._parts):
@@ -129,7 +129,7 @@ class TorchState:
     # As a keeper of epochs.
 
     def step_ended(self) -> None:
-        """Look whether the step was one of the optimizer's, and whether anything changed after it."""
+        """Check that the step had exactly one optimizer step, and that nothing changed after it."""
         if self._knows:
             self._knows = (
                 self._steps == self._steps_before + 1
@@ -143,34 +143,34 @@ class TorchState:
         self._contents = None
 
     def mark(self) -> None:
-        """Training can be resumed from here."""
+        """Remember the state: training can be resumed from here."""
         self._whole = True
         self._steps_before = self._steps
         self._light, self._randoms = self._light_now(), self._randoms_now()
         self._mark = self._everything()
 
     def is_unchanged(self) -> bool:
-        """Since the mark. A part that says nothing comparable of itself counts as changed."""
+        """Whether nothing has changed since the mark; a part whose state cannot be compared counts as changed."""
         return self._mark is not None and self._mark == self._everything()
 
     def epoch_began(self, loader: object) -> None:
-        """Its order follows from these random states, and from its own generators."""
+        """Remember the random states from which the loader's order follows, with the loader's own generators."""
         self._watch(loader)
         self._epoch_randoms = self._randoms_now()
 
     def rewind(self, loader: object = None, *, to_epoch: bool = False) -> None:
-        """Set random states as the restored checkpoint has them."""
+        """Set random states to those of the restored checkpoint, or of the start of its epoch."""
         self._watch(loader)
         if self._restored:
             RandomStates.decode(self._restored[_EPOCH if to_epoch else _HERE]).set(self._generators)
 
     def slowest_wait_s(self) -> float | None:
-        """From a forward pass to the optimizer's step; None: training can be saved only between steps."""
+        """Longest seconds from a forward pass to the optimizer's step; None: saves happen only between steps."""
         slowest_s, self._slowest_s = self._slowest_s, 0.0
         return slowest_s if self._knows and self._ended else None
 
     def _watch(self, loader: object) -> None:
-        """Keep a loader's own generators, too."""
+        """Also keep a loader's own generators."""
         known = {id(generator) for generator in self._generators.values()}
         for name in ("", "sampler", "batch_sampler"):
             owner = getattr(loader, name, None) if name else loader
@@ -182,7 +182,7 @@ class TorchState:
     # What is known.
 
     def _is_simple(self) -> bool:
-        """One optimizer, and modules all of whose parameters are its: else something may change at any time."""
+        """Whether there is one optimizer with all parameters of the modules, and no other part."""
         if len(self._optimizers) != 1 or len(self._modules) + 1 != len(self._parts):
             return False
         (optimizer,) = self._optimizers.values()
@@ -199,8 +199,8 @@ class TorchState:
         if not self._whole and self._ended:
             self._slowest_s = max(self._slowest_s, time.monotonic() - self._not_whole_since_s)
         self._light, self._randoms = self._light_now(), self._randoms_now()
-        self._contents = self._contents_now() if self._ended < _LOOKED_AT else None
-        # Last: a signal before finds it not whole.
+        self._contents = self._contents_now() if self._ended < _CHECKED_STEPS else None
+        # Last: at a signal before this, the state does not count as complete.
         self._whole = True
 
     def _entered(self, module: torch.nn.Module, _: Any) -> None:
@@ -211,7 +211,7 @@ class TorchState:
                 self._not_whole_since_s = time.monotonic()
 
     def _light_now(self) -> list[Any]:
-        """What changes with whatever changes a module in place, and with an optimizer's settings."""
+        """Version counters of all tensors, which change with them, and the optimizers' settings."""
         return (
             [
                 [tensor._version for tensor in self._tensors()],
@@ -234,7 +234,7 @@ class TorchState:
         return [_content(tensor) for tensor in self._tensors()]
 
     def _everything(self) -> list[Any]:
-        """Where all that is kept lies, and how often it was changed; what no optimizer has, by content, too."""
+        """Addresses and version counters of all kept tensors; those without an optimizer also by content."""
         optimized = {
             id(parameter)
             for optimizer in self._optimizers.values()
@@ -252,14 +252,14 @@ class TorchState:
 
 @dataclass(frozen=True, eq=False)
 class RandomStates:
-    """Those of all generators of random numbers, as they are at one moment.
+    """The states of all random number generators at one moment.
 
     Attributes:
-        cpu: PyTorch's.
-        python: Python's.
-        numpy: NumPy's global one; None: the program has not imported NumPy.
-        cuda: Of each CUDA device; none if CUDA is not in use.
-        generators: The program's own, by name.
+        cpu: State of PyTorch's CPU generator, a tensor of bytes.
+        python: State of Python's `random` module.
+        numpy: State of NumPy's global generator; None: the program has not imported NumPy.
+        cuda: State of each CUDA device's generator; empty if CUDA is not in use.
+        generators: States of the program's own generators, by name.
     """
 
     cpu: torch.Tensor
@@ -270,7 +270,11 @@ class RandomStates:
 
     @classmethod
     def now(cls, generators: Mapping[str, Any]) -> RandomStates:
-        """As they are."""
+        """The present states.
+
+        Args:
+            generators: The program's own generators by name.
+        """
         numpy = sys.modules.get("numpy")
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return cls(
@@ -295,7 +299,7 @@ class RandomStates:
         )
 
     def encode(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """The states as tensors and plain values, for `torch.save`."""
         version, internal, gauss = self.python
         return {
             "torch": self.cpu,
@@ -307,7 +311,7 @@ class RandomStates:
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> RandomStates:
-        """What `encode` gave."""
+        """Decode what `encode` gave."""
         version, internal, gauss = content["python"]
         numpy = _unplain(content.get("numpy"))
         return cls(
@@ -319,7 +323,11 @@ class RandomStates:
         )
 
     def set(self, generators: Mapping[str, Any]) -> None:
-        """Go on from these; CUDA's only if there are as many devices as there were."""
+        """Set all generators to these states; CUDA's only if the number of devices is the same.
+
+        Args:
+            generators: The program's own generators by name.
+        """
         torch.set_rng_state(self.cpu)
         random.setstate(self.python)
         if self.numpy is not None:
@@ -344,7 +352,7 @@ class RandomStates:
 
 
 def _is_generator(part: object) -> bool:
-    # NumPy's is known by what it has: nothing here needs NumPy.
+    # NumPy's generators are recognised by an attribute, since NumPy may not be installed.
     return isinstance(part, torch.Generator) or hasattr(part, "bit_generator")
 
 
@@ -353,7 +361,7 @@ def _generator_state(generator: Any) -> Any:
 
 
 def _same(mine: Any, its: Any) -> bool:
-    """Equal all the way down; arrays and tensors by content."""
+    """Whether two values are equal, with arrays and tensors compared by content."""
     if isinstance(mine, torch.Tensor):
         return isinstance(its, torch.Tensor) and torch.equal(mine, its)
     if isinstance(mine, dict):
@@ -367,7 +375,7 @@ def _same(mine: Any, its: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Without arrays, which `torch.load` with `weights_only` does not read."""
+    """The value without NumPy arrays, which `torch.load` with `weights_only` does not read."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -400,7 +408,7 @@ def _set_gradients(optimizer: torch.optim.Optimizer, gradients: list[torch.Tenso
 
 
 def _comparable(value: Any) -> Any:
-    """A state to compare with a later one: a tensor by where it lies and how often it was changed."""
+    """A value that can be compared with a later one; a tensor becomes its address and version counter."""
     if isinstance(value, torch.Tensor):
         return ("tensor", value.data_ptr(), tuple(value.shape), None if value.is_inference() else value._version)
     if isinstance(value, Mapping):
@@ -409,12 +417,12 @@ def _comparable(value: Any) -> Any:
         return [_comparable(one) for one in value]
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return repr(value)
-    # Nothing is known of it: it equals only itself.
+    # An unknown type: it equals only itself.
     return object()
 
 
 def _content(tensor: torch.Tensor) -> int:
-    """A sum over its bits."""
+    """Sum over the bytes of a tensor."""
     plain = tensor.detach()
     if plain.is_complex():
         plain = torch.view_as_real(plain)

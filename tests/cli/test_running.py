@@ -14,7 +14,7 @@ from tests.live.sweeps import flapping, sweep
 
 from ebbtide.analysis.tracking import tracking
 from ebbtide.cli.main import main
-from ebbtide.live.stopping import controlling
+from ebbtide.live.phase import controlling
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

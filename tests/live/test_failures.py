@@ -15,7 +15,7 @@ from ebbtide.errors import InputError
 from ebbtide.live import controller
 from ebbtide.live.command_check import check_command
 from ebbtide.live.journal import Journal
-from ebbtide.live.stopping import StopRequest, request_stop
+from ebbtide.live.phase import StopRequest, request_stop
 
 FAILS = """
 import sys, time

@@ -20,8 +20,8 @@ from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, sta
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import begin_local, end_local, run_local
+from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
 from ebbtide.live.settings import RunFolder, find_run
-from ebbtide.live.stopping import LOCK, StopRequest, controlling, request_stop
 from ebbtide.live.storage import object_store
 from ebbtide.policies.exosphere.master import ExoSphere
 

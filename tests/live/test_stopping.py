@@ -19,7 +19,7 @@ from tests.live.commands import SILENT, User, user
 from ebbtide.errors import InputError
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.journal import Journal
-from ebbtide.live.stopping import (
+from ebbtide.live.phase import (
     StopRequest,
     controller_pid,
     controlling,

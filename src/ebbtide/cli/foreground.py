@@ -23,11 +23,10 @@ from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import CloudGoneError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.phase import State, phase_of
+from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.standing import RunStanding, standing, standing_of
-from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.policies.api.protocol import Policy
 
 if TYPE_CHECKING:

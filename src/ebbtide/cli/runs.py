@@ -17,11 +17,10 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import seconds, settled_figures
-from ebbtide.live.phase import OVER, State, phase_of, state_now
+from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
 from ebbtide.live.standing import standing_of
-from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.

@@ -260,7 +260,7 @@ class AgentProvider:
         """Continue from a snapshot when the run starts.
 
         Args:
-            kept: What `snapshot` gave.
+            kept: Plain values that `snapshot` gave.
             leases: All leases of the restored engine, by lease id.
         """
         self._kept = kept

@@ -180,7 +180,7 @@ def decode_stretches(values: Sequence[dict[str, Any]]) -> list[Stretch]:
 def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> list[str]:
     """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
 
-    They say what its user surely wants and it does not do: report its metric, and save checkpoints.
+    They say what it does not do although its user needs it: report its metric, and save checkpoints.
 
     Args:
         trial: The training that is looked at.
@@ -195,7 +195,7 @@ def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> l
         found.append(_no_metric(metric, trial.fields))
     if not trial.progress.checkpoints and not is_over:
         found.append(
-            "it has saved nothing: when its machine is taken it begins from nothing again; name the folder in "
+            "it has saved nothing: when its machine is revoked it starts from the beginning; name the folder in "
             "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"
         )
     return found

@@ -22,9 +22,8 @@ from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
-from ebbtide.live.phase import Phase, State, phase_of
+from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.settings import RunFolder
-from ebbtide.live.stopping import StopRequest, controlling, forget_stop, requested_stop
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue

@@ -31,7 +31,7 @@ from ebbtide.policies.refusals import BacksOff
 
 _LOGGER = logging.getLogger(__name__)
 
-# Seconds that machines live in the mean, where nothing else is known.
+# Mean seconds until a machine is revoked, where nothing else is known.
 _MTTR_S = 6 * HOUR_S
 
 
@@ -48,11 +48,11 @@ def begin_ec2(
     """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
 
     Args:
-        sweep: What is to be trained.
-        sweep_folder: Its code.
-        runs: Where runs are kept.
-        settings: What machines are.
-        policy: Its name, for whoever goes on with the run.
+        sweep: The sweep that is to be trained.
+        sweep_folder: Folder with the user's code.
+        runs: Folder in which runs are kept.
+        settings: Regions, images and other properties of machines.
+        policy: Name of the policy, with which the run can be resumed.
         seed: Of all chance.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
@@ -86,9 +86,9 @@ def begin_ec2(
 
 
 def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
-    """Run it, or go on with it, to its end.
+    """Run a new run, or resume one, until it ends.
 
-    Machines are given the agent of this very version, which may be another than the one that began the run.
+    Machines run the agent of this version of Ebbtide, which may differ from the one that began the run.
     """
     live, settings = folder.settings, _ec2_settings(folder)
     agent_key = bundle_key(live.run)
@@ -123,12 +123,12 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
 
 
 def cloud_ec2(folder: RunFolder) -> Ec2Cloud:
-    """The cloud of a run, from which nothing is rented."""
+    """The cloud of a run, to look at machines and end them; nothing can be rented from it."""
     return Ec2Cloud(folder.settings.run, _ec2_settings(folder), _no_prices)
 
 
 def end_ec2(folder: RunFolder) -> int:
-    """Ask for the end of every machine that carries the run's tag, in all its regions; returns how many ran."""
+    """Request the end of every machine with the run's tag, in all its regions; returns how many ran."""
     return len(cloud_ec2(folder).end_all())
 
 
@@ -145,7 +145,7 @@ def _no_prices() -> PriceHistory:
 
 
 def _longest_s(sweep: Sweep) -> float:
-    """What the longest trial takes on its slowest machine, or all the time there is."""
+    """Seconds that the longest trial takes on its slowest machine; the deadline, if there is one."""
     if sweep.deadline_h is not None:
         return sweep.deadline_h * HOUR_S
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)

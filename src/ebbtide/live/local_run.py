@@ -1,4 +1,4 @@
-"""Live runs on this machine: a local cloud, replaying prices at a chosen speed."""
+"""Live runs on this machine, on a local cloud that replays prices at a chosen speed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ebbtide.live.clouds.local.client import (
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress
+from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
-from ebbtide.live.stopping import LOCK
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
@@ -33,17 +33,17 @@ from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 
-# One market hour in two minutes: what a program imports in ten seconds costs it five minutes of the market.
+# One market hour takes two minutes: ten seconds of imports cost a program five minutes of the market.
 SPEED = 30.0
 
-# Real seconds: what is real keeps its own pace, whatever the market's speed.
+# Real seconds, since programs run at their real speed, whatever the market's.
 _POLL_S = 0.1
 _CONTROLLER_LIMIT_S = 60.0
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
 
-# A folder of more is one of data: it is not copied for each training.
+# A folder with more files holds data, and is not copied for each training.
 _MOST_FILES = 5_000
 
 # Market seconds that machines live in the mean, where nothing else is known.
@@ -57,12 +57,12 @@ _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 @dataclass(frozen=True)
 class Ended:
-    """A live run that has ended here, with its cloud.
+    """A live run that has ended on this machine, and its cloud with it.
 
     Attributes:
-        outcome: What came of it.
-        bills: The provider's own record: a machine each.
-        left_running: Machines that ran when the run was over.
+        outcome: Outcome of the run, as the engine has it.
+        bills: The cloud's own record of costs, one mapping a machine.
+        left_running: Number of machines that still ran when the run was over.
     """
 
     outcome: Outcome
@@ -71,7 +71,7 @@ class Ended:
 
     @property
     def billed_usd(self) -> float:
-        """By the provider's record."""
+        """Cost of all machines in USD by the cloud's own record."""
         return math.fsum(bill["usd"] for bill in self.bills)
 
 
@@ -122,12 +122,12 @@ def begin_local(
     """Write down a new run; `run_local` runs it.
 
     Args:
-        sweep: What is to be trained.
-        sweep_folder: Where its programs run.
-        runs: Where runs are kept.
-        policy: Its name, for whoever goes on with the run.
-        prices: What the local cloud replays.
-        start_s: From then on; by default a quarter into the record.
+        sweep: The sweep that is to be trained.
+        sweep_folder: Folder with the user's code, in which programs run.
+        runs: Folder in which runs are kept.
+        policy: Name of the policy, with which the run can be resumed.
+        prices: Price history that the local cloud replays.
+        start_s: Start of the replay in seconds since 1970; by default a quarter into the history.
         speed: Market seconds in a real second.
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
@@ -163,10 +163,10 @@ def begin_local(
 
 
 def local_cloud(folder: RunFolder) -> LocalCloud:
-    """The cloud of a run: the one that runs, or else a new one.
+    """The cloud of a run: the one that runs already, or a new one.
 
     Raises:
-        InputError: It does not start.
+        InputError: A new cloud does not start.
     """
     settings = folder.settings
     cloud = LocalCloudSettings(
@@ -183,7 +183,7 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
 
 
 def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
-    """Run it, or go on with it, to its end; then end its cloud."""
+    """Run a new run, or resume one, until it ends; then end its cloud."""
     settings = folder.settings
     cloud = local_cloud(folder)
     speed = settings.options["speed"]
@@ -220,15 +220,15 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
 
 
 def _code(folder: RunFolder) -> str:
-    """Key in the store of the user's code; empty: it is too much to be copied, and is linked to."""
+    """Key in the store of the user's code; empty: it is too large to be copied, and is linked to."""
     key = folder.settings.options.get("code", "")
     return str(key)
 
 
 def _packed(folder: Path) -> bytes | None:
-    """The code, where it is little enough to be copied for every training; None: it is not.
+    """The packed code; None: the folder is too large to be copied for every training.
 
-    What is in a folder of data need not be looked through: many files are as good a sign as many bytes.
+    Files are counted first: a folder with many files is one of data, and need not be read.
     """
     files = 0
     for _, folders, names in os.walk(folder):
@@ -243,9 +243,9 @@ def _packed(folder: Path) -> bytes | None:
 
 
 def end_local(folder: RunFolder) -> int:
-    """End every machine of a run and its cloud; returns how many ran.
+    """End every machine of a run, and its cloud; returns the number of machines that ran.
 
-    A cloud that was killed leaves machines that nobody minds: they are found and ended as well.
+    Machines that a killed cloud has left are found and ended as well.
     """
     place = folder.path / "cloud"
     left = clear_dead_cloud(place)

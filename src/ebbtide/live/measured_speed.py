@@ -138,7 +138,7 @@ def steps_per_hour(kept: Mapping[str, Any]) -> dict[str, float]:
     """Measured steps an hour by instance type, over all trainings of a run, for a sweep's `steps_per_hour`.
 
     Args:
-        kept: What `MeasuredSpeeds.snapshot` gave.
+        kept: Plain values that `MeasuredSpeeds.snapshot` gave.
     """
     together: dict[str, Seen] = {}
     for of in kept.values():

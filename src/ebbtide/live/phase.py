@@ -1,15 +1,31 @@
-"""The state of a live run, as its controller writes it down and as others read it."""
+"""The state of a live run, and requests to stop it.
+
+The controller writes the state into the run's journal, and holds a lock while it runs. A user stops a run by a
+request in a file of the run's folder, which the controller reads at every poll, so that it works even while the
+journal is busy.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from ebbtide._files import only_one, write_text
+from ebbtide.errors import InputError
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
-from ebbtide.live.stopping import controller_pid, requested_stop
+
+LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
+# A process that checks whether there is a controller holds the lock for an instant.
+_LOCKED_FOR_S = 1.0
 
 
 class State(StrEnum):
@@ -110,3 +126,77 @@ def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None
 def phase_of(journal: Journal) -> Phase | None:
     """The phase in a run's journal; None: no controller has ever started."""
     return Phase.decode(journal.state("phase"))
+
+
+class StopRequest(StrEnum):
+    """What a controller is asked to do."""
+
+    STOP = "stop"  # save all trials, wait for uploads, release all machines
+    DOWN = "down"  # release all machines now, with a short time for saves
+
+
+def request_stop(run: Path, request: StopRequest) -> None:
+    """Leave a request for the controller of a run, whether one runs or not.
+
+    Args:
+        run: Path of the run's folder.
+        request: What the controller is to do; `stop` does not replace an earlier `down`.
+    """
+    if requested_stop(run) is not StopRequest.DOWN:
+        write_text(run / _REQUEST, json.dumps({"request": str(request), "at_epoch_s": time.time()}) + "\n")
+
+
+def requested_stop(run: Path) -> StopRequest | None:
+    """The last request to a run's controller; None: there is none."""
+    try:
+        return StopRequest(json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        # The file is damaged, or not ours: to stop spending money is the safe reading.
+        return StopRequest.STOP
+
+
+def forget_stop(run: Path) -> None:
+    """Remove the request of a run, since a new controller starts."""
+    (run / _REQUEST).unlink(missing_ok=True)
+
+
+@contextmanager
+def controlling(run: Path) -> Iterator[None]:
+    """Be the only controller of a run inside the `with` block; `controller_pid` gives this process.
+
+    Raises:
+        InputError: Another controller has the run.
+    """
+    until_s = time.monotonic() + _LOCKED_FOR_S
+    while True:
+        lock = only_one(run / LOCK, "controller")
+        try:
+            lock.__enter__()
+            break
+        except InputError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.05)
+    try:
+        write_text(run / _PID, f"{os.getpid()}\n")
+        yield
+    finally:
+        (run / _PID).unlink(missing_ok=True)
+        lock.__exit__(None, None, None)
+
+
+def controller_pid(run: Path) -> int | None:
+    """Process id of a run's controller; None: no controller runs; 0: one runs, but its id is not known."""
+    try:
+        with (run / LOCK).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with suppress(OSError, ValueError):
+                    return int((run / _PID).read_text(encoding="utf-8"))
+                return 0
+    except FileNotFoundError:
+        pass
+    return None

@@ -25,11 +25,10 @@ from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import SPEED, begin_local, generated_market
-from ebbtide.live.phase import OVER, phase_of, state_now
+from ebbtide.live.phase import OVER, StopRequest, controller_pid, phase_of, request_stop, state_now
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
-from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices

@@ -94,7 +94,7 @@ def checked_key(key: str) -> str:
         InputError: It could lead out of its store, or looks like a file that is being written.
     """
     if not _KEY.fullmatch(key) or key.endswith(_PART):
-        raise InputError(f"{key!r} is no key of an object: letters, digits and . _ = - between slashes are")
+        raise InputError(f"{key!r} is no key of an object: use letters, digits and . _ = - between slashes")
     return key
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.live.agent.folders import link_checkpoints, linked_view
-from ebbtide.live.agent.log_lines import LogLines
-from ebbtide.live.agent.mirror import Mirror, held, is_written, signature_of
+from ebbtide.live.agent.watching import LogLines, Mirror, held, is_written, signature_of
 
 Started = Callable[..., subprocess.Popen[str]]
 
@@ -82,7 +81,7 @@ def test_files_of_one_checkpoint_are_copied_together(started: Started, tmp_path:
 def test_one_that_never_rests_is_copied_between_two_writes(
     started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.live.agent.mirror._RESTLESS_S", 1.0)
+    monkeypatch.setattr("ebbtide.live.agent.watching._RESTLESS_S", 1.0)
     copies: list[dict[str, str]] = []
     watching = mirror(tmp_path, started(SLOWLY, 0.3, 0.4), copies, quiet_s=5.0)
     until(lambda: len(copies) >= 2)
@@ -134,7 +133,7 @@ def test_it_dies_between_two_writes_and_what_it_leaves_is_whole(started: Started
 
 
 def test_what_is_torn_is_not_taken(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebbtide.live.agent.mirror.MOST_WAIT_S", 0.3)
+    monkeypatch.setattr("ebbtide.live.agent.watching.MOST_WAIT_S", 0.3)
     process = started(SLOWLY, 60, 0)
     watching = mirror(tmp_path, process, [], quiet_s=60.0)
     until(lambda: (tmp_path / "checkpoints" / "model").exists())

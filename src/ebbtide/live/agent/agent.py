@@ -17,12 +17,11 @@ from typing import Any
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, unpack
-from ebbtide.live.agent.log_lines import LogLines
 from ebbtide.live.agent.messages import Heartbeats, MessageLog, Outbox
 from ebbtide.live.agent.metadata import Metadata, Notice
-from ebbtide.live.agent.mirror import Mirror
 from ebbtide.live.agent.processes import MACHINE, TrainingProcess, kill_processes
 from ebbtide.live.agent.uploads import Uploaded, Uploads
+from ebbtide.live.agent.watching import LogLines, Mirror
 from ebbtide.live.agent.work import Ending, SavingTimes, Work
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder
-from ebbtide.live.agent.log_lines import LogLines
-from ebbtide.live.agent.mirror import Mirror
 from ebbtide.live.agent.processes import TrainingProcess
 from ebbtide.live.agent.uploads import Uploads
+from ebbtide.live.agent.watching import LogLines, Mirror
 
 # The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
 _REMEMBERED = 3

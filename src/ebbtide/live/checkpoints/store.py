@@ -44,7 +44,7 @@ class CheckpointStore:
 
     def __init__(self, objects: ObjectStore, trial_id: str) -> None:
         if "/" in trial_id:
-            raise InputError(f"{trial_id!r} is no id of a trial: letters, digits and . _ = - are")
+            raise InputError(f"{trial_id!r} is no id of a trial: use letters, digits and . _ = -")
         self.objects = objects
         self.trial_id = trial_id
         self.folder = checked_key(f"trials/{trial_id}")

@@ -30,8 +30,8 @@ from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import begin_local, end_local
+from ebbtide.live.phase import controller_pid
 from ebbtide.live.settings import RunFolder
-from ebbtide.live.stopping import controller_pid
 from ebbtide.live.storage import object_store
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory

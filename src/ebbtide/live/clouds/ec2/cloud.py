@@ -248,7 +248,7 @@ class Ec2Cloud:
                 # A new client finds credentials that were renewed where they are kept.
                 self._clients[region] = self._make(region, _TRIES)
                 self._launchers[region] = self._make(region, 1)
-                problem = f"the AWS credentials have expired; renew them, and the run goes on: {error}"
+                problem = f"the AWS credentials have expired; renew them, and the run continues: {error}"
                 raise _Ec2Error(code, problem) from error
             raise _Ec2Error(code, str(error)) from error
         except BotoCoreError as error:

@@ -36,11 +36,11 @@ def check_credentials(expected_end_s: float, session: Any = None) -> str | None:
     if expiry is not None and found.method == _FROM_ENVIRONMENT and expiry.timestamp() < expected_end_s:
         raise InputError(
             f"the AWS credentials in the environment end at {iso(expiry.timestamp())}, and the run is expected to "
-            f"go on until {iso(expected_end_s)}; use a profile that renews itself, or newer ones"
+            f"last until {iso(expected_end_s)}; use a profile that renews itself, or newer ones"
         )
     if expiry is None and found.token:
         return (
             "the AWS credentials are temporary and do not say until when; if they end before the run, renew them "
-            f"where they are kept ({found.method}), and it goes on by itself"
+            f"where they are kept ({found.method}), and the run continues by itself"
         )
     return None

@@ -154,7 +154,7 @@ def serve(settings: dict[str, Any]) -> None:
         silent_s = time.monotonic() - handler.asked_s  # type: ignore[attr-defined]
         if silent_s > settings["forgotten_s"]:
             break
-        # A controller that ended with an error leaves it behind: it stays for as long as machines save and end.
+        # A controller that ended with an error leaves the cloud running, until its machines have saved and ended.
         if silent_s > settings["unused_s"] and not machines.any_open and _is_free(settings["lock"]):
             break
     machines.close()
