@@ -10,7 +10,7 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide._files import write_text
-from ebbtide.analysis.curve_tracking import log_calibration
+from ebbtide.analysis.tracking import log_calibration
 from ebbtide.forecasts.learning_curves.calibration import Calibration, calibrate, write_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods

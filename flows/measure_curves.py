@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
-from ebbtide.analysis.curve_tracking import log_curves
+from ebbtide.analysis.tracking import log_curves
 from ebbtide.forecasts.learning_curves.curves import Curve, write_curves
 from ebbtide.jobs.reference.benchmarks import benchmark
 from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end

@@ -1,1 +1,1 @@
-"""The published systems that Ebbtide joins: a folder a paper, with what it claims beside what came out here."""
+"""Reproductions of the published systems: a folder for each paper, with its claims and our results."""

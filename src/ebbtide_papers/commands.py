@@ -1,4 +1,4 @@
-"""`ebbtide reproduce NAME`: a paper's claims beside ours; a folder here that has a `command` is a paper."""
+"""`ebbtide reproduce NAME`: a paper's claims and our results; every folder here with a `command` is a paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's eval
 
 @reproduce_app.callback()
 def reproduce() -> None:
-    """Each claim with the paper's figure, ours, and whether it holds by a rule stated beside it."""
+    """Show each claim with the paper's figure, ours, and whether it holds by the rule in its note."""
 
 
 for _paper in iter_modules(ebbtide_papers.__path__):

@@ -1,4 +1,4 @@
-"""A reproduction on the terminal, and in the files that were asked for."""
+"""Output of a reproduction: the terminal and the requested files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tell(
     plot: Path | None = None,
     figure: Callable[[], go.Figure] | None = None,
 ) -> None:
-    """Write what was asked for, print the claims, and tell what was written."""
+    """Write the requested files, print the claims, and list the written files."""
     if json_path:
         result.write(json_path)
     if plot and figure:

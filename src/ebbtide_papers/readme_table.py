@@ -1,4 +1,4 @@
-"""Pages of the papers' reproductions, written from what `ebbtide reproduce` wrote; and their table for the README.
+"""Pages of the papers' reproductions and their table in the README, from the JSON of `ebbtide reproduce`.
 
 python -m ebbtide_papers.readme_table data/reproductions --readme README.md
 """
@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 
 BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
 
-# Of each paper, what its abstract claims, by row.
+# The claims of each paper's abstract, by row.
 HEADLINES = {
     "spottune": ("cost_saving_theta07_vs_cheapest", "cost_saving_theta07_vs_fastest", "top3_accuracy_theta07"),
     "dynamic-pricing": ("total_cost_reduction_max", "dynamic_cost_reduction_max"),
@@ -28,10 +28,10 @@ HEADLINES = {
 
 
 def read_reproductions(folder: Path) -> list[dict[str, Any]]:
-    """All in a folder, by name; none, if it is not there.
+    """All reproductions in a folder, by name; none if the folder is missing.
 
     Raises:
-        InputError: A file is no reproduction.
+        InputError: A file is not a reproduction.
     """
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -45,7 +45,7 @@ def read_reproductions(folder: Path) -> list[dict[str, Any]]:
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """One paper's, as Markdown."""
+    """The page of one paper, as Markdown."""
     rows = content["rows"]
     hold = sum(row["holds"] for row in rows)
     told = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
@@ -62,7 +62,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def overview(contents: Sequence[Mapping[str, Any]]) -> str:
-    """All papers in one table: how many claims hold, and what the abstract says beside what came out."""
+    """A table of all papers: number of claims that hold, and the abstract's claims with our results."""
     lines = ["| system | claims that hold | for example | paper | here |", "|---|---|---|---|---|"]
     for content in contents:
         rows = {row["id"]: row for row in content["rows"]}
@@ -76,7 +76,7 @@ def overview(contents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_pages(folder: Path, into: Path) -> list[Path]:
-    """A page for each reproduction in a folder; returns where."""
+    """Write a page for each reproduction in a folder; returns their paths."""
     written = []
     for content in read_reproductions(folder):
         written.append(into / f"{content['name']}.md")
@@ -85,10 +85,10 @@ def write_pages(folder: Path, into: Path) -> list[Path]:
 
 
 def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
-    """Put the overview between the two marks.
+    """Write the overview between the two marks of the README.
 
     Raises:
-        InputError: They are not there.
+        InputError: The marks are missing.
     """
     text = readme.read_text(encoding="utf-8")
     begin, end = text.find(BEGINS), text.find(ENDS)
@@ -102,7 +102,7 @@ def _told(value: float | None) -> str:
 
 
 def main() -> None:
-    """Write the table into the README."""
+    """Write the pages, and the table into the README."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--readme", type=Path, required=True)

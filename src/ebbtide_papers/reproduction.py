@@ -15,16 +15,16 @@ from ebbtide._files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One claim.
+    """One claim of a paper and our result.
 
     Attributes:
-        id: Short name.
-        claim: In words.
-        paper: The paper's figure, if it gives one.
-        ours: What came out here; None: it is not defined here.
-        unit: `fraction`, `ratio`, `USD`...
-        holds: By the rule in `note`.
-        note: The rule, and why ours differs where it does.
+        id: Short name of the claim.
+        claim: The claim in words.
+        paper: The paper's figure; None: it gives none.
+        ours: Our figure; None: it is not defined here.
+        unit: Unit of both figures: `fraction`, `ratio`, `USD`...
+        holds: Whether the claim holds by the rule in `note`.
+        note: The rule, and why our figure differs where it does.
     """
 
     id: str
@@ -38,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """All claims of a paper.
+    """All claims of a paper and our results.
 
     Attributes:
-        name: Of the system.
-        inputs: SHA-256 of each file that went in, by its name.
-        seed: Of all chance.
-        rows: The claims.
-        tables: More figures, by name, in plain values.
+        name: Name of the system.
+        inputs: SHA-256 of each input file, by file name.
+        seed: Seed of all random numbers.
+        rows: One row for each claim.
+        tables: Further figures, by name, in plain values.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Reproduction:
     tables: dict[str, Any]
 
     def to_json(self) -> str:
-        """The same bytes for the same inputs."""
+        """The reproduction as JSON: the same bytes for the same inputs."""
         rows = [{**asdict(row), "ours": _finite(row.ours)} for row in self.rows]
         content = {
             "name": self.name,
@@ -72,7 +72,7 @@ class Reproduction:
 
 
 def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
-    """The digest of each file, by its name."""
+    """The SHA-256 of each file, by file name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

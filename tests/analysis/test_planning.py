@@ -267,8 +267,8 @@ def test_a_plan_that_is_not_feasible_ends_with_code_3_and_the_answer(
     assert ended.value.code == 3
     told = capsys.readouterr().out
     for part in (
-        "least budget that will do without a deadline: ",
-        "least deadline that will do: ",
+        "lowest feasible budget without a deadline: ",
+        "lowest feasible deadline: ",
         "nothing ends sooner than ",
         "with the same early stopping (theta 0.7, mcnt 1): cheapest-spot",
         "expected $/1000 steps: refunds",

@@ -8,8 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from ebbtide.analysis.policy_marks import policy_marks
-from ebbtide.analysis.policy_table import PLAIN_WIDTH, PolicyTable, Spread
+from ebbtide.analysis.policy_table import PLAIN_WIDTH, PolicyTable, Spread, policy_marks
 from ebbtide.analysis.summary import summary_table
 from ebbtide.policies.registry import POLICIES
 

@@ -20,8 +20,8 @@ import ebbtide as eb
 from ebbtide.analysis import replays
 from ebbtide.analysis.backtest import prepared
 from ebbtide.analysis.comparison import compare
+from ebbtide.analysis.replay_worker import read_scenario, received_policy, sent_policy, write_scenario
 from ebbtide.analysis.replays import _Run, replay_all
-from ebbtide.analysis.sent_scenario import read_scenario, received_policy, sent_policy, write_scenario
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.actions import Action

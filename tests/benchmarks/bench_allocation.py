@@ -10,7 +10,6 @@ import pytest
 from scipy.optimize import linprog
 from tests.benchmarks.floors import tell
 
-from ebbtide.policies.dynamic_pricing.linear import Layout, Rows
 from ebbtide.policies.dynamic_pricing.objectives import (
     CostObjective,
     max_total_throughput,
@@ -18,7 +17,7 @@ from ebbtide.policies.dynamic_pricing.objectives import (
     min_makespan,
     min_makespan_at_once,
 )
-from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
+from ebbtide.policies.dynamic_pricing.problem import AllocationProblem, Layout, Rows
 
 JOBS, TYPES = 1_000, 100
 

@@ -12,7 +12,7 @@ from ebbtide._compiled_records import ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
 from ebbtide.policies.deadline.table import solve_zones
 from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost

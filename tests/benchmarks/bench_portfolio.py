@@ -14,8 +14,7 @@ from tests.benchmarks.floors import tell
 import ebbtide as eb
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere import solve_portfolio
-from ebbtide.policies.exosphere.candidates import Candidates
-from ebbtide.policies.exosphere.risk import Windows, hybrid_covariance
+from ebbtide.policies.exosphere.candidates import Candidates, Windows, hybrid_covariance
 
 MARKETS, DAYS = 2_500, 90
 

@@ -59,8 +59,8 @@ def test_profile_reckons_table_three(tmp_path: Path) -> None:
     out = tmp_path / "m.json"
     assert run("curves", "profile", "svm", "--setting", "1", "--seconds", "0.1", "--json", str(out)) == 0
     told = json.loads(out.read_text())
-    assert len(told["reckoned"]) == 6
-    assert told["reckoned"]["m4.4xlarge"] <= told["reckoned"]["r4.large"]
+    assert len(told["estimated"]) == 6
+    assert told["estimated"]["m4.4xlarge"] <= told["estimated"]["r4.large"]
     assert all(found["seconds_per_step"] > 0 for found in told["measured"].values())
     assert run("curves", "profile", "svm", "--setting", "16") == 2
 

@@ -11,7 +11,7 @@ from tests.cli.test_commands import ended
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.market.smooth_generator import FLOOR_RATIO, generate_smooth_prices
+from ebbtide.market.generator import FLOOR_RATIO, generate_smooth_prices
 
 
 @pytest.mark.parametrize("kind", ["auction", "gpu"])
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_bytes_and_no_other_file_is_overwritten(
         assert ended("generate", "--into", str(path), "--days", "2") == 0
     assert one.read_bytes() == two.read_bytes()
     assert ended("generate", "--into", str(one), "--days", "2", "--seed", "1") == 2
-    assert "is there already, with other content" in capsys.readouterr().err
+    assert "exists already, with other content" in capsys.readouterr().err
     assert one.read_bytes() == two.read_bytes()
     (tmp_path / "notes.txt").write_text("mine")
     assert ended("generate", "--into", str(tmp_path / "notes.txt")) == 2
@@ -85,7 +85,7 @@ def test_the_demo_leaves_what_its_next_commands_need(
 def test_the_demo_overwrites_nobodys_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text("mine")
     assert ended("demo", "--into", str(tmp_path)) == 2
-    assert "is there already, with other content" in capsys.readouterr().err
+    assert "exists already, with other content" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
@@ -99,7 +99,7 @@ def test_the_job_of_the_demo_is_the_example() -> None:
 def test_a_folder_that_is_not_there_is_made_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "nodir" / "x.parquet"
     assert ended("generate", "--into", str(into), "--days", "1") == 0
-    assert f"{into.parent}: no such folder; it is made" in capsys.readouterr().err
+    assert f"{into.parent}: no such folder; it is created" in capsys.readouterr().err
     assert into.is_file()
     assert ended("generate", "--into", str(into), "--days", "1") == 0
     assert "no such folder" not in capsys.readouterr().err

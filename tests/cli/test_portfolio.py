@@ -30,7 +30,7 @@ def test_shares_sum_to_one_and_machines_have_all_that_was_asked(
 ) -> None:
     code, out, _ = run(capsys, "--prices", prices, "--vcpus", 100, "--alpha", 100, "--json", tmp_path / "p.json")
     assert code == 0
-    assert "of what is rented is more than was asked for" in out
+    assert "of what is rented is surplus" in out
     content = json.loads((tmp_path / "p.json").read_text())
     assert len(content["markets"]) > 1
     assert sum(row["share"] for row in content["markets"]) == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_the_frontier_gives_saving_for_risk(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "the cluster is of nothing; give --vcpus"),
+        ((), "the cluster is empty; give --vcpus"),
         (("--vcpus", 4, "--covariance", "beta"), "unknown covariance 'beta'; known: hybrid, price, revocation"),
         (("--vcpus", 4, "--type", "c9.huge"), "none meets the constraints"),
         (("--vcpus", 4, "--least-mttr-h", 100_000), "live 100000 h in the mean"),

@@ -638,7 +638,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "a.db: cannot be used as a price store",
         {"a.db": "x" * 5000},
     ),
-    WrongInput("a portfolio of nothing", "portfolio --prices prices.parquet", "the cluster is of nothing"),
+    WrongInput("a portfolio of nothing", "portfolio --prices prices.parquet", "the cluster is empty"),
     WrongInput(
         "a covariance that is not known",
         "portfolio --prices prices.parquet --covariance both",

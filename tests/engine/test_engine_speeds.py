@@ -9,7 +9,7 @@ from ebbtide.engine.engine import Engine
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.spottune.step_times import ObservedStepTimes
+from ebbtide.policies.spottune.policy import ObservedStepTimes
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
 

@@ -13,12 +13,11 @@ from tests.live.sweeps import START_S, A
 
 from ebbtide.cli.live_table import answer_lines, state_line, warning_lines
 from ebbtide.engine.snapshot import lease_values
-from ebbtide.live.money import Money
+from ebbtide.live.agent_state import Stretch, encode_stretches
+from ebbtide.live.money import Money, settled_usd
 from ebbtide.live.phase import Phase, State
 from ebbtide.live.settings import LiveSettings
-from ebbtide.live.settling import settled_usd
 from ebbtide.live.standing import RunStanding, standing
-from ebbtide.live.stretches import Stretch, encode_stretches
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -225,6 +224,6 @@ def test_a_missed_deadline_is_told() -> None:
 
 def test_one_that_was_stopped_is_told_so_once() -> None:
     found = dataclasses.replace(stands([job()], [trial({})], state=State.STOPPED), why="stopped by its user")
-    assert state_line(found) == "stopped; `ebbtide resume run` goes on"
+    assert state_line(found) == "stopped; `ebbtide resume run` continues"
     gave_up = dataclasses.replace(found, state=State.GAVE_UP, why="budget of 0.0001 USD reached")
     assert state_line(gave_up).startswith("gave up: budget of 0.0001 USD reached; ")

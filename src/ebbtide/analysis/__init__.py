@@ -1,1 +1,1 @@
-"""What users ask of a policy: backtest, compare, plan; and what is kept of the answers."""
+"""Backtests, comparisons and plans, and the reports, figures and tracking of their results."""

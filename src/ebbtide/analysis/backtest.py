@@ -1,4 +1,4 @@
-"""Backtests: every policy from every start, on one history and one billing rule."""
+"""Backtests: every policy from every start, on one price history and one billing rule."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def backtest(
     """Replay every policy from the same starts.
 
     Args:
-        policies: What to compare; names must differ.
+        policies: Policies to compare; names must differ.
         job: One job, or several that run together.
-        prices: The markets.
-        billing: A preset's name or a rule.
-        starts: How many starts to draw, or the times themselves.
-        seed: Of the starts and of the policies' random numbers.
-        availability: Capacity, where it is recorded.
-        delay: How long machines take to start.
-        catalogue: Instance types and list prices.
-        curves: Of each job, what its metric will be as it trains, for policies that look at it.
-        egress: What data cost that leave a region.
-        workers: Processes that share the replays, this one among them; the outcomes are the same however many.
+        prices: Price history of the markets.
+        billing: Name of a billing preset, or a rule.
+        starts: Number of starts to draw, or the start times themselves.
+        seed: Seed of the starts and of the policies' random numbers.
+        availability: Recorded capacity of the markets; None: always available.
+        delay: Model of the time that machines take to start.
+        catalogue: Instance types and their list prices; None: the built-in ones.
+        curves: Learning curve of each job, for policies that read its metric.
+        egress: Prices of data that leave a region.
+        workers: Number of processes for the replays, this one included; outcomes do not depend on it.
         on_progress: Called with the number of replays done so far.
 
     Returns:
-        The outcomes; print it for the table, `plot()` it for the picture.
+        The outcomes; print it for the table, call `plot()` for the figure.
 
     Raises:
         InputError: No policy or two of one name, an unknown preset, a start outside the history, a job that can
-            never finish, or less than one worker.
-        PolicyError: A policy lacks what every policy has, raised an exception, or asked for what cannot be.
+        never finish, or less than one worker.
+        PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
     check_policies(policies)
     scenario, start_times = prepared(
@@ -92,7 +92,7 @@ def prepared(
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
 ) -> tuple[Scenario, tuple[float, ...]]:
-    """What is replayed, and from when, of arguments as `backtest` has them.
+    """The scenario and the start times, seconds since 1970, for the arguments of `backtest`.
 
     Raises:
         InputError: An unknown preset, a start outside the history, or a job that can never finish.

@@ -1,4 +1,4 @@
-"""Every policy on one job, market, billing rule and the same starts, beside what no schedule can undercut."""
+"""A comparison of policies on one job, market, billing rule and the same starts, with a lower cost bound."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ FLOOR = "all prices known"
 
 _HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
 
-# What is no policy for a job, and where it is found.
+# Methods that are not policies for a job, and where to find them.
 ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline; see ebbtide cookbook solve"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One policy.
+    """The results of one policy.
 
     Attributes:
-        policy: Its name.
-        cost_usd: Mean over the starts that it finished from; NaN: none.
-        cost_std_usd: And the standard deviation of the sample: the risk.
-        cost_p95_usd: What one start in twenty costs more than.
-        over_floor: Times the floor of the same starts.
-        saved: Against on-demand, on the starts that both finished from.
-        makespan_h: Mean.
-        revocations: Mean.
-        refund_usd: Mean.
-        misses: Starts not finished by the deadline, or not inside the record.
-        why_not: It cannot serve the job, and why; empty: it can.
+        policy: Name of the policy.
+        cost_usd: Mean cost over the starts it finished from, USD; NaN: none.
+        cost_std_usd: Sample standard deviation of the cost, USD.
+        cost_p95_usd: 95th percentile of the cost, USD.
+        over_floor: Mean cost as a multiple of the floor of the same starts.
+        saved: Saving against on-demand, as a fraction, on the starts both finished from.
+        makespan_h: Mean time to finish, hours.
+        revocations: Mean number of revocations.
+        refund_usd: Mean refund, USD.
+        misses: Number of starts not finished by the deadline, or not within the record.
+        why_not: Why the policy cannot serve the job; empty: it can.
     """
 
     policy: str
@@ -66,12 +66,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of them.
+    """The results of all policies.
 
     Attributes:
-        rows: The cheapest first, those that cannot serve last; the floor among them.
-        result: The backtest of those that can.
-        notes: What a reader should know.
+        rows: A row per policy and one for the floor, the cheapest first, those that cannot serve last.
+        result: The backtest of the policies that can serve.
+        notes: Remarks for the reader, one per line.
     """
 
     rows: Sequence[Row]
@@ -79,7 +79,7 @@ class Comparison:
     notes: Sequence[str]
 
     def table(self) -> PolicyTable:
-        """The rows as a table for the terminal; below it who could not serve, and why."""
+        """The rows as a table for the terminal; below it the policies that could not serve, and why."""
         able = [row for row in self.rows if not row.why_not]
         job = ", ".join(job.name for job in self.result.scenario.jobs)
         return PolicyTable(
@@ -102,15 +102,15 @@ class Comparison:
         """Write the report: one HTML page that needs no network, this table first. Atomic.
 
         Args:
-            path: The file; folders above it are made.
+            path: The file to write; missing folders are created.
 
         Returns:
-            The file.
+            The path of the file.
         """
         return write_report(self.result.record(), path, comparison=shown(self.rows), notes=self.notes)
 
     def write_json(self, path: str | Path) -> None:
-        """Write the rows, atomically: the same bytes for the same inputs."""
+        """Write the rows as JSON, atomically: the same bytes for the same inputs."""
         rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
         write_text(path, json.dumps({"rows": rows, "notes": list(self.notes)}, indent=2, allow_nan=False) + "\n")
 
@@ -131,21 +131,21 @@ def compare(
     """Replay every policy that can serve the job.
 
     Args:
-        policies: Their names must differ.
-        job: To be done.
-        prices: The markets.
-        billing: Of spot leases: a preset's name or a rule.
-        starts: How many.
-        seed: Of the starts and of all chance.
-        deadline_h: From each start on; None: the end of the record.
-        catalogue: Instance types and list prices.
-        workers: Processes that share the replays, this one among them; the rows are the same however many.
+        policies: Policies to compare; names must differ.
+        job: The job to run.
+        prices: Price history of the markets.
+        billing: Billing of spot leases: name of a preset, or a rule.
+        starts: Number of starts to draw.
+        seed: Seed of the starts and of all random numbers.
+        deadline_h: Hours from each start to the deadline; None: the end of the record.
+        catalogue: Instance types and their list prices; None: the built-in ones.
+        workers: Number of processes for the replays, this one included; rows do not depend on it.
         on_progress: Called with the number of replays done so far.
 
     Raises:
         InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
-            less than one worker.
-        PolicyError: A policy has a mistake in it: that is no reason not to serve the job.
+        less than one worker.
+        PolicyError: A policy has a bug: that does not count as a job it cannot serve.
     """
     check_policies(policies)
     known = catalogue or default_catalogue()
@@ -174,17 +174,17 @@ def compare(
         "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
     ]
     if scenario.billing.refund is not Refund.NOTHING:
-        notes.append("It knows of no refunds: a policy that is given much back may come below it.")
+        notes.append("The bound ignores refunds: a policy with large refunds may cost less.")
     return Comparison(tuple(rows), result, tuple(notes))
 
 
 def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, catalogue: Catalogue) -> float:
-    """What no schedule of one machine at a time can undercut, refunds aside.
+    """A lower bound of the cost of any schedule on one machine at a time, USD, without refunds.
 
-    A relaxation: at each moment as many steps as on the fastest machine, each at the price of the cheapest.
+    A relaxation: at each moment, steps at the rate of the fastest machine, each at the price of the cheapest.
 
     Raises:
-        InputError: All time until then is not enough.
+        InputError: The time until `until_s` is too short for the job.
     """
     rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
     able = {market: rate * job.speedup_of(job.machines) for market, rate in rates.items() if rate > 0}
@@ -217,7 +217,7 @@ def _floors(
 
 
 def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.ndarray:
-    """By start; NaN: not finished in time."""
+    """Cost of each start, USD, shape (starts,); NaN: not finished in time."""
     most_s = math.inf if deadline_h is None else deadline_h * HOUR_S
     return np.array(
         [run.cost_usd if run.finished and run.makespan_s <= most_s else math.nan for run in result.outcomes[name]]
@@ -254,7 +254,7 @@ def _plain(value: object) -> object:
 
 
 def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
-    """Rows as they are told, for tables: the terminal's and the report's."""
+    """Rows as formatted cells, for the tables of the terminal and the report."""
     return [
         {"policy": row.policy} | dict(zip(_HEADINGS, _cells(row), strict=True)) | {"why not": row.why_not}
         for row in rows
@@ -264,15 +264,15 @@ def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
 def _cells(row: Row) -> list[str | Spread]:
     return [
         Spread(row.cost_usd, row.cost_std_usd, 3),
-        _told(row.cost_p95_usd, ".3f"),
-        _told(row.over_floor, ".2f"),
-        _told(row.saved, ".0%"),
-        _told(row.makespan_h, ".1f"),
-        _told(row.revocations, ".2f"),
-        _told(row.refund_usd, ".3f"),
+        _formatted(row.cost_p95_usd, ".3f"),
+        _formatted(row.over_floor, ".2f"),
+        _formatted(row.saved, ".0%"),
+        _formatted(row.makespan_h, ".1f"),
+        _formatted(row.revocations, ".2f"),
+        _formatted(row.refund_usd, ".3f"),
         "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses),
     ]
 
 
-def _told(value: float, form: str) -> str:
+def _formatted(value: float, form: str) -> str:
     return "" if math.isnan(value) else format(value, form)

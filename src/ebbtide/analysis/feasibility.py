@@ -1,8 +1,8 @@
-"""Whether a sweep's budget and deadline will do, and the least that would, by few backtests.
+"""Whether a sweep's budget and deadline are feasible, and the lowest that are, by few backtests.
 
-What is found is one that was tried and did. It is near the least, and the search for it is bounded: so many limits
-are tried at most, each from so many starts at most, the hardest first, and a limit is given up at the first start
-too many that passes it.
+A found limit was tried and was kept; it is near the lowest. The search is bounded: a maximum number of limits,
+each from a maximum number of starts, the hardest first, and a limit is rejected as soon as too many starts exceed
+it.
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 
-# What is tried, at most: deadlines; those that the policy refuses, which costs nothing; budgets until one does,
-# and then between that and the last which did not.
+# Most limits to try: deadlines; deadlines that the policy refuses, which costs no time; budgets until one is kept;
+# budgets between that one and the last that was not.
 _DEADLINES = 5
 _REFUSED = 24
 _BUDGETS = 5
 _BUDGETS_BETWEEN = 1
 
-# What turns out too little is raised by so much: a deadline that is refused; one that is missed, and a budget,
-# each time by twice as much as before.
+# Share by which a limit that is too low is raised: a refused deadline; a missed deadline; a budget. The last two
+# double each time.
 _REFUSED_RAISED_BY = 0.1
 _DEADLINE_RAISED_BY = 0.05
 _BUDGET_RAISED_BY = 0.15
 
-# Deadlines are tried from so many starts, at first from a few of them; budgets where runs cost most.
+# Number of starts: for deadlines, all and the first few; for budgets, the most expensive runs.
 _DEADLINE_STARTS = 30
 _FIRST_STARTS = 5
 _BUDGET_STARTS = 3
 
-# Outcomes of a policy from some of the starts, by their numbers, each run only when it is asked for.
+# Gives outcomes of a policy from some of the starts, by their numbers; runs each only when it is consumed.
 Replay = Callable[[Policy, Sequence[int]], Iterable[Outcome]]
 PolicyFor = Callable[[float | None], Policy]
 
 
 class Search:
-    """The least budget and deadline that will do.
+    """The search for the lowest feasible budget and deadline.
 
     Attributes:
-        fastest: Hours and market of the fastest plan there can be, by arithmetic.
+        fastest: Hours and market of the fastest possible plan, by arithmetic.
     """
 
     def __init__(self, fastest: tuple[float, Market], policy_for: PolicyFor, replay: Replay, starts: int) -> None:
-        """Search with these backtests.
+        """Prepare a search.
 
         Args:
-            fastest: Hours and market of the fastest plan there can be, by arithmetic.
-            policy_for: The sweep's policy under another deadline, hours; it may refuse one as too short.
+            fastest: Hours and market of the fastest possible plan, by arithmetic.
+            policy_for: Gives the sweep's policy under a deadline, hours; it may refuse one as too short.
             replay: Runs a policy from some of the starts.
-            starts: How many there are.
+            starts: The number of starts available.
         """
         self.fastest = fastest
         self._policy_for = policy_for
         self._replay = replay
         self._starts = range(min(starts, _DEADLINE_STARTS))
-        # Without a cap on the budget, by deadline: never run twice.
+        # Outcomes without a budget limit, by deadline, so that none is run twice.
         self._uncapped: dict[float | None, Sequence[Outcome]] = {}
 
     def knows(self, deadline_h: float | None, outcomes: Sequence[Outcome]) -> None:
-        """What came of the policy under a deadline, without a cap on the budget, from every start."""
+        """Add known outcomes of the policy under a deadline, without a budget limit, from every start."""
         self._uncapped[deadline_h] = outcomes
 
     def least(self, deadline_h: float | None, *, late: bool, needs_deadline: bool = False) -> Feasibility:
-        """The least that will do.
+        """The lowest feasible budget and deadline.
 
         Args:
-            deadline_h: Asked for; None: any.
-            late: It cannot be kept: the budget is sought under the least that can, or without one.
-            needs_deadline: The policy cannot do without one.
+            deadline_h: The requested deadline, hours; None: none.
+            late: The deadline is not feasible: search the budget under the lowest feasible one, or without one.
+            needs_deadline: Whether the policy requires a deadline.
         """
         deadline = self.least_deadline()
         under = deadline_h if not late else deadline if needs_deadline else None
@@ -92,7 +92,7 @@ class Search:
         )
 
     def least_deadline(self) -> float | None:
-        """The least deadline found that is kept, hours; None: none was. Begins at what no plan can undercut."""
+        """The lowest deadline found that is kept, hours; None: none was. The search starts at the fastest plan."""
         hours = self.fastest[0]
         tried = refused = 0
         while tried < _DEADLINES and refused < _REFUSED:
@@ -100,7 +100,7 @@ class Search:
             try:
                 needed_h = self._needed_h(tried_h)
             except InputError:
-                # The policy refuses to begin under so short a deadline.
+                # The policy refuses to begin with a deadline this short.
                 hours = tried_h * (1.0 + _REFUSED_RAISED_BY)
                 refused += 1
                 continue
@@ -108,13 +108,13 @@ class Search:
                 return tried_h
             if not math.isfinite(needed_h):
                 return None
-            # A little more time makes for a little less hurry, and so on.
+            # With more time the policy hurries less, and needs a little more.
             hours = max(needed_h, tried_h * (1.0 + _DEADLINE_RAISED_BY * 2.0**tried))
             tried += 1
         return None
 
     def _needed_h(self, deadline_h: float) -> float:
-        """Hours that enough runs need under a deadline; from a few starts only, if those miss it already."""
+        """Hours that enough runs need under a deadline; from only a few starts if those miss it already."""
         known = self._uncapped.get(deadline_h)
         if known is None:
             policy = self._policy_for(deadline_h)
@@ -132,9 +132,9 @@ class Search:
         return self._uncapped[deadline_h]
 
     def _least_budget(self, deadline_h: float | None) -> tuple[float, float] | None:
-        """The least found that runs end within, USD, and the hours that they then take.
+        """The lowest budget found that is kept, USD, and the hours that runs then take.
 
-        It is tried as the cap that it will be: a cap ends machines a little before it would be passed.
+        It is tried as a real limit, since a limit ends machines a little before it would be exceeded.
         """
         free = self._uncapped_under(deadline_h)
         usd = _kept_value([cost_usd(one) for one in free])
@@ -160,9 +160,9 @@ class Search:
         return enough, takes_h
 
     def _takes_h(self, usd: float, deadline_h: float | None, free: Sequence[Outcome]) -> float | None:
-        """Hours in which enough runs end with this cap on the budget; None: too few do, or too late.
+        """Hours in which enough runs end under this budget limit; None: too few end, or too late.
 
-        It is tried where runs cost most, the dearest first: where they cost less it binds less.
+        It is tried on the most expensive runs, most expensive first: it binds less on cheaper ones.
         """
         numbers = sorted(range(len(free)), key=lambda number: -_cost_order(free[number]))[:_BUDGET_STARTS]
         most_h = math.inf if deadline_h is None else deadline_h
@@ -178,35 +178,35 @@ class Search:
 
 
 def is_kept(values: Sequence[float], limit: float | None) -> bool:
-    """Whether enough are at most the limit; NaN, a run that found no end, never is. None: there is no limit."""
+    """Whether enough values are within the limit; NaN, an unfinished run, never is. None: there is no limit."""
     return limit is None or float(np.mean([value <= limit for value in values])) >= KEPT_SHARE
 
 
 def duration_h(outcome: Outcome) -> float:
-    """Hours that a run took; NaN: it found no end."""
+    """Hours that a run took; NaN: unfinished."""
     return outcome.makespan_s / HOUR_S if outcome.finished else math.nan
 
 
 def cost_usd(outcome: Outcome) -> float:
-    """What a run cost; NaN: it found no end."""
+    """Cost of a run, USD; NaN: unfinished."""
     return outcome.cost_usd if outcome.finished else math.nan
 
 
 def _cost_order(outcome: Outcome) -> float:
-    """What a run cost; one that found no end costs more than any."""
+    """Cost of a run, USD, for sorting; infinity: unfinished."""
     return outcome.cost_usd if outcome.finished else math.inf
 
 
 def _kept_value(values: Sequence[float]) -> float:
-    """What enough are at most; infinity: too many found no end."""
+    """The lowest limit that enough values are within; infinity: too many are unfinished."""
     ordered = sorted(math.inf if math.isnan(value) else value for value in values)
     return ordered[math.ceil(KEPT_SHARE * len(ordered)) - 1]
 
 
 def _rounded_up(value: float) -> float:
-    """To three digits, upwards, so that the figure that is told is one that does."""
+    """Rounded up to three digits, so that the printed limit is feasible."""
     if value <= 0.0:
         return 0.0
     digits = 2 - math.floor(math.log10(value))
-    # A figure that is round already stays as it is.
+    # A value that is round already does not change.
     return round(math.ceil(round(value * 10.0**digits, 6)) / 10.0**digits, max(digits, 0))

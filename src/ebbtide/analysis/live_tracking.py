@@ -1,4 +1,4 @@
-"""A live run in MLflow: one run for the sweep, and under it one for each trial, the same wherever it trains."""
+"""A live run in MLflow: one run for the sweep, and a child run for each trial on whatever machines it trains."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.money import money_of
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
-from ebbtide.market.catalogue import default_catalogue
 
 _LOGGER = logging.getLogger(__name__)
 
 _EXPERIMENT = "live runs"
-# MLflow takes so many at once.
+# The most metrics that MLflow accepts at once.
 _BATCH = 1000
-# A winner's checkpoint that is larger stays where it is.
+# A larger checkpoint of the best trial is not copied.
 _MOST_MODEL_BYTES = 200_000_000
 _MOST_TEXT = 5000
 
-# Set where the metric was logged by us: a program that logs to MLflow itself is not to have it twice.
+# Tag of runs whose metric we log: a program that logs to MLflow itself should not have it twice.
 _OUR_METRIC = "ebbtide.logs_metric"
 
 
 def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
-    """Make the runs; where the journal has them, they go on. Programs find theirs in their environment.
+    """Create the MLflow runs, or resume those in the journal. Programs find theirs in their environment.
 
-    MLflow reads `MLFLOW_RUN_ID` by itself: `mlflow.start_run()` in a program goes on with its trial's run, on
-    whatever machine.
+    MLflow reads `MLFLOW_RUN_ID` by itself: `mlflow.start_run()` in a program continues its trial's run on any
+    machine.
 
     Args:
-        folder: The live run's.
-        uri: Where to track; machines elsewhere need a server's.
+        folder: Folder of the live run.
+        uri: Tracking URI; machines elsewhere need that of a server.
         artifacts: Folder for artifacts, if `uri` is a file.
     """
     journal = Journal(folder.journal)
@@ -71,7 +70,7 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
             own = {"ebbtide.kind": "trial", "ebbtide.trial": trial_id, "mlflow.parentRunId": parent}
             run = client.create_run(home, run_name=trial.name or trial_id, tags={**own, **tags}).info.run_id
             client.log_batch(run, params=[Param(key, str(value)) for key, value in trial.values.items()])
-            # Too large to be copied; where they are is enough to have them again.
+            # Checkpoints are too large to copy; their place is enough to find them.
             client.set_tag(run, "ebbtide.checkpoints_at", f"{settings.store}/trials/{trial_id}")
             runs[str(trial.number)] = run
     environment = {
@@ -83,7 +82,7 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
 
 
 def resume_tracking(folder: RunFolder) -> None:
-    """Of a live run that goes on: what was killed runs again. Nothing, where no tracking was begun."""
+    """Mark the killed MLflow runs of a resumed live run as running. Does nothing without tracking."""
     kept = _kept(folder)
     if kept is None:
         return
@@ -94,9 +93,9 @@ def resume_tracking(folder: RunFolder) -> None:
 
 
 def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
-    """Log what trials reported, what they cost and which is best; close the runs. Nothing, where none was begun.
+    """Log the trials' metrics, their costs and the best trial, and close the runs. Does nothing without tracking.
 
-    A run that was stopped is KILLED, and so are its trials that are not done; where trials failed it is FAILED.
+    A stopped run and its unfinished trials are KILLED; a run with failed trials is FAILED.
     """
     kept = _kept(folder)
     if kept is None:
@@ -117,7 +116,7 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
             client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
             client.set_terminated(run, _status(job.is_finished, bool(trial["problem"])))
         parent = kept["parent"]
-        money = money_of(state, default_catalogue())
+        money = money_of(state, folder.catalogue)
         whole = {
             "cost_usd": outcome.cost_usd,
             "on_demand_usd": money.on_demand_usd,
@@ -129,10 +128,10 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
         }
         if money.saved_share is not None:
             whole["saved_share"] = money.saved_share
-        told = [Metric(name, float(value), now_ms, 0) for name, value in whole.items()]
+        metrics = [Metric(name, float(value), now_ms, 0) for name, value in whole.items()]
         tags = {"ebbtide.ended": outcome.gave_up or ("finished" if outcome.finished else "the prices are over")}
         if best is not None:
-            told.append(Metric(f"best_{sweep.metric}", best[2], now_ms, best[1]))
+            metrics.append(Metric(f"best_{sweep.metric}", best[2], now_ms, best[1]))
         if winner is not None:
             tags |= {
                 "ebbtide.winner": _trial_id(settings, winner),
@@ -140,12 +139,12 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
                 "ebbtide.winner_setting": sweep.trials()[winner].name[:_MOST_TEXT],
             }
             tags |= _log_model(client, parent, settings, winner, outcome.finished)
-        client.log_batch(parent, metrics=told, tags=[RunTag(key, text) for key, text in tags.items()])
+        client.log_batch(parent, metrics=metrics, tags=[RunTag(key, text) for key, text in tags.items()])
         client.set_terminated(parent, _status(outcome.finished, any(trial["problem"] for trial in trials)))
 
 
 def abandon_tracking(folder: RunFolder, why: str) -> None:
-    """Of a run whose controller broke: what MLflow has as running is KILLED, until the run is resumed."""
+    """Mark the running MLflow runs of a live run whose controller crashed as KILLED, until it is resumed."""
     kept = _kept(folder)
     if kept is None:
         return
@@ -157,14 +156,14 @@ def abandon_tracking(folder: RunFolder, why: str) -> None:
 
 
 def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tuple[int, int, float] | None:
-    """The trial with the best value that any reported, failed ones left out: its number, and that step and value.
+    """The trial that reported the best value, without failed trials: its number, and the step and the value.
 
     Args:
-        direction: Which end of the metric is better.
-        trials: What the controller remembers of each: `metrics` by step, and its `problem`.
+        direction: Whether a lower or a higher metric is better.
+        trials: The controller's state of each trial: `metrics` by step, and its `problem`.
 
     Returns:
-        None: none reported any.
+        None if no trial reported a value.
     """
     sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
     found = [
@@ -180,12 +179,12 @@ def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tup
 
 
 def _only_one(trials: Sequence[Mapping[str, Any]]) -> int | None:
-    """The number of a training that needs no metric to be the best: there is no other."""
+    """The number of the only trial, which is the best without a metric; None: there are several, or it failed."""
     return 0 if len(trials) == 1 and not trials[0]["problem"] else None
 
 
 def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
-    """What the run was started with."""
+    """The settings that the run was started with, as text."""
     of_sweep = (
         "command",
         "entry_point",
@@ -223,7 +222,7 @@ def _trial_metrics(
     cost_usd: float,
     now_ms: int,
 ) -> list[Metric]:
-    """What is not logged yet: a run that was stopped before has logged the steps up to then."""
+    """Metrics that are not logged yet: a run that was stopped before has logged earlier steps."""
     progress = {
         "steps_done": job.steps_done,
         "steps_lost": job.steps_lost,
@@ -246,7 +245,7 @@ def _trial_metrics(
 def _log_model(
     client: MlflowClient, parent: str, settings: LiveSettings, number: int, is_over: bool
 ) -> dict[str, str]:
-    """Where the winner's newest checkpoint is; once all is over, a small one is copied to the artifacts."""
+    """Tags with the place of the best trial's newest checkpoint; at the end, a small one is copied to MLflow."""
     trial_id = _trial_id(settings, number)
     tags = {"ebbtide.winner_checkpoint": f"{settings.store}/trials/{trial_id}"}
     try:

@@ -1,4 +1,4 @@
-"""What a night has changed: prices, models, policies and the saving to be expected, in words and as a table."""
+"""The summary of a nightly run: changes of prices, models, policies and expected savings."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
-from ebbtide.market.batches import Verdict
+from ebbtide.market.ingestion import Verdict
 
-# Statistics of the pipeline, and which figure of each is looked at: lower is better in all.
+# Reports of the pipeline whose figures are compared; lower is better in all.
 METRICS = ("metrics", "revpred", "price-chain", "earlycurve")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one state of the pipeline.
+    """The figures of one state of the pipeline.
 
     Attributes:
         models: Error of each model on later data, by name.
-        costs: Mean cost of each policy, USD.
-        unfinished: Runs of each that did not finish.
-        champion: Version of the revocation model that the registry has as the best on later data.
+        costs: Mean cost by policy, USD.
+        unfinished: Number of unfinished runs by policy.
+        champion: Version of the registry's best revocation model on later data; None: there is none.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
@@ -34,30 +34,30 @@ class Figures:
 
     @property
     def best(self) -> str:
-        """The cheapest of the policies that always finish; empty: none does."""
+        """Name of the cheapest policy that always finishes; empty: none does."""
         able = [name for name in self.costs if not self.unfinished.get(name)]
         return min(able, key=lambda name: self.costs[name], default="")
 
     @property
     def saving(self) -> float | None:
-        """What the best saves against on-demand; None: either is not known."""
-        dear = self.costs.get("on-demand")
-        return 1.0 - self.costs[self.best] / dear if dear and self.best else None
+        """Saving of the best policy against on-demand, as a fraction; None: one of them is unknown."""
+        on_demand = self.costs.get("on-demand")
+        return 1.0 - self.costs[self.best] / on_demand if on_demand and self.best else None
 
 
 def read_figures(reports: Path, champion: str | None) -> Figures:
-    """From what the stages wrote; a report that is not there is left out."""
-    told = {name: _read(reports / f"{name}.json") for name in METRICS}
+    """Read the figures from the stages' reports; missing reports are left out."""
+    reports_by_name = {name: _read(reports / f"{name}.json") for name in METRICS}
     models = {}
-    pooled = told["revpred"].get("pooled", {})
+    pooled = reports_by_name["revpred"].get("pooled", {})
     if pooled:
         models["revpred (Brier)"] = sum(row["brier"] for row in pooled.values()) / len(pooled)
-    if "log_likelihood" in told["price-chain"]:
-        models["price chain (negative log-likelihood)"] = -float(told["price-chain"]["log_likelihood"])
-    for name, rows in told["earlycurve"].get("methods", {}).items():
+    if "log_likelihood" in reports_by_name["price-chain"]:
+        models["price chain (negative log-likelihood)"] = -float(reports_by_name["price-chain"]["log_likelihood"])
+    for name, rows in reports_by_name["earlycurve"].get("methods", {}).items():
         if name == "earlycurve":
             models["earlycurve (relative error at 0.7)"] = rows["0.7"]["relative_error_mean"]
-    policies = told["metrics"].get("policies", {})
+    policies = reports_by_name["metrics"].get("policies", {})
     means = {name: row["cost_usd"]["mean"] for name, row in policies.items()}
     costs = {name: mean for name, mean in means.items() if mean is not None}
     return Figures(models, costs, {name: int(row["unfinished"]) for name, row in policies.items()}, champion)
@@ -65,16 +65,16 @@ def read_figures(reports: Path, champion: str | None) -> Figures:
 
 @dataclass(frozen=True)
 class Night:
-    """What came of one nightly run.
+    """The results of one nightly run.
 
     Attributes:
-        accepted: Batches added.
-        set_aside: Batches that were not, and why.
-        change_points: Prices known before and after.
-        stages: That ran.
-        before: As last accepted.
-        after: Now.
-        pushed: Whether data went to the DVC remote.
+        accepted: Batches of prices that were added.
+        set_aside: Batches of prices that were rejected, and why.
+        change_points: Number of known price changes before and after.
+        stages: Names of the stages that ran.
+        before: Figures of the last accepted run.
+        after: Figures of this run.
+        pushed: Whether data was pushed to the DVC remote.
     """
 
     accepted: Sequence[Verdict]
@@ -99,7 +99,7 @@ class Night:
         return found
 
     def summary(self) -> str:
-        """As Markdown."""
+        """The results as Markdown."""
         was, now = self.change_points
         lines = ["# Ebbtide, nightly", "", f"Prices: {now} change points, {now - was} new.", ""]
         lines += [f"- added `{verdict.file.name}`: {verdict.rows} rows" for verdict in self.accepted]
@@ -107,7 +107,7 @@ class Night:
         lines += ["", f"Stages run: {', '.join(self.stages) or 'none, all is up to date'}.", ""]
         lines += ["| | | before | after | |", "|---|---|---|---|---|"]
         for row in self.rows():
-            before, after = _told(row["before"]), _told(row["after"])
+            before, after = _formatted(row["before"]), _formatted(row["after"])
             lines.append(f"| {row['kind']} | {row['name']} | {before} | {after} | {row['verdict']} |")
         lines += ["", self._saving(), ""]
         if self.after.champion is not None:
@@ -120,10 +120,10 @@ class Night:
     def _saving(self) -> str:
         if self.after.saving is None:
             return "No policy was compared with on-demand machines."
-        told = f"Cheapest policy that always finishes: {self.after.best}, {self.after.saving:.0%} below on-demand"
+        text = f"Cheapest policy that always finishes: {self.after.best}, {self.after.saving:.0%} below on-demand"
         if self.before.saving is None:
-            return f"{told}."
-        return f"{told} (before: {self.before.best}, {self.before.saving:.0%})."
+            return f"{text}."
+        return f"{text} (before: {self.before.best}, {self.before.saving:.0%})."
 
 
 def costs_picture(night: Night) -> bytes:
@@ -145,12 +145,12 @@ def costs_picture(night: Night) -> bytes:
 
 
 def keep_figures(figures: Figures, path: Path) -> None:
-    """As accepted: the next night is compared with it."""
+    """Write figures as accepted, for comparison with the next night."""
     write_text(path, json.dumps(asdict(figures), indent=2) + "\n")
 
 
 def kept_figures(path: Path) -> Figures:
-    """As last accepted; empty, if nothing was yet."""
+    """The last accepted figures; empty if there are none."""
     return Figures(**_read(path))
 
 
@@ -162,5 +162,5 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _told(value: float | None) -> str:
+def _formatted(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"

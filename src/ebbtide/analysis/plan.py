@@ -1,4 +1,4 @@
-"""Plans: what a sweep would rent now and why, what it may cost and how long it may take."""
+"""The plan of a sweep: what it would rent now and why, and its estimated cost and duration."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ebbtide._utc import iso
 from ebbtide.market.markets import Market
 from ebbtide.policies.spottune.offers import Offer
 
-# A budget or deadline that is kept in so many backtests will do.
+# A budget or deadline is feasible if this share of the backtests keeps it.
 KEPT_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class Quote:
-    """A market now.
+    """The current prices of a market.
 
     Attributes:
-        market: Which.
-        usd_per_hour: The spot price now.
-        mean_usd_per_hour: Of the last hour.
-        on_demand_usd_per_hour: The list price, if it is known.
+        market: The market that is quoted.
+        usd_per_hour: The current spot price, USD per hour.
+        mean_usd_per_hour: Mean spot price of the last hour, USD per hour.
+        on_demand_usd_per_hour: The list price, USD per hour; None: unknown.
     """
 
     market: Market
@@ -35,7 +35,7 @@ class Quote:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, and the range that nine of ten backtests fall into."""
+    """Mean, 5th and 95th percentile of a value over backtests."""
 
     mean: float
     low: float
@@ -43,25 +43,25 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of values, of which there is at least one."""
+        """The spread of one or more values."""
         low, high = np.quantile(values, [0.05, 0.95])
         return cls(float(np.mean(values)), float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What backtests on recent history say.
+    """Cost and duration of a sweep, from backtests on recent history.
 
     Attributes:
-        runs: How many.
-        unfinished: Of them, those that found no end within the record.
-        cost_usd: Of those that did, without the budget's cap.
-        duration_h: The same.
-        over_budget: Share of all that cost more than the budget; None: there is none.
-        past_deadline: Share of all that ended after the deadline; None: there is none.
-        rivals_usd: Mean cost of training every trial to its end, by policy; None: no run ended.
-        rivals_stopping_early_usd: The same with as many trials ended at theta as ours end there: what spot alone
-            saves. Empty: no trial is ended early.
+        runs: The number of backtests.
+        unfinished: Number of backtests that did not end within the record.
+        cost_usd: Cost of the finished ones, USD, without the budget limit.
+        duration_h: Duration of the finished ones, hours.
+        over_budget: Share of all that cost more than the budget; None: no budget.
+        past_deadline: Share of all that ended after the deadline; None: no deadline.
+        rivals_usd: Mean cost of training every trial to its end, USD, by policy; None: no run ended.
+        rivals_stopping_early_usd: Mean cost, USD, by policy, with as many trials ended at theta as in ours: what
+        spot alone saves. Empty: no trial is ended early.
     """
 
     runs: int
@@ -76,17 +76,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Whether the budget and the deadline will do; and if not, what would.
+    """Whether the budget and the deadline are feasible, and the lowest that are.
 
     Attributes:
-        feasible: Both are kept in at least `KEPT_SHARE` of the backtests.
-        fastest_h: By arithmetic: the steps of a trial on the fastest machine, and its start. No plan ends sooner.
+        feasible: Whether at least `KEPT_SHARE` of the backtests keeps both.
+        fastest_h: Hours of one trial on the fastest machine, its start included. No plan ends sooner.
         fastest_on: The market of that machine.
-        least_budget_usd: The least that is kept in that share of backtests, with the deadline that was asked for
-            if that can be kept, else with none; None: all is feasible, or none was found.
-        least_budget_takes_h: Hours in which that share of those backtests ended.
-        least_deadline_h: The least that is kept in that share of backtests, whatever it costs; None: as above.
-        least_deadline_costs_usd: The budget that goes with it.
+        least_budget_usd: The lowest budget that this share of backtests keeps, USD, with the requested deadline if
+        that is feasible, else without; None: all is feasible, or none was found.
+        least_budget_takes_h: Hours in which this share of those backtests ended.
+        least_deadline_h: The lowest deadline that this share of backtests keeps, hours, at any cost; None: as
+            above.
+        least_deadline_costs_usd: The budget for that deadline, USD.
     """
 
     feasible: bool
@@ -100,18 +101,19 @@ class Feasibility:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known before anything is spent.
+    """The plan of a sweep, before any money is spent.
 
     Attributes:
-        sweep: Its name.
-        trials: How many.
-        as_of_s: The last moment of the prices.
-        quotes: Of the allowed markets, cheapest first.
-        offers: For one trial, the least expected cost of a step first; empty: speed is not measured, or capacity
-            decides.
-        estimate: None: speed is not measured.
-        notes: What the user should know.
-        feasibility: None: speed is not measured.
+        sweep: Name of the sweep.
+        trials: The number of trials.
+        as_of_s: Time of the newest price, seconds since 1970.
+        quotes: Prices of the allowed markets, cheapest first.
+        offers: Offers for one trial, lowest expected cost of a step first; empty: speed is not measured, or
+            capacity
+        decides.
+        estimate: Estimated cost and duration; None: speed is not measured.
+        notes: Remarks for the user, one per line.
+        feasibility: Feasibility of budget and deadline; None: speed is not measured.
     """
 
     sweep: str
@@ -124,7 +126,7 @@ class Plan:
     feasibility: Feasibility | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: the same keys for every plan; `feasible` is None where speed is not measured."""
+        """Plain values for JSON, with the same keys for every plan; without measured speed, `feasible` is None."""
         unknown: dict[str, Any] = {each.name: None for each in fields(Feasibility)}
         feasibility = unknown if self.feasibility is None else asdict(self.feasibility)
         if self.feasibility:

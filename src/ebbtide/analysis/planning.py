@@ -1,4 +1,4 @@
-"""Planning a sweep: what it would rent now, and what backtests on recent prices say of its cost and duration."""
+"""Planning a sweep: what it would rent now, and its cost and duration in backtests on recent prices."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.starts import draw_starts
 
-# From asking for a machine until it trains.
+# From the request for a machine until it trains, seconds.
 _START_S = 120.0
 
-# A chance of revocation within the hour that wants explaining where such a market is first.
+# Probability of revocation within the hour above which the plan explains why such a market comes first.
 _OFTEN = 0.2
 
-# A trial that cannot be checkpointed must be likely to end on the machine on which it began.
+# Minimum probability that a trial without checkpoints ends on its first machine.
 _LEAST_CHANCE = 0.5
 
 
@@ -62,20 +62,20 @@ def plan(
     """Plan a sweep on the newest prices.
 
     Args:
-        sweep: What is to be done.
-        prices: Up to now.
-        runs: Backtests on the last days.
-        days: How many.
-        seed: Of the starts.
-        catalogue: Instance types and list prices.
+        sweep: The sweep to plan.
+        prices: Price history up to now.
+        runs: Number of backtests on the last days.
+        days: Length of the history used, days.
+        seed: Seed of the start times.
+        catalogue: Instance types and their list prices; None: the built-in ones.
         availability: Recorded capacity, where that decides; None: drawn from the models.
-        spells: Models of it; None: as anywhere.
-        on_progress: Called with how many backtests of the sweep are done, and of how many.
-        on_infeasible: Called once if the budget and the deadline will not do, before what would is searched for.
+        spells: Models of how capacity comes and goes; None: the default models.
+        on_progress: Called with the number of backtests done, and their total.
+        on_infeasible: Called once if budget and deadline are not feasible, before the search for some that are.
 
     Raises:
-        InputError: No market is allowed or can run it, the history is too short, or trials cannot be checkpointed
-            and are longer than their machines are likely to live.
+        InputError: No market is allowed or can run the sweep, the history is too short, or trials cannot be
+        checkpointed and are longer than their machines are likely to live.
     """
     known = catalogue or default_catalogue()
     allowed = sweep.allowed(prices)
@@ -98,7 +98,7 @@ def plan(
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
     policy = spottune_of(sweep, models)
-    # Where capacity decides there is no max price to choose: quotes are all that is told.
+    # Where capacity decides there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
         availability = drawn_availability(recent, models, len(jobs), seed)
@@ -121,24 +121,24 @@ def plan(
 
     fastest = _fastest(jobs[0], recent, known)
     search = Search(fastest, under, replays.some, runs)
-    told = on_infeasible or (lambda: None)
+    report_infeasible = on_infeasible or (lambda: None)
     try:
         estimate, outcomes = _estimate(sweep, policy, replays, on_progress)
         search.knows(sweep.deadline_h, outcomes)
     except InputError:
-        # Where capacity decides, the policy refuses a deadline that nothing can keep.
+        # Where capacity decides, the policy refuses an impossible deadline.
         if not by_capacity:
             raise
-        told()
+        report_infeasible()
         kept_h = search.least_deadline()
         if kept_h is None:
             raise
         estimate, outcomes = _estimate(sweep, under(kept_h), replays, None)
         search.knows(kept_h, outcomes)
-        notes.append(f"cost and time are those under the least deadline that will do, {kept_h:g} h")
+        notes.append(f"cost and time are for the shortest feasible deadline, {kept_h:g} h")
     late = not is_kept([duration_h(outcome) for outcome in outcomes], sweep.deadline_h)
     if late or not is_kept([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd):
-        told()
+        report_infeasible()
         feasibility = search.least(sweep.deadline_h, late=late, needs_deadline=by_capacity)
     else:
         feasibility = Feasibility(True, *fastest)
@@ -148,7 +148,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Replays:
-    """Backtests of one sweep after another policy, all from the same starts."""
+    """Backtests of one sweep under different policies, all from the same starts."""
 
     jobs: tuple[Job, ...]
     prices: PriceHistory
@@ -160,7 +160,7 @@ class _Replays:
     curves: tuple[Curve, ...]
 
     def some(self, policy: Policy, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Replay a policy from some of the starts, each when it is asked for."""
+        """Replay a policy from some of the starts, each when it is consumed."""
         for number in numbers:
             yield self.of(policy, starts_s=[self.starts_s[number]])[0]
 
@@ -174,10 +174,10 @@ class _Replays:
         """Replay a policy.
 
         Args:
-            policy: Which.
-            jobs: Others than the sweep's, of which no metric is known.
-            starts_s: Others than all.
-            on_progress: Called with how many are done.
+            policy: The policy to replay.
+            jobs: Jobs in place of the sweep's, without metrics.
+            starts_s: Starts in place of all, seconds since 1970.
+            on_progress: Called with the number of backtests done.
         """
         result = backtest(
             [policy],
@@ -195,10 +195,10 @@ class _Replays:
 
 
 def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> None:
-    """Raise `InputError`, with the arithmetic, for a job that is longer than its markets let it live.
+    """Raise `InputError`, with the arithmetic, for a job that is longer than its machines are likely to live.
 
-    The job cannot be checkpointed: it has to end on the machine on which it began. A machine is rented at the
-    list price, where it is known.
+    The job cannot be checkpointed, so it must end on its first machine. Machines are rented at the list price,
+    where it is known.
     """
     chances = []
     for market in prices:
@@ -226,13 +226,13 @@ def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Cat
             f"price, lives that long with a chance of {chance:.0%} (half lived {living.median_s / HOUR_S:.1f} h)"
         )
     raise InputError(
-        f"job {job.name} cannot be checkpointed and is longer than its markets let it live: on {market}, where "
-        f"its chances are best, it needs {arithmetic}, and {lives}; give it a checkpoint, or rent on demand"
+        f"job {job.name} cannot be checkpointed and is longer than machines in its markets live: on {market}, "
+        f"where its chances are best, it needs {arithmetic}, and {lives}; give it a checkpoint, or rent on demand"
     )
 
 
 def _chance(living: Lifetimes, need_s: float, record_s: float) -> float:
-    """That a machine lives so long; of longer than the record shows, by the exponential law."""
+    """Probability that a machine lives `need_s` seconds; beyond the record's length, by the exponential law."""
     share = living.share_living(need_s)
     return math.exp(-need_s / min(living.mean_s, record_s)) if math.isnan(share) else share
 
@@ -253,7 +253,7 @@ def _quotes(prices: PriceHistory, catalogue: Catalogue) -> tuple[Quote, ...]:
 
 
 def _lifetimes(market: Market, prices: PriceHistory, billing: Billing, catalogue: Catalogue) -> Lifetimes:
-    """Of machines at the list price; where prices do not revoke, or it is not known, none is taken."""
+    """Lifetimes of machines at the list price; if prices do not revoke or it is unknown, none is revoked."""
     listed = catalogue.on_demand_usd_per_hour(market, prices.end_s)
     most = listed if listed is not None and billing.price_revokes else math.inf
     return lifetimes(prices[market], prices.start_s, prices.end_s, most)
@@ -266,9 +266,9 @@ def _saved_in_time(
     catalogue: Catalogue,
     spells: SpellModels | None,
 ) -> tuple[tuple[Job, ...], list[str]]:
-    """The jobs, saved periodically if on some machine the notice is too short to save in; and a note of it.
+    """The jobs, with periodic saves if the notice is too short for a save on some machine; and a note about it.
 
-    How long machines live is told by prices; where capacity decides, by the models of its spells.
+    Lifetimes of machines come from prices or, where capacity decides, from the spell models.
     """
     job = jobs[0]
     short = []
@@ -287,7 +287,7 @@ def _saved_in_time(
     note = (
         f"saving takes {job.save_s(vcpus):.0f} s on {market.instance_type}, longer than the notice of "
         f"{billing.notice_s:g} s leaves: trials are saved every {(checkpoint.interval_s or 0.0) / 60:.0f} min, "
-        "and what was trained since is lost with a machine"
+        "and a revoked machine loses what was trained since"
     )
     return saved, [note]
 
@@ -295,28 +295,28 @@ def _saved_in_time(
 def _offers_now(
     policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
 ) -> tuple[Offer, ...]:
-    # At the last moment of the record, that of the quotes: a price set there is the price now.
+    # At the end of the record, as the quotes: a price set there is the current price.
     a_moment_more = PriceHistory(
         dict(prices), start_s=prices.start_s, end_s=math.nextafter(prices.end_s, math.inf)
     )
     market = ReplayedMarket(a_moment_more, prices.end_s, billing)
-    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue)
+    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue).view
     view.memory["started_s"] = view.now_s
     return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
 
 
 def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
-    """Why markets that are often revoked come first, where some do."""
+    """A note on why often revoked markets come first, where some do."""
     if billing.refund is not Refund.WITHIN_FIRST_HOUR or not any(offer.revoked >= _OFTEN for offer in offers):
         return []
     return [
-        f"a market that is often revoked can be the best: under {billing.name} a machine that is taken within its "
+        f"a market that is often revoked can be the best: under {billing.name} a machine that is revoked in its "
         "first hour costs nothing, and what it trained until then is saved"
     ]
 
 
 def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[float, Market]:
-    """Hours of a trial on the fastest machine, its start included; all trials run side by side."""
+    """Hours of a trial on the fastest machine, its start included, and the market; all trials run in parallel."""
     rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
     best = max(rates, key=lambda market: rates[market])
     return (_START_S + job.steps / rates[best]) / HOUR_S, best
@@ -333,7 +333,7 @@ def _estimate(
     if all(listed):
         rivals.append(OnDemand())
     ended_early = _ended_early(policy, replays.jobs)
-    # Rivals take a moment: they are not counted, so that the time left is told by what takes it.
+    # Rivals are fast and not counted, so that the shown progress reflects the slow part.
     runs = len(replays.starts_s)
     outcomes = replays.of(policy, on_progress=(lambda done: on_progress(done, runs)) if on_progress else None)
     done = [outcome for outcome in outcomes if outcome.finished]
@@ -354,10 +354,10 @@ def _estimate(
 
 
 def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The work that is left when all but the chosen trials end at theta; empty: all are trained to their end.
+    """The jobs when all but the chosen trials end at theta; empty: all are trained to their end.
 
-    It is the same work for rivals, which hold their machines to the end. They need not wait for the choice, so
-    this is rather too little than too much for them.
+    Rivals, which hold their machines to the end, get the same work. They need not wait for the selection, so this
+    favours them.
     """
     can_wait = all(job.checkpoint is not None for job in jobs)
     if policy.theta >= 1.0 or len(jobs) <= policy.mcnt or not can_wait:
@@ -371,7 +371,7 @@ def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def _share_over(values: Sequence[float], limit: float | None) -> float | None:
-    """Share of runs above a limit; NaN, one that found no end, is above any."""
+    """Share of runs above a limit; NaN, an unfinished run, is above any."""
     return None if limit is None else float(np.mean([not value <= limit for value in values]))
 
 
@@ -381,9 +381,9 @@ def _mean_usd(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def _stand_in_curves(jobs: Sequence[Job], *, maximise: bool) -> list[Curve]:
-    """Metrics that fall alike to ends of their own, so that trials are compared at theta as they will be.
+    """Stand-in metrics that fall alike to different final values, so that trials are compared at theta.
 
-    Which of them go on does not matter for the cost: they are all as long.
+    Which of them continue does not matter for the cost: they are equally long.
     """
     curves = []
     for number, job in enumerate(jobs):

@@ -1,4 +1,4 @@
-"""Tables with a row a policy: for terminals of any width, as plain text, and as HTML for notebooks."""
+"""Tables with one row per policy, for terminals, plain text and HTML; colours and dashes of policies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -16,24 +17,64 @@ from rich.text import Text
 
 from ebbtide._terminal import PlainConsole
 
-# What `str` gives: as wide as a notebook's cell or a page of code.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, with a darker yellow for white paper; then
+# the same hues dark, light and very dark. Hues differ within a row, dashes from row to row.
+_COLOURS = (
+    ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B5BD00", "#000000"),
+    ("#003A5C", "#7A3300", "#00543D", "#83386A", "#8A5F00", "#14707E", "#4F5B00", "#4A4A4A"),
+    ("#8FA8E8", "#F49B66", "#6CCFB2", "#EBB5D4", "#F7CC78", "#A6DBFA", "#E6EE8A", "#8C8C8C"),
+    ("#4B3FA8", "#A8324A", "#3BA800", "#B05CFF", "#FF6F91", "#00A5A8", "#B3B38C", "#3A2A2A"),
+)
+_DASHES = ("solid", "dash", "dot", "dashdot")
+
+# The same for SVG, in units of the line's width of 3.
+_SVG_DASHES = {"solid": "none", "dash": "8 4", "dot": "3 3", "dashdot": "8 3 3 3", "longdash": "14 4"}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The colour and dash of one policy in figures and tables.
+
+    Attributes:
+        colour: Colour of its line, as #rrggbb.
+        dash: Dash of its line, by Plotly's name.
+    """
+
+    colour: str
+    dash: str
+
+    @property
+    def svg_dash(self) -> str:
+        """The dash as SVG's `stroke-dasharray`."""
+        return _SVG_DASHES[self.dash]
+
+
+def policy_marks(names: Sequence[str]) -> dict[str, Mark]:
+    """A mark for each policy, by its position: the first 32 have unique colours, later ones other dashes."""
+    marks = [Mark(colour, dash) for row, dash in zip(_COLOURS, _DASHES, strict=True) for colour in row]
+    marks += [Mark(colour, "longdash") for colour in _COLOURS[0]]
+    marks += [Mark(c, d) for row, d in product(_COLOURS, _DASHES) for c in row if Mark(c, d) not in marks]
+    return {name: marks[place % len(marks)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+# Width of the text that `str` gives: a notebook cell or a page of code.
 PLAIN_WIDTH = 100
 
-# Wider than any terminal: to measure how much room a table would take.
+# Wider than any terminal, to measure a table's width.
 _UNBOUND = 1_000
 
-# Where names are broken that would leave no room for figures.
+# Names are broken at this width where they would leave no room for figures.
 _NARROW_NAME = 20
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean with the deviation around it.
+    """A mean and its standard deviation, for a table cell.
 
     Attributes:
-        mean: NaN: of nothing.
-        std: Standard deviation of the sample.
-        digits: Shown behind the point.
+        mean: Mean of the values; NaN: no values.
+        std: Sample standard deviation of the values.
+        digits: Number of digits shown after the point.
     """
 
     mean: float
@@ -42,7 +83,7 @@ class Spread:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """Mean and deviation as text; a dash and nothing, where there is none."""
+        """Mean and deviation as text; a dash and an empty text without values."""
         if math.isnan(self.mean):
             return "-", ""
         return f"{self.mean:.{self.digits}f}", f"± {self.std:.{self.digits}f}"
@@ -53,13 +94,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class PolicyTable:
-    """Figures by policy. Nothing in it is ever cut: where there is little room, cells take two lines.
+    """A table of figures by policy. Nothing is cut off: in narrow terminals, cells take two lines.
 
     Attributes:
-        title: Above it.
-        headings: Of the columns after the policy's.
-        rows: A policy's name and its cells.
-        notes: Lines below.
+        title: Title above the table.
+        headings: Headings of the columns after the policy's.
+        rows: Name of each policy and its cells.
+        notes: Lines of text below the table.
     """
 
     title: str
@@ -79,7 +120,7 @@ class PolicyTable:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
     def to_html(self) -> str:
-        """The table alone, with the little style it needs."""
+        """The table as an HTML fragment with inline style."""
         cell = 'style="text-align: right; white-space: nowrap"'
         head = "".join(f"<th {cell}>{escape(heading)}</th>" for heading in self.headings)
         lines = [
@@ -96,7 +137,7 @@ class PolicyTable:
         )
 
     def _table(self, *, tight: bool = False, stacked: bool = False) -> Table:
-        """The table with little between its columns, and with cells of two lines."""
+        """The table, optionally with narrow gaps between columns (`tight`) and cells of two lines (`stacked`)."""
         # Texts, not markup: policies and jobs are named by users.
         table = Table(
             title=Text(self.title),
@@ -127,7 +168,7 @@ def _stacked(cell: str | Spread) -> str:
 
 
 def _broken(name: str) -> str:
-    """A long name on two lines, broken behind a hyphen where it has one."""
+    """A long name on two or more lines, broken after a hyphen where possible."""
     if len(name) <= _NARROW_NAME:
         return name
     at = name.rfind("-", 0, _NARROW_NAME) + 1 or _NARROW_NAME

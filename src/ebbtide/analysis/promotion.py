@@ -1,4 +1,4 @@
-"""Registering revocation models in MLflow, and promoting only what is better on later data."""
+"""Registration of revocation models in MLflow, with promotion only of those better on later data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlflow.types import ColSpec, Schema
 
 from ebbtide.analysis.tracking import parent_tags, tracking
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.fitting import LatestFit, later_scores
+from ebbtide.forecasts.revocation.evaluation import LatestFit, later_scores
 from ebbtide.forecasts.revocation.storage import load_model
 from ebbtide.market.markets import MARKET_FIELDS
 
@@ -25,20 +25,20 @@ CHAMPION = "champion"
 LOADER = "ebbtide.forecasts.revocation.storage.load_model"
 
 _CARD = (
-    "How likely a spot machine is to be taken within the hour, given the prices of its market so far and a max "
+    "Probability that a spot machine is revoked within the hour, given the prices of its market so far and a max "
     "price. A card for each market is among the artifacts, in model/cards."
 )
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of a new model.
+    """The result of registering a new model.
 
     Attributes:
-        version: Its number in the registry.
+        version: Version number in the registry.
         promoted: Whether the alias `champion` now points at it.
-        brier: Its pooled Brier score on later data, over all deltas.
-        champion_brier: The former champion's on the same data; None if there was none that could answer.
+        brier: Pooled Brier score on later data, over all deltas.
+        champion_brier: Score of the former champion on the same data; None: there was none for these markets.
     """
 
     version: str
@@ -66,12 +66,12 @@ def register(
 
     Args:
         fit: The new model and the later data.
-        folder: Where `save_model` and the cards were written.
-        uri: Of the tracking server or file.
-        experiment: Made if it is not there.
+        folder: Folder with the saved model and its cards.
+        uri: URI of the tracking server or file.
+        experiment: Name of the experiment, created if missing.
         artifacts: Folder for artifacts, if `uri` is a file.
-        parameters: Logged with the run.
-        seed: Of the max prices scored on.
+        parameters: Parameters to log with the run.
+        seed: Seed of the max prices used for scoring.
     """
     with tracking(uri, experiment, artifacts) as client:
         home = client.get_experiment_by_name(experiment).experiment_id
@@ -105,7 +105,7 @@ def register(
 
 
 def _log_signature(client: MlflowClient, run_id: str) -> None:
-    """What goes into the model and what comes out, for the registry's page."""
+    """Log the model's inputs and outputs, for the registry's page."""
     texts, numbers = MARKET_FIELDS, ("price_usd_per_hour", "max_price_usd_per_hour")
     columns = [ColSpec("string", name) for name in texts] + [ColSpec("double", name) for name in numbers]
     prices = Schema([ColSpec("datetime", "timestamp"), *columns])
@@ -117,7 +117,7 @@ def _log_signature(client: MlflowClient, run_id: str) -> None:
 
 
 def champion_version(uri: str) -> str | None:
-    """The champion's number in the registry; None: there is none."""
+    """The champion's version number in the registry; None: there is none."""
     try:
         return str(MlflowClient(tracking_uri=uri).get_model_version_by_alias(MODEL_NAME, CHAMPION).version)
     except MlflowException:
@@ -125,7 +125,7 @@ def champion_version(uri: str) -> str | None:
 
 
 def _champion_brier(client: MlflowClient, fit: LatestFit, seed: int) -> float | None:
-    """The champion's score on the new model's later data; None without one, or if it knows other markets."""
+    """The champion's Brier score on the new model's later data; None: no champion, or it knows other markets."""
     try:
         champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
     except MlflowException:

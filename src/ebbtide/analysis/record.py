@@ -1,4 +1,4 @@
-"""The record of a backtest: all that a report needs, as tables that can be written to a folder and read again."""
+"""The record of a backtest: all data of a report, as tables that are written to a folder and read again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _ABOUT = "about.json"
 
 @dataclass(frozen=True)
 class Record:
-    """A backtest as tables. Times in them are UTC datetimes.
+    """A backtest as tables. Times are UTC datetimes.
 
     Attributes:
-        about: Plain values: job names, billing, number of starts, seed, the start shown.
+        about: Plain values: job names, billing, number of starts, seed, the shown start.
         outcomes: A row for each policy and start, with every metric.
-        leases: Of the start shown, a row a lease.
-        timeline: Of the start shown, a row a moment, by policy.
-        ledger: Of the start shown, a row a charge or refund, by policy.
-        prices: Change points of the markets rented in the start shown, over its time.
+        leases: A row for each lease of the shown start.
+        timeline: A row for each moment of the shown start, by policy.
+        ledger: A row for each charge or refund of the shown start, by policy.
+        prices: Price changes of the markets rented in the shown start, over its duration.
     """
 
     about: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """What was compared, in a line."""
+        """A line with jobs, number of starts and billing."""
         jobs = ", ".join(self.about["jobs"])
         return f"{jobs}: {self.about['starts']} starts, billing {self.about['billing']}"
 
@@ -55,12 +55,12 @@ class Record:
         return summarise(self.outcomes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary with what it is of, in plain values."""
+        """The summary, with the settings of the backtest, in plain values."""
         keys = ("starts", "seed", "billing", "jobs")
         return {"policies": self.summary()} | {key: self.about[key] for key in keys}
 
     def write(self, folder: str | Path) -> None:
-        """Write the tables to a folder, `about.json` last: a folder without it is not a record."""
+        """Write the tables to a folder, `about.json` last: without it, the folder is not a record."""
         folder = Path(folder)
         (folder / _ABOUT).unlink(missing_ok=True)
         for name in _TABLES:
@@ -70,10 +70,10 @@ class Record:
 
     @classmethod
     def read(cls, folder: str | Path) -> Record:
-        """Read what `write` wrote.
+        """Read a record written by `write`.
 
         Raises:
-            InputError: The folder is not a whole record.
+            InputError: The folder is not a complete record.
         """
         folder = Path(folder)
         try:
@@ -108,7 +108,7 @@ def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
 
 
 def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
-    """A row for each lease that was charged for."""
+    """A row for each charged lease."""
     rows = [
         _lease_row(name, outcome, lease)
         for name, outcome in outcomes.items()
@@ -119,14 +119,14 @@ def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
 
 
 def by_policy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Frames one below the other, with the policy as first column."""
+    """The frames concatenated, with the policy as first column."""
     named = [frame.assign(policy=name) for name, frame in frames.items()]
     stacked = pd.concat(named, ignore_index=True)
     return stacked[["policy", *(column for column in stacked.columns if column != "policy")]]
 
 
 def rented_prices(outcomes: Mapping[str, Outcome], prices: PriceHistory) -> pd.DataFrame:
-    """Change points of the spot markets that were rented, over the time of the runs."""
+    """Price changes of the rented spot markets, over the time of the runs."""
     rented = {lease.market for outcome in outcomes.values() for lease in outcome.leases if not lease.on_demand}
     start_s = min(outcome.start_s for outcome in outcomes.values())
     end_s = min(max(outcome.end_s for outcome in outcomes.values()), prices.end_s)

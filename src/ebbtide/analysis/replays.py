@@ -1,4 +1,4 @@
-"""Replays of many policies from many starts, spread over processes: the same outcomes however many there are."""
+"""Replays of many policies from many starts, in several processes; outcomes do not depend on their number."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._cores import one_thread
-from ebbtide.analysis.sent_scenario import sent_policy, write_scenario
+from ebbtide.analysis.replay_worker import sent_policy, write_scenario
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.own_policy import loaded_files
 from ebbtide.simulation.scenario import Scenario
 
-# Work that is over sooner is done here alone: a process needs about as long to begin.
+# Shorter work is done in this process only: a new process needs about as long to start.
 _ALONE_S = 2.0
 
-# A worker is given so much ahead of what it has sent back, that it need not wait; more would be left at the end.
+# Work queued at each worker, so that it need not wait; more would leave an uneven rest at the end.
 _AHEAD_S = 0.3
 _MOST_AHEAD = 32
 
-# What libraries read when they are loaded; threads within a worker would only take its neighbours' cores.
+# Libraries read these when they are loaded; threads within a worker would take other workers' cores.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
@@ -44,11 +44,11 @@ _WORKER = (
 
 @dataclass
 class Replays:
-    """What came of all of them.
+    """The results of all replays.
 
     Attributes:
-        outcomes: By policy name, one for each start; of the policies that failed from none.
-        errors: By policy name, of the first start from which it failed.
+        outcomes: An outcome for each start, by policy name, without policies that failed.
+        errors: The error at the first failed start, by policy name.
     """
 
     outcomes: dict[str, tuple[Outcome, ...]] = field(default_factory=dict)
@@ -64,28 +64,29 @@ def replay_all(
     on_progress: Callable[[int], None] | None = None,
     tolerates: tuple[type[Exception], ...] = (),
 ) -> Replays:
-    """Every policy from every start.
+    """Replay every policy from every start.
 
-    Work that takes longer than a moment is shared with `workers - 1` other processes, which end with this call
-    whatever happens. Policies that cannot be sent to another process, such as those made in a notebook, are
-    replayed in this one.
+    Work that takes longer than a moment is shared with `workers - 1` other processes, which always end with this
+    call. Policies that cannot be sent to another process, such as those defined in a notebook, are replayed in
+    this one.
 
     Args:
-        scenario: All else.
-        policies: Their names must differ.
-        starts_s: Seconds since 1970.
-        workers: Processes, this one among them; at least 1.
+        scenario: Jobs, prices and all other settings.
+        policies: Policies to replay; names must differ.
+        starts_s: Start times, seconds since 1970.
+        workers: Number of processes, this one included; at least 1.
         on_progress: Called with the number of replays done so far.
-        tolerates: Errors with which a policy may fail: its other starts are then left out. Others are raised.
+        tolerates: Errors with which a policy may fail: its other starts are then left out. Other errors are
+            raised.
 
     Raises:
         InputError: `workers` is less than 1.
-        Exception: What a policy raised, if it is not tolerated; of several, that of the first start.
+        Exception: An error of a policy that is not tolerated; of several, that of the first start.
     """
     if workers < 1:
         raise InputError(f"workers is {workers}; at least 1 is needed")
     run = _Run(scenario, policies, starts_s, tolerates, on_progress or (lambda _done: None))
-    # One thread here too: sums of several threads would differ in their last bits.
+    # One thread here, too: sums over several threads would differ in their last bits.
     with one_thread():
         run.here_until(time.monotonic() + _ALONE_S if workers > 1 else None)
         if run.waiting:
@@ -95,7 +96,7 @@ def replay_all(
 
 
 class _Run:
-    """The replays that are to be done, and those that are."""
+    """The replays that are waiting and those that are done."""
 
     def __init__(
         self,
@@ -110,21 +111,22 @@ class _Run:
         self._starts_s = tuple(starts_s)
         self._tolerates = tolerates
         self._on_progress = on_progress
-        # By start, then by policy: policies differ in speed, and so what is left takes as long as what was done.
+        # By start, then by policy: policies differ in speed, and so the rest takes as long per replay as the part
+        # done.
         self.waiting = deque((p, s) for s in range(len(starts_s)) for p in range(len(policies)))
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._done = [0] * len(policies)
         self._errors: dict[int, tuple[int, Exception]] = {}
-        # By start and policy, the first that ends all.
+        # Start and policy of the first error that is not tolerated, and the error.
         self._fatal: tuple[tuple[int, int], Exception] | None = None
 
     def here_until(self, until_s: float | None) -> None:
-        """Replay in this process, until all is done or until then."""
+        """Replay in this process until all is done, or until a time (`time.monotonic`)."""
         while self.waiting and (until_s is None or time.monotonic() < until_s):
             self._replay(self.waiting.popleft())
 
     def shared(self, team: Sequence[_Worker], sendable: frozenset[int]) -> None:
-        """Replay here and in the workers, until all is done."""
+        """Replay here and in the workers until all is done."""
         here = deque(item for item in self.waiting if item[0] not in sendable)
         common = deque(item for item in self.waiting if item[0] in sendable)
         while here or common or any(worker.busy for worker in team):
@@ -137,17 +139,17 @@ class _Run:
             for worker in _heard(team, 0.0 if here or common else None):
                 answer = worker.receive()
                 if answer is None:
-                    # It was killed: what it had is done by others.
+                    # The worker was killed: others do its work.
                     common.extendleft(reversed(worker.given_back()))
                 elif answer[1] is None:
-                    # It cannot make this policy, which is to be found in this process alone.
+                    # The worker cannot import this policy: replay it here.
                     here.append(answer[0])
                 else:
                     self._keep(answer[0], answer[1])
             here, common = self._still_wanted(here), self._still_wanted(common)
 
     def found(self) -> Replays:
-        """By policy, in the order in which they were given; raises what is not tolerated."""
+        """The results by policy, in the given order; raises an error that is not tolerated."""
         if self._fatal is not None:
             raise self._fatal[1]
         found = Replays()
@@ -174,7 +176,7 @@ class _Run:
             self._outcomes[item] = outcome
             self._done[number] += number not in self._errors
         elif not isinstance(outcome, self._tolerates):
-            # Not raised before all earlier ones are done: which is told must not depend on who was faster.
+            # Not raised before all earlier replays are done: which error is reported must not depend on speed.
             if self._fatal is None or (start, number) < self._fatal[0]:
                 self._fatal = ((start, number), outcome)
         elif number not in self._errors or start < self._errors[number][0]:
@@ -191,19 +193,19 @@ class _Run:
         return deque(
             (number, start)
             for number, start in items
-            # Of a policy that failed, earlier starts may fail, too: it is the first of all that is told.
+            # Earlier starts of a failed policy may fail, too: the first failure is reported.
             if (number not in self._errors or start < self._errors[number][0]) and (start, number) < last
         )
 
 
 class _Worker:
-    """Another process that replays."""
+    """A worker process that replays."""
 
     def __init__(self, errors: int | None) -> None:
         ours, theirs = Pipe()
         self.connection: Connection[Any, Any] = ours
         path = json.dumps([str(Path(part).resolve()) for part in sys.path])
-        # Out of the terminal's group: Ctrl-C is for the process that it is typed at, which ends the others.
+        # A session of its own: Ctrl-C reaches only the main process, which ends the workers.
         self._process = subprocess.Popen(
             [sys.executable, "-c", _WORKER, str(theirs.fileno()), path],
             pass_fds=(theirs.fileno(),),
@@ -237,11 +239,11 @@ class _Worker:
         try:
             self.connection.send(item)
         except OSError:
-            # What it has sent before, and that it ended, is found when it is next listened to.
+            # Its earlier results, and that it ended, are found at the next `receive`.
             self._ahead = 0
 
     def receive(self) -> tuple[tuple[int, int], Outcome | Exception | None] | None:
-        """The next outcome, None in its place if it does not know the policy; None: it is no more."""
+        """The next item and its outcome (None if the worker lacks the policy); None: the worker has ended."""
         try:
             item, outcome, took_s = self.connection.recv()
         except (EOFError, OSError):
@@ -264,7 +266,7 @@ class _Worker:
 
 
 def _heard(team: Sequence[_Worker], timeout_s: float | None) -> Iterator[_Worker]:
-    """Workers that have something to say; without a timeout one at least is waited for, if any is busy."""
+    """Workers with results; without a timeout, waits for at least one if any is busy."""
     if timeout_s is None and not any(worker.busy for worker in team):
         return
     ready = wait([worker.connection for worker in team if worker.is_alive], timeout_s)
@@ -275,7 +277,7 @@ def _heard(team: Sequence[_Worker], timeout_s: float | None) -> Iterator[_Worker
 def _workers(
     scenario: Scenario, policies: Sequence[Policy], starts_s: Sequence[float], number: int
 ) -> Iterator[tuple[list[_Worker], frozenset[int]]]:
-    """So many workers that know the scenario, and which policies they can replay."""
+    """Start workers for a scenario; gives them and the indices of the policies they can replay."""
     sent = [sent_policy(policy) for policy in policies]
     sendable = frozenset(place for place, text in enumerate(sent) if text is not None)
     team: list[_Worker] = []
@@ -293,7 +295,7 @@ def _workers(
 
 
 def _standard_error() -> int | None:
-    """Where workers print what policies print: standard output is for results."""
+    """Where policies in workers print to: standard output is for results."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

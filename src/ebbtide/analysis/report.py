@@ -1,4 +1,4 @@
-"""The HTML report: one file, no network, everything about one record."""
+"""The HTML report of a record: one file that needs no network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from markupsafe import Markup
 import ebbtide
 from ebbtide._files import write_text
 from ebbtide.analysis.figures import record_figure
-from ebbtide.analysis.policy_marks import policy_marks
-from ebbtide.analysis.policy_table import Spread
+from ebbtide.analysis.policy_table import Spread, policy_marks
 from ebbtide.analysis.record import Record
 from ebbtide.analysis.summary import SPREAD_NOTE, by_cost, spread_of
 
@@ -26,13 +25,13 @@ def write_report(
     comparison: Sequence[Mapping[str, str | Spread]] = (),
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write the report of a record, atomically; returns where.
+    """Write the report of a record, atomically; returns its path.
 
     Args:
-        record: Of a backtest.
-        path: The file.
-        comparison: Rows for the first page, by heading.
-        notes: Below them.
+        record: Record of a backtest.
+        path: The file to write.
+        comparison: Rows of the first table, by heading.
+        notes: Lines of text below that table.
     """
     path = Path(path)
     write_text(path, render(record, comparison=comparison, notes=notes))
@@ -42,7 +41,7 @@ def write_report(
 def render(
     record: Record, *, comparison: Sequence[Mapping[str, str | Spread]] = (), notes: Sequence[str] = ()
 ) -> str:
-    """The page as text."""
+    """The report as HTML."""
     environment = Environment(
         loader=PackageLoader("ebbtide.analysis", "."),
         autoescape=select_autoescape(default=True),
@@ -66,14 +65,14 @@ def render(
 
 
 def _leases(record: Record) -> list[dict[str, Any]]:
-    """A row a lease: the policies as in the table above, the cheapest first, and each's leases in their order."""
+    """A row for each lease: policies in the order of the table above, the leases of each in their order."""
     place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
     rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
     return sorted(rows, key=lambda row: place[str(row["policy"])])
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:
-    """A row a policy, the cheapest first, its cost also against the highest mean, for the bar behind it."""
+    """A row for each policy, the cheapest first, with its cost relative to the highest mean, for the bar."""
     summary = record.summary()
     highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0
     on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")

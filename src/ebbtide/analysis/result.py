@@ -1,4 +1,4 @@
-"""What a backtest gives: outcomes by policy and start, their statistics, table, JSON and picture."""
+"""The result of a backtest: outcomes by policy and start, their statistics, table, JSON and figure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class BacktestResult:
     """The outcomes of a backtest.
 
     Attributes:
-        policies: What was compared.
-        scenario: On what.
-        starts_s: From when, seconds since 1970.
-        outcomes: By policy name, one for each start.
+        policies: The policies that were compared.
+        scenario: The scenario they ran in.
+        starts_s: The start times, seconds since 1970.
+        outcomes: An outcome for each start, by policy name.
     """
 
     policies: tuple[Policy, ...]
@@ -43,7 +43,7 @@ class BacktestResult:
 
     @classmethod
     def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
-        """Several policies' results on one scenario and the same starts, as one."""
+        """Results of several policies on one scenario and the same starts, joined into one."""
         first = results[0]
         if any(result.starts_s != first.starts_s for result in results):
             raise ValueError("results of different starts cannot be compared")
@@ -63,7 +63,7 @@ class BacktestResult:
         return summarise(self.to_frame())
 
     def to_dict(self) -> dict[str, Any]:
-        """The summary with what it is of, in plain values."""
+        """The summary, with the settings of the backtest, in plain values."""
         return {"policies": self.summary()} | self._about()
 
     def to_json(self) -> str:
@@ -93,11 +93,11 @@ class BacktestResult:
         """Run one of the runs again, with its timeline recorded.
 
         Args:
-            policy: Its name.
-            index: The start's place in `starts_s`; by default `typical`.
+            policy: Name of the policy.
+            index: Index of the start in `starts_s`; by default `typical`.
 
         Raises:
-            InputError: There is no such policy.
+            InputError: No policy has this name.
         """
         chosen = next((each for each in self.policies if each.name == policy), None)
         if chosen is None:
@@ -106,7 +106,7 @@ class BacktestResult:
         return self.scenario.run(chosen, self.starts_s[at], record=True)
 
     def typical(self) -> int:
-        """The place of the start at which the policies together came nearest to their median costs."""
+        """Index of the start at which the policies together came nearest to their median costs."""
         distance = np.zeros(len(self.starts_s))
         for outcomes in self.outcomes.values():
             cost = np.array([outcome.cost_usd for outcome in outcomes])
@@ -138,11 +138,11 @@ class BacktestResult:
         """Write the report: one HTML page with tables and plots that needs no network. Atomic.
 
         Args:
-            path: The file; folders above it are made.
-            index: The place in `starts_s` of the start shown in detail; by default `typical`.
+            path: The file to write; missing folders are created.
+            index: Index in `starts_s` of the start shown in detail; by default `typical`.
 
         Returns:
-            The file.
+            The path of the file.
         """
         return write_report(self.record(index), path)
 
@@ -150,11 +150,11 @@ class BacktestResult:
         """Prices with leases drawn on them, cost by policy, and progress over time, of one start.
 
         Args:
-            path: Write the figure there, as a page of its own that needs no network.
-            index: The start's place in `starts_s`; by default `typical`.
+            path: Also write the figure to this file, as an HTML page that needs no network.
+            index: Index of the start in `starts_s`; by default `typical`.
 
         Returns:
-            The figure; in a notebook it shows itself, elsewhere call `.show()`.
+            The figure; notebooks display it, elsewhere call `.show()`.
         """
         figure = record_figure(self.record(index))
         if path is not None:

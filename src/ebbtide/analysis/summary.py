@@ -1,4 +1,4 @@
-"""Statistics of outcomes, and the table that shows them."""
+"""Statistics of outcomes, and their table."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Summary = dict[str, dict[str, Any]]
 
 
 def summarise(outcomes: pd.DataFrame) -> Summary:
-    """By policy, in the order of the frame: mean, standard deviation and 95th percentile of each metric.
+    """Mean, standard deviation and 95th percentile of each metric, by policy, in the order of the frame.
 
-    They are over the runs that finished, and None where none did; `unfinished` counts the others.
+    Statistics are over the finished runs, and None if none finished; `unfinished` counts the others.
 
     Args:
         outcomes: A row for each policy and start: `policy`, `finished`, and the metrics.
@@ -69,7 +69,7 @@ def summary_table(summary: Summary, title: str) -> PolicyTable:
 
 
 def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
-    """Policies and their statistics, the cheapest first, those that never finished last."""
+    """Policies and their statistics, the cheapest first, those without a finished run last."""
 
     def cost(row: tuple[str, dict[str, Any]]) -> float:
         mean: float | None = row[1]["cost_usd"]["mean"]
@@ -79,16 +79,16 @@ def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
 
 
 def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> Spread:
-    """A metric of a summary's row, for tables."""
+    """A metric of a summary row, as a table cell."""
     mean, std = row[metric]["mean"], row[metric]["std"]
     return Spread(math.nan if mean is None else mean, 0.0 if std is None else std, digits)
 
 
 def sample_std(values: np.ndarray) -> float:
-    """The standard deviation of the sample (of n values over n - 1): the spread wherever one is told.
+    """The sample standard deviation (n - 1 in the denominator), used for all reported spreads.
 
     Args:
-        values: At least one; of one alone it is 0.
+        values: One or more values; the result for one is 0.
     """
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 

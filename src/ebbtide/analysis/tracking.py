@@ -1,38 +1,49 @@
-"""Tracking in MLflow: a run for each backtest, and under it one for each policy."""
+"""Tracking in MLflow: backtests, price chains, cookbooks, learning curves, calibrations and pipeline runs."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Nothing leaves this machine that its user did not ask to send. MLflow reads this when it is imported.
+# Nothing is sent from this machine unless its user asks for it. MLflow reads this when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 
-from mlflow.entities import Metric
+from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from ebbtide.analysis.record import Record
+from ebbtide.jobs.throughput import step_times_of
 
-# In the environment of a stage: the run of the whole pipeline that it is part of.
+if TYPE_CHECKING:
+    from ebbtide.forecasts.learning_curves.calibration import Calibration
+    from ebbtide.forecasts.learning_curves.curves import Curve
+    from ebbtide.policies.cookbook.cookbook import Cookbook
+
+
+# Environment variable of a stage: the MLflow run of the whole pipeline.
 PARENT = "EBBTIDE_PIPELINE_RUN"
 
-# Has MLflow's page open on runs and their comparison.
+# Names of the experiments.
+_COOKBOOKS, _CURVES, _PIPELINE = "cookbooks", "learning-curves", "pipeline"
+
+# Makes MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @contextmanager
 def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[MlflowClient]:
-    """A client for the tracking server or database at `uri`, with the experiment there.
+    """A client for the tracking server or database at `uri`, with the experiment created if missing.
 
     Args:
         uri: `sqlite:///...` for a file, `http://...` for a server.
-        experiment: Made if it is not there.
-        artifacts: Folder for artifacts, if `uri` is a file; a server keeps its own.
+        experiment: Name of the experiment, created if missing.
+        artifacts: Folder for artifacts, if `uri` is a file; a server has its own.
     """
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
@@ -46,14 +57,14 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
 
 
 def _hear_our_loggers() -> None:
-    """When MLflow makes a database, Alembic turns every logger off that there is."""
+    """Enable our loggers again: when MLflow creates a database, Alembic disables all loggers."""
     for name in logging.root.manager.loggerDict:
         if name.split(".")[0] == "ebbtide":
             logging.getLogger(name).disabled = False
 
 
 def parent_tags() -> dict[str, str]:
-    """For a run at the top: the pipeline's run as its parent, where there is one."""
+    """Tags of a top-level run: the pipeline's run as its parent, where there is one."""
     parent = os.environ.get(PARENT)
     return {"mlflow.parentRunId": parent} if parent else {}
 
@@ -67,15 +78,15 @@ def log_record(
     parameters: Mapping[str, Any],
     files: tuple[Path, ...] = (),
 ) -> str:
-    """Log a backtest: parameters and files on a parent run, statistics of each policy on a child of it.
+    """Log a backtest: parameters and files on a parent run, statistics of each policy on a child run.
 
     Args:
-        record: What came of it.
-        uri: Where to track.
-        experiment: Under which name.
-        artifacts: See `tracking`.
-        parameters: What it was run with; the same on every run, so that they can be compared.
-        files: Kept with the parent run.
+        record: Record of the backtest.
+        uri: Tracking URI; see `tracking`.
+        experiment: Name of the experiment, created if missing.
+        artifacts: Folder for artifacts; see `tracking`.
+        parameters: Settings of the backtest, logged on every run for comparison.
+        files: Files to keep with the parent run.
 
     Returns:
         The parent run's id.
@@ -105,9 +116,173 @@ def log_record(
 
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
-    """`cost_usd_mean` and so on; statistics of no runs are left out."""
+    """Metrics such as `cost_usd_mean`; statistics without runs are left out."""
     values = {"unfinished": float(row["unfinished"])}
     for metric, spread in row.items():
         if isinstance(spread, Mapping):
             values |= {f"{metric}_{name}": value for name, value in spread.items() if value is not None}
     return [Metric(name, value, 0, 0) for name, value in values.items()]
+
+
+def log_chain(
+    scores: Mapping[str, float], about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str
+) -> None:
+    """Log a price chain.
+
+    Args:
+        scores: Scores of the chain on later days, by name.
+        about: Facts about its training data, by name.
+        file: File of the chain, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+    """
+    _log("price-chain", str(about["market"]), about, scores, file, uri, artifacts)
+
+
+def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str) -> None:
+    """Log a cookbook: its problem, and its expected cost at the middle price.
+
+    Args:
+        book: The cookbook to log.
+        about: Facts about the training data of its market, by name.
+        file: File of the cookbook, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+    """
+    problem = book.problem
+    middle = len(problem.market.prices) // 2
+    parameters = {
+        "workflow": problem.workflow.name,
+        "deadline_h": problem.market.steps * problem.step_h,
+        "most": problem.most,
+        "risk_aversion": problem.risk_aversion,
+        "work_h": problem.workflow.work_h,
+        **about,
+    }
+    metrics = {
+        "expected_usd": float(book.mean_usd[0, -1, 0, middle]),
+        "deviation_usd": float(book.deviation_usd[0, -1, 0, middle]),
+        "price_usd_per_hour": float(problem.market.prices[middle]),
+    }
+    _log("cookbook", problem.workflow.name, parameters, metrics, file, uri, artifacts)
+
+
+def _log(
+    kind: str,
+    name: str,
+    parameters: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    file: Path,
+    uri: str,
+    artifacts: str,
+) -> None:
+    with tracking(uri, _COOKBOOKS, artifacts) as client:
+        home = client.get_experiment_by_name(_COOKBOOKS).experiment_id
+        run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind, **parent_tags()}).info.run_id
+        params = [Param(key, str(value)) for key, value in parameters.items()]
+        found = [Metric(key, value, 0, 0) for key, value in metrics.items()]
+        client.log_batch(run_id, params=params, metrics=found)
+        client.log_artifact(run_id, str(file))
+        client.set_terminated(run_id)
+
+
+# The most metrics that MLflow accepts at once.
+_AT_ONCE = 1000
+
+
+def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed: int) -> None:
+    """Log learning curves, each as a run tagged with its workload.
+
+    Args:
+        curves: Complete learning curves, one per setting.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+        seed: Seed they were trained with.
+    """
+    with tracking(uri, _CURVES, artifacts) as client:
+        home = client.get_experiment_by_name(_CURVES).experiment_id
+        for curve in curves:
+            tags = {"ebbtide.kind": "learning-curve", "ebbtide.workload": curve.workload, **parent_tags()}
+            run_id = client.create_run(home, run_name=f"{curve.workload}-{curve.name}", tags=tags).info.run_id
+            about = {"workload": curve.workload, "setting": curve.name, "seed": seed, **curve.hyperparameters}
+            client.log_batch(run_id, params=[Param(key, str(value)) for key, value in about.items()])
+            seconds = curve.train_seconds if curve.train_seconds is not None else [0.0] * len(curve.steps)
+            metrics = [
+                Metric("metric", float(value), round(float(spent) * 1000), int(step))
+                for step, value, spent in zip(curve.steps, curve.metric, seconds, strict=True)
+            ]
+            summary = {"final": curve.final}
+            if curve.train_seconds is not None and len(curve.steps) > 1:
+                times = step_times_of(curve.steps.tolist(), curve.train_seconds.tolist())
+                summary |= {"seconds_per_step": times.mean_s, "step_time_cv": times.coefficient_of_variation}
+            metrics += [Metric(key, value, 0, int(curve.max_steps)) for key, value in summary.items()]
+            for some in _batches(metrics):
+                client.log_batch(run_id, metrics=some)
+            client.set_terminated(run_id)
+
+
+def log_calibration(
+    calibration: Calibration, scores: Mapping[str, Any], file: Path, *, uri: str, artifacts: str | Path
+) -> None:
+    """Log a calibration as a run, with a child run for each method's scores; the step is theta in percent.
+
+    Args:
+        calibration: The chosen thresholds of EarlyCurve.
+        scores: Scores of each method, under `by_theta`.
+        file: File of the calibration, kept with the run.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+    """
+    with tracking(uri, _CURVES, artifacts) as client:
+        home = client.get_experiment_by_name(_CURVES).experiment_id
+        tags = {"ebbtide.kind": "earlycurve-calibration", **parent_tags()}
+        parent = client.create_run(home, run_name="calibrate EarlyCurve", tags=tags).info.run_id
+        chosen = calibration.everywhere.thresholds
+        client.log_param(parent, "xi", chosen.change)
+        client.log_param(parent, "epsilon", chosen.steady)
+        client.log_artifact(parent, file)
+        for name, found in scores.items():
+            own = {"ebbtide.kind": "curve-predictor", "mlflow.parentRunId": parent}
+            run_id = client.create_run(home, run_name=name, tags=own).info.run_id
+            client.log_param(run_id, "method", name)
+            metrics = [
+                Metric(key, float(value), 0, round(float(theta) * 100))
+                for theta, values in found["by_theta"].items()
+                for key, value in values.items()
+                if value is not None
+            ]
+            for some in _batches(metrics):
+                client.log_batch(run_id, metrics=some)
+            client.set_terminated(run_id)
+        client.set_terminated(parent)
+
+
+def _batches(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
+    rest = iter(metrics)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
+
+
+@contextmanager
+def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Iterator[str]:
+    """A run of the whole pipeline: the parent of all runs of its stages; reports are added at the end.
+
+    Args:
+        name: Name of the flow.
+        parameters: The `tracking` section of params.yaml.
+        reports: Folder with the reports to keep.
+
+    Returns:
+        The run's id, for the stages' environment variable `PARENT`.
+    """
+    with tracking(parameters["uri"], _PIPELINE, parameters["artifacts"]) as client:
+        home = client.get_experiment_by_name(_PIPELINE).experiment_id
+        run: str = client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
+        try:
+            yield run
+            for file in sorted(reports.glob("*.json")) + sorted(reports.glob("*.html")):
+                client.log_artifact(run, str(file), "reports")
+        except BaseException:
+            client.set_terminated(run, "FAILED")
+            raise
+        client.set_terminated(run)

@@ -1,4 +1,4 @@
-"""What each trial of a live run cost: its share, by time, of every machine that it trained on."""
+"""The cost of each trial of a live run: its share, by time, of every machine it trained on."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ebbtide.engine.outcome import Outcome
 
 
 def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[float]:
-    """USD of each trial; together they are the cost of the run.
+    """The cost of each trial, USD; the sum is the cost of the run.
 
-    A machine's cost is shared by those that trained on it, by the time that each did. What nobody trained on, and
-    moving data, is shared by all, by the time of their training.
+    A machine's cost is divided among the trials that trained on it, by time. The cost of unused machines and of
+    data transfer is divided among all trials, by their training time.
 
     Args:
-        outcome: Of the run.
-        kept: What the controller remembers of each trial: `stretches`, each with `lease_id` and `duration_s`;
-            without any, steps stand for time.
+        outcome: Outcome of the run.
+        kept: The controller's state of each trial: `stretches`, each with `lease_id` and `duration_s`; without
+            any,
+        steps are used in place of time.
     """
     times: list[dict[int, float]] = [{} for _ in kept]
     for time_s, trial in zip(times, kept, strict=True):

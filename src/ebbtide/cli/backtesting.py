@@ -37,25 +37,25 @@ def backtest_command(
     start: FromOption = None,
     end: ToOption = None,
     names: PoliciesOption = None,
-    starts: Annotated[int, typer.Option(help="How many start times to draw.")] = 30,
-    seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
+    starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0,
     billing: BillingOption = "ec2-second",
     availability: Annotated[
-        Path | None, typer.Option(help="A Parquet record of capacity: machines are refused and taken by it.")
+        Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the statistics there.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a report there, a page of its own.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the statistics to.")] = None,
+    report: Annotated[Path | None, typer.Option(help="File to write a self-contained HTML report to.")] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write tables there, for `ebbtide report`.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder to write tables to, for `ebbtide report`.")
     ] = None,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Replay policies on a price history and compare what each would have cost.
 
-    Every policy runs the job from the same start times, drawn so that runs can end inside the history. The
-    same seed gives the same bytes. Without --policies a few that answer quickly are compared; `--policies all` has
-    every one, and a policy of your own is named by its file or module.
+    Every policy runs the job from the same start times, drawn so that runs can end within the history. The same
+    seed gives the same bytes. Without --policies a few fast ones are compared; `--policies all` compares every
+    one, and a policy of your own is named by its file or module.
 
         ebbtide backtest examples/one-day.yaml --generate 60 --report report.html
         ebbtide backtest examples/one-day.yaml --generate 60 --policies on-demand,my_policy.py:Mine

@@ -1,4 +1,4 @@
-"""The verbs of `ebbtide`, each imported only when it is called: completion and --version answer at once."""
+"""The commands of `ebbtide`. Each is imported only when it is called, so completion and --version are fast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from ebbtide.cli.completing import complete_billing, complete_policies, complete_policy, complete_runs
 
-# What the shell offers, by option, or by argument, of whatever verb.
+# Completions that the shell offers, by option or argument, for all commands.
 _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
     "--policies": complete_policies,
     "--policy": complete_policy,
@@ -27,12 +27,12 @@ _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
 
 @dataclass(frozen=True)
 class Verb:
-    """A command, or a group of them.
+    """A command or a group of commands.
 
     Attributes:
-        name: As it is typed.
-        module: Of `ebbtide.cli`; with dots: that of another package.
-        attribute: Of the module: a function, or a `typer.Typer` for a group.
+        name: Name on the command line.
+        module: Module in `ebbtide.cli`, or a dotted name in another package.
+        attribute: Name in the module: a function, or a `typer.Typer` for a group.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Verb:
         return self.module if "." in self.module else f"ebbtide.cli.{self.module}"
 
     def about(self) -> str:
-        """The first paragraph of its own help, read from the source so that nothing is imported for a list."""
+        """The first paragraph of its help, read from the source, so that a list needs no imports."""
         spec = find_spec(self._module)
         source = spec.loader.get_source(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
         for part in ast.parse(source or "").body:
@@ -58,7 +58,7 @@ class Verb:
         return ""
 
     def load(self) -> Any:
-        """Import it and make its command."""
+        """Import the module and create the command."""
         module = import_module(self._module)
         found: Callable[..., Any] | typer.Typer = getattr(module, self.attribute)
         if not isinstance(found, typer.Typer):
@@ -74,13 +74,13 @@ class Verb:
 
 
 def _with_completions(function: Callable[..., Any]) -> None:
-    """Have the shell offer what fits each parameter, unless the parameter says so itself."""
-    # Annotations that are text would be read again, and what was added to them lost.
+    """Add shell completions to parameters that have none."""
+    # Annotations given as text would be evaluated again, and the additions lost.
     function.__annotations__ = get_type_hints(function, include_extras=True)
     for name, hint in function.__annotations__.items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo | ArgumentInfo) and info.autocompletion is None:
-                # Inside `Annotated` the first name given to an option stands where its default does otherwise.
+                # Inside `Annotated`, typer stores the first name of an option as its default.
                 own = name if isinstance(info, ArgumentInfo) else f"--{name}"
                 written = (info.default, *(info.param_decls or ()), own)
                 known = (_COMPLETIONS[one] for one in written if isinstance(one, str) and one in _COMPLETIONS)
@@ -103,6 +103,7 @@ VERBS = (
     Verb("resume", "running", "resume_command"),
     Verb("down", "runs", "down_command"),
     Verb("portfolio", "portfolio", "portfolio_command"),
+    Verb("cluster", "cluster", "cluster_command"),
     Verb("backtest", "backtesting", "backtest_command"),
     Verb("compare", "comparing", "compare_command"),
     Verb("report", "reporting", "report_command"),
@@ -115,11 +116,11 @@ VERBS = (
 
 
 class _Unloaded(TyperCommand):
-    """Stands for a verb until it is called or listed."""
+    """Placeholder for a command until it is called or listed."""
 
 
 class VerbGroup(TyperGroup):
-    """The group of all verbs: listing them needs no import, calling one imports that one."""
+    """The group of all commands: listing them needs no import, calling one imports only that one."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

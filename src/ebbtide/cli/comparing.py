@@ -1,4 +1,4 @@
-"""`ebbtide compare`: every policy on one job, as a table, as JSON, and as a report's first page."""
+"""`ebbtide compare`: policies on one job, as a table, as JSON, and as the first table of a report."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import USUAL, policies
 from ebbtide.policies.spottune.policy import SpotTune
 
-_HEADINGS = "saved: against on-demand; x floor: cost / the least possible with all prices known"
+_HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
 
 
 def compare_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as examples/one-day.yaml has it.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as in examples/one-day.yaml.")],
     prices: PricesOption = None,
     generate: GenerateOption = None,
     start: FromOption = None,
     end: ToOption = None,
     names: PoliciesOption = None,
     deadline: Annotated[
-        float | None, typer.Option(min=0.0, metavar="HOURS", help="Later than so long after its start is a miss.")
+        float | None,
+        typer.Option(min=0.0, metavar="HOURS", help="Hours after its start within which the job must end."),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="How many start times to draw.")] = 30,
-    seed: Annotated[int, typer.Option(help="Of the starts and of all chance.")] = 0,
+    starts: Annotated[int, typer.Option(min=1, help="Number of start times to draw.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0,
     billing: BillingOption = "ec2-second",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the rows there.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a report there, this table its first page.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the rows to.")] = None,
+    report: Annotated[Path | None, typer.Option(help="File to write an HTML report to, this table first.")] = None,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Compare policies on one job: cost, spread, time, revocations, refunds, misses, and the least possible.
+    """Compare policies on one job: cost, spread, time, revocations, refunds, misses, and the lowest possible cost.
 
-    Without --policies a few that answer quickly are compared, with --deadline also one that keeps to it;
-    `--policies all` has every one, and a policy of your own is named by its file or module.
+    Without --policies a few fast ones are compared, with --deadline also one that keeps to it; `--policies all`
+    compares every one, and a policy of your own is named by its file or module.
 
         ebbtide compare examples/one-day.yaml --generate 60 --report compare.html
         ebbtide compare examples/one-day.yaml --generate 60 --policies all
@@ -97,7 +98,7 @@ def compare_command(
 
 
 def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
-    """A policy that can keep a deadline knows that by which it is judged."""
+    """Give the deadline to a policy that can keep one."""
     if deadline_h is not None and isinstance(policy, Deadline | SpotTune) and math.isinf(policy.deadline_s):
         return replace(policy, deadline_s=deadline_h * HOUR_S)
     return policy

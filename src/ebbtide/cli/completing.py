@@ -1,16 +1,16 @@
-"""What the shell offers after Tab: names read from files and tables, nothing computed, nothing that can fail."""
+"""Shell completions: names read from files and tables, without computation or errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-# Where `run` keeps its runs unless told otherwise.
+# Default folder of runs.
 _RUNS = Path("runs")
 
 
 def complete_policies(incomplete: str) -> list[str]:
-    """Policies after the last comma of a list of them, those named before left out."""
+    """Names of policies for the last item of a list with commas, without those named before."""
     from ebbtide.policies.registry import POLICIES
 
     *before, last = incomplete.split(",")
@@ -19,21 +19,21 @@ def complete_policies(incomplete: str) -> list[str]:
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """One policy."""
+    """Names of policies."""
     from ebbtide.policies.registry import POLICIES
 
     return _beginning(POLICIES, incomplete)
 
 
 def complete_billing(incomplete: str) -> list[str]:
-    """Billing presets."""
+    """Names of billing presets."""
     from ebbtide.market.billing import PRESETS
 
     return _beginning(PRESETS, incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Ids of the runs in the folder where `run` keeps them by default."""
+    """Ids of the runs in the default folder."""
     try:
         names = [path.name for path in _RUNS.iterdir() if (path / "run.json").is_file()]
     except OSError:

@@ -20,7 +20,8 @@ from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
 cookbook_app = typer.Typer(
-    no_args_is_help=True, help="Cümülön-D: which machines to hold when, so that a workflow ends by its deadline."
+    no_args_is_help=True,
+    help="Cümülön-D: how many machines to hold at each time, so that a workflow meets its deadline.",
 )
 
 _SHOWN_PRICES = 8
@@ -37,23 +38,28 @@ class BidsChoice(StrEnum):
 def solve_command(
     workflow: Annotated[Path, typer.Argument(metavar="WORKFLOW.yaml", help="Jobs in order, with their speedups.")],
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices: the market's past.")],
-    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
-    deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="From the start.")],
-    into: Annotated[Path, typer.Option("--into", "-o", help="Where to write it.")] = Path("cookbook.safetensors"),
+    market: Annotated[str, typer.Option(metavar="NAME", help="The market, such as 'us-east-1a c3.xlarge'.")],
+    deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="Hours from the start to the deadline.")],
+    into: Annotated[Path, typer.Option("--into", "-o", help="File to write the cookbook to.")] = Path(
+        "cookbook.safetensors"
+    ),
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When it begins; else at the record's end.")
+        str | None, typer.Option(metavar="TIME", help="Start of the workflow; by default the end of the record.")
     ] = None,
-    most: Annotated[int, typer.Option(min=1, max=65_000, help="Machines at once.")] = 100,
+    most: Annotated[int, typer.Option(min=1, max=65_000, help="Most machines at once.")] = 100,
     gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1,
-    unit: Annotated[float, typer.Option(metavar="HOURS", help="How finely work is told apart.")] = 1.0,
+    unit: Annotated[
+        float, typer.Option(metavar="HOURS", help="Resolution of remaining work, machine-hours.")
+    ] = 1.0,
     on_demand: Annotated[
-        float | None, typer.Option(metavar="USD", help="Price of an hour on demand, to use that, too.")
+        float | None,
+        typer.Option(metavar="USD", help="On-demand price per hour; if given, on-demand machines are used, too."),
     ] = None,
     by_hour: Annotated[
-        bool, typer.Option("--by-hour", help="Whole hours are charged, at the price at their beginning.")
+        bool, typer.Option("--by-hour", help="Charge whole hours at the price at their start.")
     ] = False,
     delay: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Decide so long ahead; with --by-hour.")
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Decide this long ahead; with --by-hour.")
     ] = 600.0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -90,12 +96,16 @@ def solve_command(
 @cookbook_app.command("show")
 def show_command(
     path: Annotated[Path, typer.Argument(metavar="COOKBOOK", help="A file that `solve` wrote.")],
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw slices of it there.")] = None,
-    at_hour: Annotated[int, typer.Option(min=0, help="Of the slice over price and work.")] = 0,
-    price: Annotated[float | None, typer.Option(help="Of the slice over time and work; else the middle.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="File to write a figure of slices to.")
+    ] = None,
+    at_hour: Annotated[int, typer.Option(min=0, help="Hour of the slice over price and work.")] = 0,
+    price: Annotated[
+        float | None, typer.Option(help="Price of the slice over time and work; by default the middle one.")
+    ] = None,
 ) -> None:
-    """Tell what a cookbook does and expects, by price, at the start."""
-    from ebbtide.analysis.cookbook_figures import cookbook_figure
+    """Show a cookbook's action and expected cost at the start, by price."""
+    from ebbtide.analysis.figures import cookbook_figure
     from ebbtide.policies.cookbook.storage import load_cookbook
 
     book = load_cookbook(path)
@@ -129,24 +139,28 @@ def show_command(
 @cookbook_app.command("apply")
 def apply_command(
     path: Annotated[Path, typer.Argument(metavar="COOKBOOK", help="A file that `solve` wrote.")],
-    prices: Annotated[Path, typer.Option(help="A Parquet file of prices to play it on.")],
-    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
-    start: Annotated[str, typer.Option(metavar="TIME", help="When it begins.")],
-    billing: Annotated[str, typer.Option(help="How machines are charged.")] = "per-second",
-    strict: Annotated[bool, typer.Option("--strict", help="Ask it at the beginning of each step only.")] = False,
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices to run it on.")],
+    market: Annotated[str, typer.Option(metavar="NAME", help="The market, such as 'us-east-1a c3.xlarge'.")],
+    start: Annotated[str, typer.Option(metavar="TIME", help="Start of the run.")],
+    billing: Annotated[str, typer.Option(help="Billing rule of the machines.")] = "per-second",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Ask the cookbook only at the beginning of each step.")
+    ] = False,
     delay: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="From asking for a machine to having it.")
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Time from the request for a machine to its start.")
     ] = 0.0,
-    bids: Annotated[BidsChoice, typer.Option(help="Where whole periods are charged.")] = BidsChoice.SKYLINE,
+    bids: Annotated[
+        BidsChoice, typer.Option(help="How to bid where whole periods are charged.")
+    ] = BidsChoice.SKYLINE,
     on_demand: Annotated[
-        bool, typer.Option("--on-demand", help="Rent on demand, too, while spot costs more.")
+        bool, typer.Option("--on-demand", help="Also rent on-demand machines while spot costs more.")
     ] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Run a cookbook as a policy on the engine, on recorded prices.
 
-    Charged by the second, it is followed with bids of infinity; by whole hours, with skyline bids, the delay
-    ahead, and machines are kept to the end of an hour that is paid.
+    With billing by the second, bids are infinite. With billing by whole hours, bids follow the skyline, decisions
+    are made ahead by the delay, and machines are kept to the end of a paid hour.
 
     ebbtide cookbook apply cookbook.safetensors --prices prices.parquet --market 'us-east-1a c3.xlarge' --start ...
     """
@@ -176,8 +190,8 @@ def apply_command(
         policy = RunCluster(book, chosen, offered, delay, on_demand=on_demand)
     with progress("replaying the cookbook"):
         outcome = run(
-            policy,
             job,
+            policy,
             "replay",
             prices=history.select([chosen]),
             start=to_epoch_s(start),
@@ -195,24 +209,28 @@ def apply_command(
 def run_command(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM.yaml", help="A tiled program: rsvd or gnmf.")],
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices.")],
-    market: Annotated[str, typer.Option(metavar="NAME", help="Which market, as 'us-east-1a c3.xlarge'.")],
-    deadline: Annotated[int, typer.Option(min=1, metavar="HOURS", help="From the start, in market time.")],
-    store: Annotated[str, typer.Option(metavar="URL", help="Where tiles go: a folder, or s3://bucket/prefix.")],
-    start: Annotated[str | None, typer.Option(metavar="TIME", help="When it begins; else halfway.")] = None,
-    most: Annotated[int, typer.Option(min=1, max=64, help="Workers at once.")] = 4,
+    market: Annotated[str, typer.Option(metavar="NAME", help="The market, such as 'us-east-1a c3.xlarge'.")],
+    deadline: Annotated[
+        int, typer.Option(min=1, metavar="HOURS", help="Hours from the start to the deadline, in market time.")
+    ],
+    store: Annotated[str, typer.Option(metavar="URL", help="Storage of tiles: a folder or s3://bucket/prefix.")],
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start of the run; by default the middle of the prices.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, max=64, help="Most workers at once.")] = 4,
     task: Annotated[
-        float, typer.Option(min=1e-6, metavar="HOURS", help="Market time of a task on one machine, at least.")
+        float, typer.Option(min=1e-6, metavar="HOURS", help="Minimum market time of a task on one machine.")
     ] = 0.1,
     initialise: Annotated[
-        float, typer.Option(min=0.0, metavar="HOURS", help="Market time until a new worker works.")
+        float, typer.Option(min=0.0, metavar="HOURS", help="Market time that a new worker needs to initialise.")
     ] = 0.2,
-    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds in a real one.")] = 360.0,
+    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second.")] = 360.0,
     gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Run a tiled program for real, on worker processes here, as many as a cookbook says while prices replay.
+    """Run a tiled program on local worker processes; a cookbook decides their number while prices replay.
 
-    Begun again with the same store, it goes on where it ended.
+    A second run with the same store continues where the first ended.
 
     ebbtide cookbook run rsvd-small.yaml --prices prices.parquet --market NAME --deadline 6 --store tiles
     """

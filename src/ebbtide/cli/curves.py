@@ -17,39 +17,39 @@ from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
-from ebbtide.market.sources.csv_text import read_csv_text
+from ebbtide.market.sources.exports import read_csv_text
 
 curves_app = typer.Typer(
     no_args_is_help=True,
-    help="Where will a training end? Predict it from its first part, and evaluate the predictors.",
+    help="Predict the final metric of a training from its first part, and evaluate the predictors.",
 )
 
 CurvesOption = Annotated[
     Path | None,
-    typer.Option("--curves", help="A Parquet file of whole curves; else those of Table II that come along."),
+    typer.Option("--curves", help="A Parquet file of complete curves; by default the included ones of Table II."),
 ]
 CalibrationOption = Annotated[
     Path | None,
-    typer.Option("--calibration", help="What `calibrate` wrote; else the one that comes along."),
+    typer.Option("--calibration", help="A file written by `calibrate`; by default the included one."),
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="File to write the result to.")]
 
 
 @curves_app.command("predict")
 def predict_command(
     file: Annotated[Path, typer.Argument(help="CSV with step and metric (and run), or Parquet of curves.")],
     max_steps: Annotated[
-        float | None, typer.Option(help="The last step; where the file does not tell it.")
+        float | None, typer.Option(help="The last step, if the file does not contain it.")
     ] = None,
-    theta: Annotated[float, typer.Option(help="Use no more than this share of each run.")] = 1.0,
+    theta: Annotated[float, typer.Option(help="Use at most this share of each run.")] = 1.0,
     json_path: JsonOption = None,
 ) -> None:
-    """Predict the end of every run in a file, best first. The metric is one of which lower is better.
+    """Predict the final metric of every run in a file, best first. Lower metrics are better.
 
     ebbtide curves predict losses.csv --max-steps 10000
     """
     from ebbtide.forecasts.learning_curves.calibration import default_calibration
-    from ebbtide.forecasts.learning_curves.predictions import observed
+    from ebbtide.forecasts.learning_curves.curves import observed
 
     if not 0 < theta <= 1:
         raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")
@@ -89,13 +89,13 @@ def evaluate_command(
     curves: CurvesOption = None,
     calibration: CalibrationOption = None,
     names: Annotated[
-        str, typer.Option("--methods", help="Which, of those of the table that this command prints by default.")
+        str, typer.Option("--methods", help="Methods to score, with commas between.")
     ] = "earlycurve,earlycurve-published,slaq,power-law,last-value",
     json_path: JsonOption = None,
 ) -> None:
-    """Score predictors: error, and whether the best run is found, by how much of each run they saw.
+    """Score predictors by the share of each run they see: error, and whether they find the best run.
 
-    On a workload of Table II, EarlyCurve is used with thresholds chosen on the other five.
+    On each workload of Table II, EarlyCurve uses thresholds chosen on the other five.
 
         ebbtide curves evaluate --json out.json
     """
@@ -129,12 +129,14 @@ def measure_command(
     into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to write.")] = Path(
         "curves.parquet"
     ),
-    workloads: Annotated[str, typer.Option(help="Which of Table II; all six if not given.")] = "",
-    data: Annotated[Path | None, typer.Option(help="Folder of the original datasets; else stand-ins.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Trainings side by side, a core each.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of weights and data order.")] = 0,
+    workloads: Annotated[str, typer.Option(help="Workloads of Table II; all six by default.")] = "",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the original datasets; by default stand-ins.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel trainings, each on one core.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
 ) -> None:
-    """Train the settings of Table II for real, and write their curves.
+    """Train the settings of Table II and write their learning curves.
 
     ebbtide curves measure --workloads svm,linear-regression --into curves.parquet
     """
@@ -156,15 +158,15 @@ def measure_command(
 
 @curves_app.command("profile")
 def profile_command(
-    workload: Annotated[str, typer.Argument(help="One of Table II.")] = "resnet",
-    setting: Annotated[int, typer.Option(help="Number of its setting, from 0.")] = 0,
+    workload: Annotated[str, typer.Argument(help="A workload of Table II.")] = "resnet",
+    setting: Annotated[int, typer.Option(help="Index of its setting, from 0.")] = 0,
     instance_types: Annotated[
-        str, typer.Option(help="AWS types to reckon for; those of SpotTune's Table III if not given.")
+        str, typer.Option(help="AWS types to estimate for; by default those of SpotTune's Table III.")
     ] = "r4.large,r3.xlarge,r4.xlarge,m4.2xlarge,r4.2xlarge,m4.4xlarge",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Measure so long on each number of cores.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time to measure on each number of cores.")] = 2.0,
     json_path: JsonOption = None,
 ) -> None:
-    """Time the steps of a training here, and reckon them for instance types (SpotTune Fig. 6).
+    """Time the steps of a training here, and estimate them for instance types (SpotTune Fig. 6).
 
     ebbtide curves profile resnet --setting 3
     """
@@ -175,7 +177,7 @@ def profile_command(
     machines = [default_catalogue().instance_type("aws", name) for name in names]
     with progress(f"timing {workload} on several numbers of cores"):
         model, found = profile(workload, setting, seconds=seconds)
-    told = {
+    content = {
         "workload": workload,
         "setting": setting,
         "parallel_share": model.parallel,
@@ -186,10 +188,10 @@ def profile_command(
             }
             for cores, times in found.items()
         },
-        "reckoned": {machine.name: model.seconds_per_step(machine) for machine in machines},
+        "estimated": {machine.name: model.seconds_per_step(machine) for machine in machines},
     }
     if json_path:
-        write_text(json_path, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json.dumps(content, indent=2, allow_nan=False) + "\n")
     table = Table(title=f"{workload}, setting {setting}: seconds per step", box=SIMPLE_HEAD)
     for heading in ("machine", "vCPUs", "seconds", "variation"):
         table.add_column(heading, justify="left" if heading == "machine" else "right")
@@ -205,7 +207,7 @@ def calibrate_command(
     curves: CurvesOption = None,
     into: Annotated[Path, typer.Option("--into", "-o", help="The JSON file to write.")] = Path("calibration.json"),
 ) -> None:
-    """Choose EarlyCurve's thresholds on whole curves: on all workloads, and on all but each.
+    """Choose EarlyCurve's thresholds on complete curves: on all workloads, and on all but each.
 
     ebbtide curves calibrate --curves curves.parquet --into calibration.json
     """
@@ -222,7 +224,7 @@ def calibrate_command(
 
 def _read_csv(file: Path, max_steps: float | None) -> list[Curve]:
     if max_steps is None:
-        raise InputError("a CSV does not tell the last step: give --max-steps", file=file)
+        raise InputError("a CSV does not contain the last step: give --max-steps", file=file)
     table = read_csv_text(file)
     for column in ("step", "metric"):
         if column not in table:
@@ -230,8 +232,8 @@ def _read_csv(file: Path, max_steps: float | None) -> list[Curve]:
         values = pd.to_numeric(table[column], errors="coerce").astype("float64")
         bad = table.index[values.isna() & table[column].notna() & (table[column].astype(str).str.lower() != "nan")]
         if len(bad):
-            told = table[column].iloc[bad[0]]
-            raise InputError(f"{told!r} is not a number", file=file, row=int(bad[0]) + 2, field=column)
+            found = table[column].iloc[bad[0]]
+            raise InputError(f"{found!r} is not a number", file=file, row=int(bad[0]) + 2, field=column)
         table[column] = values
     runs = table.groupby("run", sort=False) if "run" in table else [("run", table)]
     return [

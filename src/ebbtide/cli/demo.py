@@ -1,4 +1,4 @@
-"""`ebbtide demo`: the first command, which needs nothing and leaves what the next commands can use."""
+"""`ebbtide demo`: the first command to try. It needs no input and writes files for the next commands."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 
-# Those that answer at once; `ebbtide compare` has more.
+# The fastest policies; `ebbtide compare` has more.
 _POLICIES = "on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
 _STARTS = 20
 _DAYS = 30.0
 
 
 def demo_command(
-    into: Annotated[Path, typer.Option("--into", "-o", help="The folder to write to.")] = Path("."),
-    seed: Annotated[int, typer.Option(min=0, help="Of the prices and the starts.")] = 0,
+    into: Annotated[Path, typer.Option("--into", "-o", help="Folder to write to.")] = Path("."),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the prices and the starts.")] = 0,
 ) -> None:
-    """See what Ebbtide does, in under 20 s: made-up prices, a job, a comparison of policies as a page.
+    """See what Ebbtide does, in under 20 s: generated prices, a job, and an HTML report comparing policies.
 
-    Writes prices.parquet, job.yaml and report.html, and overwrites no other file of these names.
+    Writes prices.parquet, job.yaml and report.html; other files with these names are not overwritten.
 
         ebbtide demo
     """
@@ -45,7 +45,7 @@ def demo_command(
     if not ours:
         for path in (job_file, report_file):
             if path.exists() and not _is(path, example):
-                raise InputError("is there already, with other content; try: ebbtide demo --into demo", file=path)
+                raise InputError("exists already, with other content; try: ebbtide demo --into demo", file=path)
     chosen = policies(_POLICIES)
     with progress("generating prices", len(demo_markets())) as state:
         write_new(generate_prices(days=_DAYS, seed=seed, on_progress=state.of), prices_file)
@@ -57,9 +57,9 @@ def demo_command(
         state.step("writing the report")
         write_report(result.record(), report_file)
     table_console().print(result.table())
-    typer.echo(f"wrote {prices_file} (made up), {job_file} and {report_file}")
+    typer.echo(f"wrote {prices_file} (generated), {job_file} and {report_file}")
     job_name, prices_name = (shlex.quote(str(path)) for path in (job_file, prices_file))
-    typer.echo(f"look at {report_file} in a browser; next:")
+    typer.echo(f"open {report_file} in a browser; next:")
     typer.echo(f"  ebbtide describe {prices_name}")
     typer.echo(f"  ebbtide compare {job_name} --prices {prices_name}")
     typer.echo("  ebbtide run -- python train.py     # your own training, on spot machines")

@@ -1,12 +1,12 @@
-"""How the command ends when something is wrong: a line on standard error and an exit code, never a traceback.
+"""How a command ends on an error: one line on standard error and an exit code, never a traceback.
 
 | code | meaning |
 |---|---|
 | 1 | the user's training failed, or machines could not be ended |
-| 2 | bad input: a wrong option, file, field or policy; a path that is not there or not allowed |
+| 2 | bad input: a wrong option, file, field or policy; a path that does not exist or is not allowed |
 | 3 | `plan`: the budget or the deadline cannot be kept |
 | 69 | a cloud or service does not answer, or refused |
-| 70 | a defect of ours |
+| 70 | a bug in Ebbtide |
 | 71 | out of memory |
 | 74 | reading or writing failed: disk full, a journal that cannot be written |
 | 130 | interrupted |
@@ -37,14 +37,14 @@ INTERRUPTED = 130
 
 DEBUG = "EBBTIDE_DEBUG"
 
-# Loading its errors to know them would make every command slow.
+# Importing these error classes would make every command slow.
 _AWS, _AWS_ERRORS = "botocore.exceptions", ("BotoCoreError", "ClientError")
 
-# Typer carries a copy of click under a private name; this is its error for a command line that is wrong.
+# Typer contains a copy of click under a private name; this is its error for a wrong command line.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _ClickException: type[Exception] = _UsageError.__mro__[1]
 
-# Of paths that users named: to be mended by naming another.
+# Errors of paths that users named: naming another path helps.
 _WRONG_PATH = frozenset(
     {
         errno.ENOENT,
@@ -65,9 +65,9 @@ _WRONG_PATH = frozenset(
 
 
 def end_with(error: BaseException) -> NoReturn:
-    """End the process as its last exception asks for."""
+    """End the process with the message and exit code of an exception."""
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output, such as `head`, has seen enough.
+        # The reader of our output, such as `head`, has closed it.
         sys.stderr.close()
         sys.exit(0)
     code, line = ending_of(error)
@@ -79,27 +79,27 @@ def end_with(error: BaseException) -> NoReturn:
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:
-    """The exit code and the text that go with an exception: a line for each problem, and none for a mere help."""
+    """The exit code and the text for an exception: a line for each problem, and no text if help was printed."""
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
-    # Only here: a command that goes well needs nothing of it.
+    # Imported here: commands without errors do not need it.
     from ebbtide._terminal import visible
 
-    code, problem = _told(error)
-    # Where several things are wrong with one input, a line for each; whatever else fails is one line.
+    code, problem = _code_and_problem(error)
+    # A line for each problem of an input; other errors are one line.
     lines = problem.splitlines() if isinstance(error, InputError) else [problem]
     first, *others = [visible(" ".join(line.split())) for line in lines] or [""]
     return code, "\n".join([f"ebbtide: {first}" if first else "", *(f"  {line}" for line in others)])
 
 
-def _told(error: BaseException) -> tuple[int, str]:
+def _code_and_problem(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (InputError, PolicyError)):
         return BAD_INPUT, str(error)
     if isinstance(error, TrainingError):
         return FAILED, str(error)
     if isinstance(error, _UsageError):
         if not str(error):
-            # Nothing was asked for, and the help is printed.
+            # No command was given, and the help is printed.
             return BAD_INPUT, ""
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ebbtide"
@@ -121,7 +121,7 @@ def _told(error: BaseException) -> tuple[int, str]:
 
 
 def _service_errors() -> tuple[type[Exception], ...]:
-    """Errors of AWS's client, if this process has loaded them: else none can have been raised."""
+    """Error classes of AWS's client, if this process has imported them; else none can have been raised."""
     module = sys.modules.get(_AWS)
     return tuple(getattr(module, name) for name in _AWS_ERRORS) if module else ()
 

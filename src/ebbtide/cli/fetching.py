@@ -1,4 +1,4 @@
-"""`ebbtide fetch`: checkpoints, outputs and logs of a run's trials, brought here."""
+"""`ebbtide fetch`: downloads checkpoints, outputs and logs of a run's trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ebbtide.errors import InputError
 from ebbtide.live.fetching import fetch_trial
 from ebbtide.live.settings import RUNS, find_run
 from ebbtide.live.standing import RunStanding, standing_of
-from ebbtide.market.catalogue import default_catalogue
 
 _MOST_NAMED = 3
 
@@ -23,25 +22,25 @@ _MOST_NAMED = 3
 def fetch_command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
     trial: Annotated[
-        int | None, typer.Argument(metavar="[TRIAL]", min=0, help="Its number; else the best.")
+        int | None, typer.Argument(metavar="[TRIAL]", min=0, help="Number of the trial; by default the best.")
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to; else a folder named by the run.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder to write to; by default named like the run.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All trials.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Fetch all trials.")] = False,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Bring the newest complete checkpoint, the outputs and the log of a run's best trial, of another, or of all.
+    """Download the newest complete checkpoint, the outputs and the log of a run's best trial, another, or all.
 
         ebbtide fetch RUN 3 --into results
 
-    Each file is checked against its checksum. What is there already is never written over.
+    Each file is checked against its checksum. Existing files are never overwritten.
     """
     if every and trial is not None:
         raise InputError("give either a trial or --all")
     folder = find_run(runs, run)
     run = folder.path.name
-    standing = standing_of(folder, default_catalogue())
+    standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
     wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
@@ -67,13 +66,13 @@ def fetch_command(
 
 
 def _named(outputs: Mapping[str, int]) -> str:
-    """A few files by name, with their size together."""
+    """Names of a few files, and the total size."""
     names = [*list(outputs)[:_MOST_NAMED], *(["..."] if len(outputs) > _MOST_NAMED else [])]
     return f"{', '.join(names)}, {decimal(sum(outputs.values()))}"
 
 
 def _chosen(standing: RunStanding, trial: int | None) -> int:
-    """The number that was named, or the best trial's."""
+    """The given number, or the best trial's."""
     if trial is not None:
         if trial >= len(standing.trials) and standing.trials:
             raise InputError(f"run {standing.run} has trials 0 to {len(standing.trials) - 1}, not {trial}")

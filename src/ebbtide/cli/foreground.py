@@ -1,4 +1,4 @@
-"""A live run in the foreground: the controller with a table that is alive; Ctrl-C or SIGTERM stops it."""
+"""A live run in the foreground: the controller with a live table; Ctrl-C or SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.standing import RunStanding, standing, standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
-from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.api.protocol import Policy
 
 if TYPE_CHECKING:
     from ebbtide.engine.engine import Engine
     from ebbtide.live.agent_provider import AgentProvider
+    from ebbtide.market.catalogue import Catalogue
 
 _LOGGER = logging.getLogger(__name__)
 
 _TABLE_EVERY_S = 0.5
-# A controller that does not look up within so long after Ctrl-C hangs in its policy or in a library.
+# A controller that makes no progress for this long after Ctrl-C hangs in its policy or in a library.
 _LOOKS_UP_WITHIN_S = 15.0
 _INTERRUPTED = 130
 
 
-# Each stops the run: Ctrl-C, `kill` and service managers, a terminal that closes.
+# Signals that stop the run: Ctrl-C, `kill` and service managers, a closed terminal.
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM or a lost terminal while a controller runs stops it; Ctrl-C after that ends it at once.
+    """Signal handlers: Ctrl-C, SIGTERM or a closed terminal stops a controller; a second Ctrl-C ends it at once.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -63,17 +63,17 @@ class Interrupts:
 
     @property
     def is_asked(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether a stop was requested."""
         return self._asked_s is not None
 
     def looked(self) -> None:
-        """The controller has come round."""
+        """Record that the controller has begun a round."""
         self._runs, self._looked_s = True, time.monotonic()
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """While this lasts; then signals do what they did before."""
-        # Whoever started us under `nohup` wants a lost terminal to be ignored.
+        """Handle the signals within the block; afterwards the previous handlers are restored."""
+        # Under `nohup` a closed terminal must be ignored.
         heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._asked) for number in heeded}
         try:
@@ -86,9 +86,9 @@ class Interrupts:
         if number == signal.SIGHUP:
             self._leave_terminal()
         if not self._runs:
-            raise KeyboardInterrupt  # nothing is rented yet
+            raise KeyboardInterrupt  # no machine is rented yet
         if self._asked_s is not None:
-            # `timeout` and terminals that close signal more than once, which is no haste.
+            # `timeout` and closing terminals signal more than once; only a second Ctrl-C means "at once".
             if number == signal.SIGINT:
                 self._end_at_once("interrupted twice")
             return
@@ -101,7 +101,7 @@ class Interrupts:
         watch.start()
 
     def _leave_terminal(self) -> None:
-        """It is gone: writing to it would fail in the midst of saving."""
+        """Redirect output of a closed terminal: writing to it would fail in the middle of a save."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in self._terminals:
             os.dup2(nowhere, number)
@@ -115,34 +115,34 @@ class Interrupts:
         run = self._folder.path.name
         words = (
             f"\n{why}: ended. Its machines save and end themselves when they miss their controller; "
-            f"`ebbtide down {run}` ends them now, `ebbtide resume {run}` goes on\n"
+            f"`ebbtide down {run}` ends them now, `ebbtide resume {run}` continues\n"
         )
         _say(words)
-        # Whatever hangs in this process, nothing of it is needed: the journal is whole at any instant.
+        # Nothing in this process is needed any more: the journal is consistent at any time.
         os._exit(_INTERRUPTED)
 
 
 def _say(words: str) -> None:
-    """From a signal handler, to standard error if there still is one."""
+    """Write to standard error from a signal handler, if it is still open."""
     with suppress(OSError):
         os.write(2, words.encode())
 
 
 def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: str = "") -> None:
-    """Run it in the foreground, with a table that is alive; Ctrl-C stops it.
+    """Run a live run in the foreground, with a live table; Ctrl-C stops it.
 
     Raises:
-        InputError: It cannot go on.
-        typer.Exit: With 1: trials failed, or machines could not be ended; with 130: it was stopped.
+        InputError: The run cannot continue.
+        typer.Exit: With code 1 if trials failed or machines could not be ended, with 130 if it was stopped.
     """
-    run, catalogue = folder.path.name, default_catalogue()
+    run, catalogue = folder.path.name, folder.catalogue
     pid = controller_pid(folder.path)
     if pid is not None:
         raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
     if track:
         from ebbtide.analysis.live_tracking import begin_tracking
 
-        # Programs run elsewhere: what is a path is to be one from everywhere.
+        # Programs run in other folders: a path must be absolute.
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
@@ -163,13 +163,13 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
             interrupts.looked()
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
-                live.update(run_table(_now(folder, engine, provider)))
+                live.update(run_table(_now(folder, engine, provider, catalogue)))
 
         try:
             outcome = run_live(folder, policy, looked)
         except CloudGoneError as error:
             _abandon_tracking(folder, error)
-            raise CloudGoneError(f"{error}; `ebbtide resume {run}` goes on with a new one") from None
+            raise CloudGoneError(f"{error}; `ebbtide resume {run}` continues with a new one") from None
         except BaseException as error:
             _abandon_tracking(folder, error)
             raise
@@ -190,17 +190,17 @@ def _is_tracked(folder: RunFolder) -> bool:
 
 
 def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
-    """MLflow must not show as running what is over; where it cannot be told, the run's own error still is."""
+    """Mark the run as ended in MLflow; if that fails, the run's own error is still raised."""
     try:
         if _is_tracked(folder):
             from ebbtide.analysis.live_tracking import abandon_tracking
 
             abandon_tracking(folder, " ".join(str(error).split()) or type(error).__name__)
     except Exception as trouble:
-        _LOGGER.warning("MLflow is not told that the run ended: %s", trouble)
+        _LOGGER.warning("MLflow does not know that the run ended: %s", trouble)
 
 
-def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStanding:
+def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
     """As the controller in this process has it at this moment."""
     journal = Journal(folder.journal, read_only=True)
     kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
@@ -212,12 +212,12 @@ def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStand
         State.RUNNING,
         os.getpid(),
         {},
-        default_catalogue(),
+        catalogue,
     )
 
 
 def _end(found: RunStanding) -> None:
-    """The exit code is the answer to a script."""
+    """End the command with the exit code for the run's state."""
     if found.unended:
         sys.stderr.write("".join(f"{line}\n" for line in warning_lines(found) if "machine" in line))
         sys.stderr.write(

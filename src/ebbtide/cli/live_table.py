@@ -1,4 +1,4 @@
-"""A live run for people: its trials as a table, its money, its warnings, and at its end the answer."""
+"""Text output of a live run: a table of trials, costs, warnings, and the result at the end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TAIL_LINES = 6
 
 
 def run_table(standing: RunStanding) -> RenderableType:
-    """Trials, the best first, and below them machines, money and what its user should know."""
+    """A table of trials, the best first, and below it machines, costs and warnings."""
     parts: list[RenderableType] = [_trials(standing)] if standing.trials else []
     parts += [Text(line) for line in (*_money_lines(standing), *warning_lines(standing))]
     return Group(*parts)
 
 
 def runs_table(standings: list[RunStanding]) -> Table:
-    """All runs, the newest last; what machines cost now, where any are rented."""
+    """A table of all runs, the newest last, with the current cost of machines where any are rented."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     rented = any(one.rented for one in standings)
     now = ("machines", "USD/h now") if rented else ()
@@ -49,19 +49,19 @@ def runs_table(standings: list[RunStanding]) -> Table:
 
 
 def machines(number: int) -> str:
-    """So many of them."""
+    """A number of machines in words."""
     return "1 machine" if number == 1 else f"{number} machines"
 
 
 def state_words(standing: RunStanding) -> str:
-    """What a run does, with the process that does it."""
+    """The state of a run, with the process id of its controller."""
     if standing.pid:
         return f"{standing.state} (pid {standing.pid})"
     return str(standing.state)
 
 
 def state_line(standing: RunStanding) -> str:
-    """The same in a sentence, and what one can do about it."""
+    """The state of a run in a sentence, with the commands to continue or end it."""
     run, why = standing.run, f": {standing.why}" if standing.why and standing.state is not State.STOPPED else ""
     match standing.state:
         case State.RUNNING | State.STOPPING:
@@ -70,18 +70,18 @@ def state_line(standing: RunStanding) -> str:
             return f"{run} has not begun yet"
         case State.GONE:
             may = f"{machines(standing.rented)} may run for a while" if standing.rented else "no machine runs"
-            return f"controller gone, and {may}; `ebbtide resume {run}` goes on, `ebbtide down {run}` ends them"
+            return f"controller gone, and {may}; `ebbtide resume {run}` continues, `ebbtide down {run}` ends them"
         case State.FINISHED:
             return "finished"
         case State.FAILED:
             return f"failed: {len(standing.failed)} of {len(standing.trials)} trials"
         case State.DOWN:
-            return f"down: its machines were ended; `ebbtide resume {run}` goes on"
-    return f"{standing.state}{why}; `ebbtide resume {run}` goes on"
+            return f"down: its machines were ended; `ebbtide resume {run}` continues"
+    return f"{standing.state}{why}; `ebbtide resume {run}` continues"
 
 
 def answer_lines(standing: RunStanding) -> Iterator[str]:
-    """What a run has come to: the best trial, where its checkpoint lies, what failed and why."""
+    """The result of a run: the best trial, the place of its checkpoint, failed trials and why."""
     best = standing.best
     if best is not None:
         setting = f" ({best.setting})" if best.setting else ""
@@ -95,9 +95,9 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
             at = f" (step {best.steps_saved:g})" if best.steps_saved else ""
             if best.steps_saved and best.best_step is not None and best.best_step != best.steps_saved:
                 at = f" (step {best.steps_saved:g}; that of step {best.best_step} is not kept)"
-            yield f"its newest checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` brings it here"
+            yield f"its newest checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` downloads it"
         elif standing.state in OVER:
-            yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` brings what it left in its folder"
+            yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` downloads what is in its folder"
     for trial in standing.failed:
         setting = f" ({trial.setting})" if trial.setting else ""
         yield f"trial {trial.number}{setting} failed: {trial.problem}"
@@ -105,7 +105,7 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
 
 
 def warning_lines(standing: RunStanding) -> Iterator[str]:
-    """Warnings, each once with the trials that it is about; machines that cannot be ended."""
+    """Warnings, each once with the trials it concerns, and machines that cannot be ended."""
     about: dict[str, list[int]] = {}
     for trial in sorted(standing.trials, key=lambda trial: trial.number):
         for warning in trial.warnings:

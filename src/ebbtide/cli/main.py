@@ -36,23 +36,23 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Options of `ebbtide` itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Whatever goes wrong ends with one line on standard error: `ebbtide.cli.ending`."""
+    """Run the command. Errors end with one line on standard error (see `ebbtide.cli.ending`)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Names of files may hold bytes that no encoding has.
+            # File names may contain bytes that are not valid in any encoding.
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app(list(arguments) if arguments is not None else None, standalone_mode=False, prog_name="ebbtide")
-        # Here, so that a full disk or a reader that is gone is met while it can still be told.
+        # Flush here, so that a full disk or a closed reader can still be reported.
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         end_with(error)
     if code == INTERRUPTED:
-        # Typer turns an interrupt into this code, without a word.
+        # Typer turns an interrupt into this code, without a message.
         end_with(KeyboardInterrupt())
     sys.exit(code if isinstance(code, int) else 0)
 

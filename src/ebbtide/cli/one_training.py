@@ -1,4 +1,4 @@
-"""What `ebbtide run` is given: a file, or a command line after `--`; and a market where none was named."""
+"""What `ebbtide run` is given: a file, or a command line after `--`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,21 @@ from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.single import SingleTraining, folder_below, literal
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.generator import demo_markets, generate_prices
-from ebbtide.market.markets import Market
-from ebbtide.market.prices import PriceHistory
 
-# Of the market that is generated where no prices are named.
-GENERATED_DAYS = 20.0
 # What names a folder for checkpoints in many a command line.
 _SAVES = re.compile(
     r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
 )
 _FILES = frozenset({".yaml", ".yml", ".json"})
-_MOST_TYPES = 4
-_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be run.
+    """The input of `ebbtide run`.
 
     Attributes:
-        sweep: One training is a sweep of one trial.
-        folder: Where its program runs: it and its code are there.
+        sweep: The sweep to run; a single training is a sweep of one trial.
+        folder: Folder of the program and its code, in which it runs.
     """
 
     sweep: Sweep
@@ -45,16 +38,16 @@ class Wanted:
 
 
 def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Catalogue) -> Wanted:
-    """From what stands on the command line.
+    """Read the input from the command line.
 
     Args:
-        words: A file of a sweep or job; or a command and its arguments, which stay as they are.
-        options: By field of `SingleTraining`, and `checkpoints` as a path; None and empty: not given. They stand
-            over what the file says.
-        catalogue: Instance types.
+        words: File of a sweep or job; or a command and its arguments, which are not changed.
+        options: Values by field of `SingleTraining`, and `checkpoints` as a path; None or empty: not given. They
+        override the file.
+        catalogue: Instance types and their list prices.
 
     Raises:
-        InputError: The file or an option is wrong; there is no such instance type.
+        InputError: The file or an option is wrong, or an instance type is unknown.
     """
     given = {key: value for key, value in options.items() if value not in (None, [])}
     known = {entry.name for entry in catalogue.instance_types}
@@ -81,7 +74,7 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
         if checkpoints is None and (found := _named_for_checkpoints(words, folder)) is not None:
             given["checkpoints"] = found
         if checkpoints is not None and checkpoints.is_absolute():
-            # No other machine has this path.
+            # Other machines do not have this path.
             command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
         sweep = SingleTraining.parse(given).sweep()
@@ -90,50 +83,19 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
 
 
 def is_told_where_to_save(wanted: Wanted) -> bool:
-    """Whether a program can know the folder whose content is stored: by an option, its command or its code."""
+    """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
     sweep = wanted.sweep
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True
     scripts = [wanted.folder / argument for argument in arguments if argument.endswith(".py")]
-    # What runs a program that we cannot look into is believed to know.
+    # A program without readable code is assumed to know.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)
 
 
-def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
-    """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
-
-    Raises:
-        InputError: No list price is known of any type that has it.
-    """
-    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
-    if not markets:
-        markets = _markets_with(sweep, catalogue)
-    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
-    return sweep.allowed(history, catalogue)
-
-
-def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
-    """Of the cheapest types that do, by list price when the generated record begins."""
-    found = []
-    for machine in catalogue.instance_types:
-        markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
-        allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
-        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
-        if listed is not None:
-            found.append((listed, machine.name, allowed))
-    if not found:
-        raise InputError(
-            f"no market can be generated for {sweep.name}"
-            + (f", which asks for {sweep.asked}" if sweep.asked else "")
-            + ": no list price is known of such machines; give prices with --prices FILE"
-        )
-    return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
-
-
 def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:
-    """The folder that a command's own option names: one that is not there yet, so that nothing is read from it."""
+    """The folder for checkpoints named in a command; only a missing or empty one, so that it is no input."""
     spread = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
     for option, value in pairwise(spread):
         if _SAVES.fullmatch(option) and not value.startswith("-") and "{" not in value and not Path(value).suffix:

@@ -32,19 +32,19 @@ SpellsOption = Annotated[
     typer.Option(
         "--spells",
         metavar="FILE.json",
-        help="How capacity comes and goes, as `availability fit` has it; else as in any zone.",
+        help="Models of capacity written by `availability fit`; by default those of any zone.",
     ),
 ]
 
 
 def terminal() -> Console:
-    """Standard output, wide enough for our tables even where nobody set a width; names are shown as written."""
+    """Standard output, wide enough for our tables even without a set width; names are shown as written."""
     console = PlainConsole()
     return console if console.width >= TABLE_WIDTH else PlainConsole(width=TABLE_WIDTH)
 
 
 def table_console() -> Console:
-    """Standard output for tables that fit themselves to its width; into a file or a pipe, wide enough for any."""
+    """Standard output for tables that adapt to its width; wide enough for any in a file or a pipe."""
     console = PlainConsole()
     fits = console.is_terminal or os.environ.get("COLUMNS")
     return console if fits else PlainConsole(width=TABLE_WIDTH)
@@ -53,25 +53,23 @@ def table_console() -> Console:
 PricesOption = Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")]
 GenerateOption = Annotated[
     float | None,
-    typer.Option("--generate", metavar="DAYS", help="Generate a market of so many days instead."),
+    typer.Option("--generate", metavar="DAYS", help="Generate a market of this many days instead."),
 ]
-BillingOption = Annotated[str, typer.Option("--billing", help=f"Of spot leases: {', '.join(PRESETS)}.")]
+BillingOption = Annotated[str, typer.Option("--billing", help=f"Billing of spot leases: {', '.join(PRESETS)}.")]
 FromOption = Annotated[
     str | None,
-    typer.Option(
-        "--from", metavar="TIME", help="Use the record from then on: 2015-04-01 or 2015-04-01T12:00:00Z."
-    ),
+    typer.Option("--from", metavar="TIME", help="Start of the record to use: 2015-04-01 or 2015-04-01T12:00:00Z."),
 ]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Use the record up to then.")]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the record to use.")]
 
 
 def catalogue_with(path: Path | None) -> Catalogue:
-    """The embedded catalogue, with the user's types added if there are any."""
+    """The built-in catalogue, with the user's types added if there are any."""
     return default_catalogue() + read_instance_types(path) if path else default_catalogue()
 
 
 def windowed(history: PriceHistory, start: str | None, end: str | None) -> PriceHistory:
-    """The part of a history from `start` to `end`; a date alone is its midnight in UTC.
+    """The part of a history from `start` to `end`; a date alone means midnight in UTC.
 
     Raises:
         InputError: A time does not parse, or the window is not inside the history.
@@ -86,10 +84,10 @@ def windowed(history: PriceHistory, start: str | None, end: str | None) -> Price
 
 
 def prices_from(path: Path | None, generate_days: float | None, seed: int, catalogue: Catalogue) -> PriceHistory:
-    """The history named, or a generated one.
+    """The price history in a file, or a generated one.
 
     Raises:
-        InputError: Both or neither was asked for.
+        InputError: Both or neither is given.
     """
     if (path is None) == (generate_days is None):
         raise InputError("give either --prices FILE or --generate DAYS")

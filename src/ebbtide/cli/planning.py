@@ -22,48 +22,49 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 
-# Exit code: what was asked for cannot be done.
+# Exit code: the budget or the deadline is not feasible.
 INFEASIBLE = 3
 
-# Markets listed; the JSON has all.
+# Number of markets listed; the JSON has all.
 _SHOWN = 12
 
 # Wider than any table.
 _ANY_WIDTH = 10_000
 
-# It is not known how long that takes: the time so far is all that is told of it.
-_SEARCHING = "the budget or the deadline will not do; looking for the least that will"
+# The duration of the search is not known: only the time so far is shown.
+_SEARCHING = "the budget or the deadline is not feasible; searching for the lowest that is"
 
 _HEADINGS = (
     "expected $/1000 steps: refunds, work lost with a machine, restarts and waiting counted, an hour of waiting "
     f"counts as {BestBid().time_share:.0%} of an hour on the market that is cheapest per step; if kept: at the "
-    "price now, on a machine that is never taken"
+    "current price, on a machine that is never revoked"
 )
 
 
 def plan_command(
-    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as examples/sweep.yaml has it.")],
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as in examples/sweep.yaml.")],
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices up to now.")] = None,
     generate: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Generate a market of so many days instead.")
+        float | None, typer.Option(metavar="DAYS", help="Generate a market of this many days instead.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, max=10_000, help="How many backtests.")] = 30,
-    days: Annotated[float, typer.Option(min=1.0, help="On the last days of the prices.")] = 14.0,
-    seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of backtests.")] = 30,
+    days: Annotated[float, typer.Option(min=1.0, help="Length of the price history used, from its end.")] = 14.0,
+    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
     availability: Annotated[
-        Path | None, typer.Option(help="Recorded capacity, for a sweep where that decides; else it is drawn.")
+        Path | None,
+        typer.Option(help="Recorded capacity, for a sweep where that decides; by default it is drawn."),
     ] = None,
     spells: SpellsOption = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the plan there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the plan to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """What a sweep would rent now and why, what it may cost and how long it may take. Nothing is rented.
+    """Show what a sweep would rent now and why, its estimated cost and its duration. Nothing is rented.
 
     Cost and time are ranges from backtests on the newest prices. A budget or deadline that is not kept in 95 % of
-    them ends with exit code 3 and the least that would do. Where the speed of a trial is not measured, prices an
-    hour are all that is told.
+    them ends with exit code 3 and the lowest feasible one. If the speed of a trial is not measured, only prices
+    per hour are shown.
 
         ebbtide plan examples/sweep.yaml --prices prices.parquet
     """
@@ -86,14 +87,14 @@ def plan_command(
     if json_path:
         write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
     if found.estimate:
-        # What is asked for cannot be done: that is the answer, and the rest is beside it.
+        # An infeasible budget or deadline is the main result, and comes first.
         for line in _least(found, wanted):
             typer.echo(line)
     _print_whole(_offers_table(found) if found.offers else _quotes_table(found))
     if found.offers:
         typer.echo(_HEADINGS)
     if found.estimate:
-        for line in _told(found.estimate, wanted):
+        for line in _estimate_lines(found.estimate, wanted):
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
@@ -104,7 +105,7 @@ def plan_command(
 
 
 def _print_whole(table: Table) -> None:
-    """Print a table; into a file or a pipe as wide as it is, so that nothing is cut."""
+    """Print a table; into a file or a pipe at full width, so that nothing is cut off."""
     out = terminal()
     if not out.is_terminal:
         out = PlainConsole(width=max(out.width, PlainConsole(width=_ANY_WIDTH).measure(table).maximum))
@@ -158,7 +159,7 @@ def _quotes_table(found: Plan) -> Table:
     return table
 
 
-def _told(estimate: Estimate, sweep: Sweep) -> list[str]:
+def _estimate_lines(estimate: Estimate, sweep: Sweep) -> list[str]:
     cost, hours = estimate.cost_usd, estimate.duration_h
     lines = [
         f"cost: {cost.mean:.2f} USD expected, {cost.low:.2f} to {cost.high:.2f} in nine of ten backtests",
@@ -175,12 +176,12 @@ def _told(estimate: Estimate, sweep: Sweep) -> list[str]:
         lines.append(f"deadline: {sweep.deadline_h:g} h is missed in {late} of {runs} backtests")
     if estimate.unfinished:
         lines.append(
-            f"{estimate.unfinished} of {runs} backtests found no end within the prices; they count as over"
+            f"{estimate.unfinished} of {runs} backtests did not end within the prices; they count as over"
         )
     if estimate.rivals_stopping_early_usd:
         stopping = f"with the same early stopping (theta {sweep.theta:g}, mcnt {sweep.mcnt})"
-        lines.append(f"beside it, {stopping}: {_listed(estimate.rivals_stopping_early_usd)}")
-    lines.append(f"beside it, every trial trained to its end: {_listed(estimate.rivals_usd)}")
+        lines.append(f"for comparison, {stopping}: {_listed(estimate.rivals_stopping_early_usd)}")
+    lines.append(f"for comparison, every trial trained to its end: {_listed(estimate.rivals_usd)}")
     return lines
 
 
@@ -192,23 +193,23 @@ def _listed(rivals_usd: dict[str, float | None]) -> str:
 
 
 def _least(found: Plan, sweep: Sweep) -> list[str]:
-    """What would do, where what was asked for will not."""
+    """The lowest feasible budget and deadline, if the requested ones are not."""
     feasibility, estimate = found.feasibility, found.estimate
     if feasibility is None or estimate is None or feasibility.feasible:
         return []
     missed = estimate.past_deadline is not None and estimate.past_deadline > 1.0 - KEPT_SHARE
-    other = " under the least deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
+    other = " under the lowest deadline" if sweep.decides is Decides.CAPACITY else " without a deadline"
     under = other if missed else ""
     lines = [f"not feasible: the budget and the deadline must be kept in {KEPT_SHARE:.0%} of backtests"]
     if feasibility.least_budget_usd is not None:
         takes = f"; it then takes up to {feasibility.least_budget_takes_h:g} h"
-        lines.append(f"least budget that will do{under}: {feasibility.least_budget_usd:g} USD{takes}")
+        lines.append(f"lowest feasible budget{under}: {feasibility.least_budget_usd:g} USD{takes}")
     if feasibility.least_deadline_h is not None:
         usd = feasibility.least_deadline_costs_usd
         costs = "" if usd is None else f", with a budget of {usd:g} USD"
-        lines.append(f"least deadline that will do: {feasibility.least_deadline_h:g} h{costs}")
+        lines.append(f"lowest feasible deadline: {feasibility.least_deadline_h:g} h{costs}")
     if feasibility.least_budget_usd is None and feasibility.least_deadline_h is None:
-        lines.append("no budget or deadline was found that will do within these prices; give more days of prices")
+        lines.append("no feasible budget or deadline was found within these prices; give more days of prices")
     lines.append(
         f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.max_trial_steps} steps of a trial on "
         f"{feasibility.fastest_on}, the fastest here, and its start"

@@ -18,7 +18,7 @@ from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.prices import PriceHistory
 
-# Aversions of the frontier.
+# Risk aversions of the frontier.
 _ALPHAS = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
@@ -27,29 +27,31 @@ def portfolio_command(
     vcpus: Annotated[float, typer.Option(min=0.0, help="Cores of the whole cluster.")] = 0.0,
     memory_gib: Annotated[float, typer.Option("--memory-gib", min=0.0, help="Memory of the whole cluster.")] = 0.0,
     alpha: Annotated[
-        float, typer.Option(min=0.0, help="Aversion to risk; 0: the one market that saves most.")
+        float, typer.Option(min=0.0, help="Risk aversion; 0: only the market that saves most.")
     ] = 1.0,
-    covariance: Annotated[str, typer.Option(help="Of price, of revocation, or of both: hybrid.")] = "hybrid",
+    covariance: Annotated[str, typer.Option(help="Covariance: price, revocation, or hybrid for both.")] = "hybrid",
     types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="NAME", help="Only this instance type; again for more.")
+        list[str] | None,
+        typer.Option("--type", metavar="NAME", help="Only this instance type; may be given again."),
     ] = None,
     least_mttr_h: Annotated[
-        float, typer.Option("--least-mttr-h", min=0.0, help="Only markets that live so many hours in the mean.")
+        float, typer.Option("--least-mttr-h", min=0.0, help="Minimum mean time to revocation, hours.")
     ] = 0.0,
-    frontier: Annotated[bool, typer.Option("--frontier", help="Show several aversions to risk instead.")] = False,
+    frontier: Annotated[
+        bool, typer.Option("--frontier", help="Show portfolios for several risk aversions instead.")
+    ] = False,
     start: FromOption = None,
     end: ToOption = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write it there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the result to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Spread a cluster over markets: the most saving for the risk of losing machines of several at once.
+    """Spread a cluster over markets: the best saving for the risk of losing machines in several at once.
 
     ebbtide portfolio --prices prices.parquet --vcpus 120 --memory-gib 240 --alpha 1
     """
     from ebbtide.policies.exosphere.allocation import Resources, allocate
-    from ebbtide.policies.exosphere.candidates import assess, settled_s
+    from ebbtide.policies.exosphere.candidates import COVARIANCES, Windows, assess, settled_s, with_unseen
     from ebbtide.policies.exosphere.portfolio import Portfolio, PortfolioCache
-    from ebbtide.policies.exosphere.risk import COVARIANCES, Windows, with_unseen
 
     if covariance not in COVARIANCES:
         raise unknown_name("covariance", covariance, COVARIANCES)
@@ -72,11 +74,11 @@ def portfolio_command(
             state.advance()
     if frontier:
         rows = [_summary(cache.get(one), found, one) for one in _ALPHAS]
-        _show(rows, f"{len(found.markets)} markets, by aversion to risk", json_path, {"frontier": rows})
+        _show(rows, f"{len(found.markets)} markets, by risk aversion", json_path, {"frontier": rows})
         return
     wanted = Resources(vcpus, memory_gib)
     if wanted.is_nothing:
-        raise InputError("the cluster is of nothing; give --vcpus, --memory-gib or both, or --frontier")
+        raise InputError("the cluster is empty; give --vcpus, --memory-gib or both, or --frontier")
     best: Portfolio = cache.get(alpha)
     allocated = allocate(best.shares, wanted, catalogue.machine_of)
     places = {market: place for place, market in enumerate(found.markets)}
@@ -96,10 +98,10 @@ def portfolio_command(
     summary = _summary(best, found, alpha) | {"over_allocated": allocated.surplus}
     title = f"{len(found.markets)} markets to choose from"
     _show(markets, title, json_path, {"portfolio": summary, "markets": markets})
-    lives = "none of it was taken" if summary["mttr_h"] is None else f"a machine lives {summary['mttr_h']:.0f} h"
+    lives = "no machine was revoked" if summary["mttr_h"] is None else f"a machine lives {summary['mttr_h']:.0f} h"
     typer.echo(
         f"saves {best.saving:.1%} of on demand, risk {best.risk:.3g}; in this record {lives}; "
-        f"{allocated.surplus:.0%} of what is rented is more than was asked for, since machines are whole"
+        f"{allocated.surplus:.0%} of what is rented is surplus, since machines are whole"
     )
 
 
@@ -115,7 +117,7 @@ def _summary(portfolio: Any, found: Any, alpha: float) -> dict[str, Any]:
 
 
 def _hours(seconds: float) -> float | None:
-    """None: never, as far as was seen."""
+    """Hours; None: infinite, as no revocation was observed."""
     return seconds / HOUR_S if math.isfinite(seconds) else None
 
 
@@ -135,7 +137,7 @@ def _show(rows: list[dict[str, Any]], title: str, json_path: Path | None, conten
 
 def _cell(value: object) -> str:
     if value is None:
-        return "not seen to end"
+        return "none observed"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -22,16 +22,16 @@ def ingest_command(
     sources: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE|FOLDER]...", help="Exports to read.")
     ] = None,
-    into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to add them to.")] = Path(
+    into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to add prices to.")] = Path(
         "data/prices.parquet"
     ),
     ec2: Annotated[
         list[str] | None,
-        typer.Option("--ec2", metavar="REGION", help="Fetch from EC2 instead; once for each region."),
+        typer.Option("--ec2", metavar="REGION", help="Fetch from EC2 instead; may be given again."),
     ] = None,
     instance_type: Annotated[
         list[str] | None,
-        typer.Option("--instance-type", metavar="TYPE", help="With --ec2: only these; once for each."),
+        typer.Option("--instance-type", metavar="TYPE", help="With --ec2: only this type; may be given again."),
     ] = None,
     product: Annotated[
         list[str] | None,
@@ -39,23 +39,23 @@ def ingest_command(
     ] = None,
     file_format: Annotated[
         str | None,
-        typer.Option("--format", help=f"Of the files: {', '.join(FORMATS)}. Recognised if not given."),
+        typer.Option("--format", help=f"Format of the files: {', '.join(FORMATS)}. Detected by default."),
     ] = None,
     timezone: Annotated[
         str | None,
-        typer.Option(help="Time zone of times written without an offset, which otherwise are errors."),
+        typer.Option(help="Time zone of times without an offset, which are errors otherwise."),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(help="Region of Azure sheets that are not named after theirs.")
+        str | None, typer.Option(help="Region of Azure sheets whose name does not contain it.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Add price records to one clean Parquet file.
 
-    Reads our own Parquet schema, the JSON of `aws ec2 describe-spot-price-history`, the Kaggle CSV
+    Reads Ebbtide's Parquet schema, the JSON of `aws ec2 describe-spot-price-history`, the Kaggle CSV
     (datetime, instance_type, os, region, price), Azure's price sheets (CSV) and its Retail Prices API (JSON);
-    or, with --ec2, fetches from EC2 only what the file does not have yet, with credentials from the usual AWS
-    chain. Nothing is written unless every row is good.
+    or, with --ec2, fetches from EC2 what the file lacks, with credentials from the usual AWS chain. Nothing is
+    written unless every row is valid.
 
         ebbtide ingest us-east-1.csv --into data/prices.parquet
         ebbtide ingest --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge
@@ -92,11 +92,11 @@ def describe_command(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Tell what a price history holds: each market's level, spread, moves and gaps.
+    """Describe a price history: each market's level, spread, changes and gaps.
 
-    Prices are USD per hour, means and medians weighted by the time for which prices held; "ratio" is the mean
-    over on-demand, "above" the share of time above it, "gap" the longest time without a row. "?" stands where
-    the on-demand price is not known.
+    Prices are USD per hour, means and medians are weighted by time; "ratio" is the mean over on-demand, "above"
+    the share of time above it, "gap" the longest time without a row. "?" means that the on-demand price is
+    unknown.
     """
     catalogue = catalogue_with(instance_types)
     with progress(f"reading {path.name}"):

@@ -1,4 +1,4 @@
-"""Progress of a command on standard error: a bar on a terminal, now and then a plain line elsewhere."""
+"""Progress of a command on standard error: a bar on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-# Where standard error is no terminal: the first line after so long, and then at most one in so long.
+# If standard error is not a terminal: time until the first line, and between lines, seconds.
 FIRST_LINE_S = 3.0
 LINE_EVERY_S = 10.0
 
@@ -25,13 +25,13 @@ _COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
 
 @dataclass
 class Progress:
-    """What a command says of its progress; the library's `on_progress` callbacks are its methods.
+    """The progress of a command; its methods serve as the library's `on_progress` callbacks.
 
     Attributes:
-        doing: What is being done, in a few words: "replaying".
-        total: How many units of work there are; None: not known, and no remaining time is shown.
-        completed: How many of them are done.
-        began_s: On the monotonic clock, when `completed` began to count.
+        doing: The current activity in a few words: "replaying".
+        total: Number of units of work; None: unknown, and no remaining time is shown.
+        completed: Number of units that are done.
+        began_s: When counting began, seconds on the monotonic clock.
     """
 
     doing: str
@@ -41,44 +41,44 @@ class Progress:
     _begun: int = 0
 
     def say(self, doing: str) -> None:
-        """Say what is being done now."""
+        """Set the current activity."""
         self.doing = doing
 
     def done(self, completed: float) -> None:
-        """So many units of the total are done."""
+        """Set the number of completed units."""
         self.completed = completed
 
     def advance(self, units: float = 1.0) -> None:
-        """So many more units are done."""
+        """Add completed units."""
         self.completed += units
 
     def of(self, completed: float, total: float) -> None:
-        """So many of a total that is known only now, or has changed, are done."""
+        """Set the number of completed units and the total."""
         self.completed, self.total = completed, total
 
     def at(self, doing: str, completed: float, total: float) -> None:
-        """Say what is being done now, and how much was done before it."""
+        """Set the activity, the number of completed units and the total."""
         self.doing, self.completed, self.total = doing, completed, total
 
     def begin(self, doing: str) -> None:
-        """Another unit of the total begins: those before it are done."""
+        """Begin another unit: the units before it are done."""
         self.doing, self.completed = doing, self._begun
         self._begun += 1
 
     def counted(self, doing: str) -> None:
-        """The same of what counts itself: when "thresholds 3 of 20" begins, two of twenty are done."""
+        """Begin a unit whose text contains its number: at "thresholds 3 of 20", two of twenty are done."""
         self.doing = doing
         if found := _COUNTED.search(doing):
             self.completed, self.total = float(found[1]) - 1.0, float(found[2])
 
     def step(self, doing: str, total: float | None = None) -> None:
-        """Begin another part of the work, with units of its own."""
+        """Begin another part of the work, with its own units."""
         self.doing, self.total, self.completed, self.began_s = doing, total, 0.0, time.monotonic()
         self._begun = 0
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds left if the rest takes as long as what is done; None: not known."""
+        """Estimated seconds left, at the speed so far; None: unknown."""
         if not self.total or self.completed <= 0:
             return None
         share = min(self.completed / self.total, 1.0)
@@ -95,16 +95,16 @@ class Progress:
 
 @contextmanager
 def progress(doing: str, total: float | None = None, *, stream: TextIO | None = None) -> Iterator[Progress]:
-    """Tell of progress on standard error while the block runs.
+    """Show progress on standard error while the block runs.
 
-    On a terminal it is a bar that vanishes at the end, with the time since the beginning and, where the total is
-    known, the time left. Elsewhere it is a plain line after 3 s and then at most every 10 s, so that logs stay
-    short. What the block raises, an interrupt too, passes through.
+    On a terminal it is a bar that vanishes at the end, with the elapsed time and, if the total is known, the time
+    left. Elsewhere it is a plain line after 3 s and then at most every 10 s, so that logs stay short. Exceptions
+    of the block, interrupts included, pass through.
 
     Args:
-        doing: What is being done, in a few words.
-        total: How many units of work; None: not known yet.
-        stream: Where to; None: standard error.
+        doing: The activity in a few words.
+        total: Number of units of work; None: unknown yet.
+        stream: Stream to write to; None: standard error.
     """
     state = Progress(doing, total)
     console = Console(file=stream or sys.stderr, markup=False, highlight=False)
@@ -113,14 +113,14 @@ def progress(doing: str, total: float | None = None, *, stream: TextIO | None = 
 
 
 def lasting(seconds: float) -> str:
-    """A time in the unit that suits: "40 s", "3 min", "1.5 h"."""
+    """A duration in a suitable unit: "40 s", "3 min", "1.5 h"."""
     if seconds < 90:
         return f"{max(seconds, 0.0):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class _ProgressColumn(ProgressColumn):
-    """Reads the state at each refresh, so that an update costs the caller nothing."""
+    """A column that reads the state at each refresh, so that updates are free for the caller."""
 
     max_refresh = None
 
@@ -138,7 +138,7 @@ class _ProgressColumn(ProgressColumn):
 
 
 class _Following(RichProgress):
-    """A bar that follows the state."""
+    """A bar that shows the state."""
 
     state: Progress
 
@@ -175,7 +175,7 @@ def _lines(stream: TextIO, state: Progress) -> Iterator[None]:
                 stream.write(state.line() + "\n")
                 stream.flush()
             except (OSError, ValueError):
-                # Nobody reads it any more: the work goes on.
+                # Nobody reads the stream any more; the work continues.
                 return
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)

@@ -1,4 +1,4 @@
-"""Options of the commands that replay policies."""
+"""Options of commands that replay policies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PoliciesOption = Annotated[
         "--policies",
         metavar="NAMES",
         help=(
-            f"Which, with commas between: {', '.join(POLICIES)}; {ALL}; or your own, as my_policy.py:Mine or "
-            f"package.module:Mine. Without: {', '.join(USUAL)}."
+            f"Policies, with commas between: {', '.join(POLICIES)}; {ALL}; or your own, as my_policy.py:Mine or "
+            f"package.module:Mine. Default: {', '.join(USUAL)}."
         ),
     ),
 ]
@@ -24,7 +24,7 @@ WorkersOption = Annotated[
     typer.Option(
         "--workers",
         min=0,
-        help="Processes that share the replays; 0: as many as there are processors.",
+        help="Number of processes for the replays; 0: one for each processor.",
         show_default=False,
     ),
 ]

@@ -1,6 +1,6 @@
 """`ebbtide revocation train`, `evaluate` and `predict`.
 
-What trains is imported inside the commands: loading PyTorch takes seconds that other commands need not wait.
+Training code is imported inside the commands, since loading PyTorch takes seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ebbtide.market.prices import PriceHistory
 
 revocation_app = typer.Typer(
     no_args_is_help=True,
-    help="Will a market revoke within the hour? Train the model, evaluate it against its rivals, ask it.",
+    help="Models of revocation within the hour: train, evaluate against rivals, predict.",
 )
 
 PricesOption = Annotated[Path, typer.Option("--prices", help="A Parquet file of prices.")]
@@ -34,9 +34,9 @@ PricesOption = Annotated[Path, typer.Option("--prices", help="A Parquet file of 
 @revocation_app.command("evaluate")
 def evaluate_command(
     prices: PricesOption,
-    train_days: Annotated[float, typer.Option(help="Trained on, its last fifth for validation.")] = 9.0,
-    test_days: Annotated[float, typer.Option(help="Scored on, an hour later.")] = 3.0,
-    origins: Annotated[int, typer.Option(help="How many such splits, evenly spread over the record.")] = 4,
+    train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 9.0,
+    test_days: Annotated[float, typer.Option(help="Days to score on, starting an hour later.")] = 3.0,
+    origins: Annotated[int, typer.Option(help="Number of such splits, evenly spread over the record.")] = 4,
     stride: Annotated[
         int | None, typer.Option(help="Minutes between training samples; 5, or 20 for over 30 days.")
     ] = None,
@@ -45,14 +45,16 @@ def evaluate_command(
     ] = None,
     names: Annotated[
         str,
-        typer.Option("--models", help="Which: revpred, revpred-published, tributary, logistic, base-rate."),
+        typer.Option(
+            "--models", help="Models to score: revpred, revpred-published, tributary, logistic, base-rate."
+        ),
     ] = "revpred,tributary,logistic,base-rate",
-    seed: Annotated[int, typer.Option(help="Of models and max prices.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of models and max prices.")] = 0,
     start: FromOption = None,
     end: ToOption = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write all scores there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write all scores to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write the reliability figure there, before and after correction.")
+        Path | None, typer.Option(help="File to write the reliability figure to, before and after correction.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -63,7 +65,7 @@ def evaluate_command(
 
         ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
     """
-    from ebbtide.analysis.reliability import reliability_figure
+    from ebbtide.analysis.figures import reliability_figure
     from ebbtide.forecasts.revocation.evaluation import DELTAS, Protocol, evaluate
 
     history = windowed(PriceHistory.read(prices, catalogue_with(instance_types)), start, end)
@@ -79,15 +81,15 @@ def evaluate_command(
     with _quiet() as noted, progress("preparing", origins * len(chosen)) as state:
         result = evaluate(history, protocol, chosen, on_progress=state.begin)
     _warn(noted)
-    told = result.to_dict()
+    scores = result.to_dict()
     if json_path:
-        write_text(json_path, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json.dumps(scores, indent=2, allow_nan=False) + "\n")
     if plot:
         write_text(plot, reliability_figure(result.reliability_curves()).to_html(include_plotlyjs=True))
     title = f"{len(result.starts)} x {train_days:g} days of training, {test_days:g} of test; pooled over markets"
-    _print_scores(title, {(name, d): _of(told["models"][name], d) for d in DELTAS for name in chosen})
-    if told["correction"]:
-        rows = {("Eq. 3 " + name, "published"): scores for name, scores in told["correction"].items()}
+    _print_scores(title, {(name, d): _of(scores["models"][name], d) for d in DELTAS for name in chosen})
+    if scores["correction"]:
+        rows = {("Eq. 3 " + name, "published"): row for name, row in scores["correction"].items()}
         _print_scores("RevPred before calibration, by direction of Eq. 3", rows)
     for path in (json_path, plot):
         if path:
@@ -97,20 +99,21 @@ def evaluate_command(
 @revocation_app.command("train")
 def train_command(
     prices: PricesOption,
-    into: Annotated[Path, typer.Option("--into", "-o", help="The model's folder.")] = Path("models/revpred"),
-    train_days: Annotated[float, typer.Option(help="Trained on, its last fifth for validation.")] = 30.0,
-    test_days: Annotated[float, typer.Option(help="The latest days, scored on.")] = 3.0,
+    into: Annotated[Path, typer.Option("--into", "-o", help="Folder to write the model to.")] = Path(
+        "models/revpred"
+    ),
+    train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 30.0,
+    test_days: Annotated[float, typer.Option(help="The latest days, to score on.")] = 3.0,
     stride: Annotated[int, typer.Option(help="Minutes between training samples.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of weights, batches and max prices.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and max prices.")] = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Train RevPred on the latest data and write it with a card for each market.
 
     ebbtide revocation train --prices prices.parquet --into models/revpred
     """
-    from ebbtide.forecasts.revocation.card import model_card
-    from ebbtide.forecasts.revocation.fitting import fit_latest
-    from ebbtide.forecasts.revocation.storage import save_model
+    from ebbtide.forecasts.revocation.evaluation import fit_latest
+    from ebbtide.forecasts.revocation.storage import model_card, save_model
 
     history = PriceHistory.read(prices, catalogue_with(instance_types))
     with _quiet() as noted, progress(f"training on {train_days:g} days of {len(history)} markets"):
@@ -128,16 +131,18 @@ def train_command(
 @revocation_app.command("predict")
 def predict_command(
     prices: PricesOption,
-    model: Annotated[Path, typer.Option(help="A folder that `train` wrote.")] = Path("models/revpred"),
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="When; the end of the prices by default.")] = None,
-    delta: Annotated[float, typer.Option(help="How far the max price is above the price, in percent.")] = 10.0,
-    max_price: Annotated[
-        float | None, typer.Option(help="Or the same max price for all, in USD per hour.")
+    model: Annotated[Path, typer.Option(help="A folder written by `train`.")] = Path("models/revpred"),
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time to predict for; by default the end of the prices.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the answers there.")] = None,
+    delta: Annotated[float, typer.Option(help="Max price above the current price, percent.")] = 10.0,
+    max_price: Annotated[
+        float | None, typer.Option(help="One max price for all markets instead, USD per hour.")
+    ] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the answers to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Ask a model: the probability that each market revokes within the hour.
+    """Predict with a model: the probability that each market revokes within the hour.
 
     ebbtide revocation predict --prices prices.parquet --delta 5
     """
@@ -180,7 +185,7 @@ def predict_command(
 
 
 def _quiet() -> warnings.catch_warnings[list[warnings.WarningMessage]]:
-    """Collect warnings instead of printing each as it comes."""
+    """Collect warnings instead of printing them at once."""
     return warnings.catch_warnings(record=True)
 
 

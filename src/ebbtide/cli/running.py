@@ -1,4 +1,4 @@
-"""`ebbtide run` and `resume`: trainings and sweeps for real."""
+"""`ebbtide run` and `resume`: live trainings and sweeps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ebbtide._cores import usable_cores
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide._utc import HOUR_S
 from ebbtide.cli.foreground import run_in_foreground
-from ebbtide.cli.one_training import GENERATED_DAYS, Wanted, generated_market, is_told_where_to_save, wanted_from
+from ebbtide.cli.one_training import Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.options import (
     GenerateOption,
     InstanceTypesOption,
@@ -21,22 +21,15 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.errors import unknown_name
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import SPEED, begin_local
+from ebbtide.live.local_run import GENERATED_DAYS, SPEED
 from ebbtide.live.measured_speed import speed_text, steps_per_hour
+from ebbtide.live.run import PROVIDERS, Run, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
-from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, told_of
-
-_PROVIDERS = ("local", "ec2", "replay")
-
-# Models of availability, in the run's folder.
-_SPELLS = "spells.json"
+from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
 
 
 def run_command(
@@ -44,46 +37,57 @@ def run_command(
         list[str],
         typer.Argument(
             metavar="FILE.yaml | -- COMMAND...",
-            help="A sweep or a job, as examples/live has them; or, after --, the command that trains.",
+            help="A sweep or a job, as in examples/live; or, after --, the training command.",
         ),
     ],
-    name: Annotated[str | None, typer.Option(help="Of the run; else the program's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the program's.")] = None,
     accelerators: Annotated[
-        str | None, typer.Option(metavar="NAME:NUMBER", help="What its machine has to have, T4:1 say.")
+        str | None, typer.Option(metavar="NAME:NUMBER", help="Accelerators its machine needs, such as T4:1.")
     ] = None,
-    cpus: Annotated[int | None, typer.Option(metavar="N", help="vCPUs of its machine, at least.")] = None,
-    memory_gib: Annotated[float | None, typer.Option(metavar="GIB", help="Main memory, at least.")] = None,
+    cpus: Annotated[int | None, typer.Option(metavar="N", help="Minimum vCPUs of its machine.")] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Minimum main memory of its machine.")
+    ] = None,
     instance_type: Annotated[
-        list[str] | None, typer.Option(metavar="TYPE", help="Only this type of machine; may be given again.")
+        list[str] | None, typer.Option(metavar="TYPE", help="Only this instance type; may be given again.")
     ] = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Into which the program saves, and from which it resumes; else it is told one."
+            metavar="FOLDER",
+            help="Folder in which the program saves and from which it resumes; by default one is given to it.",
         ),
     ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What it reports or prints.")] = None,
-    direction: Annotated[Direction | None, typer.Option(help="Which end of the metric is better.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="How many; else it ends by itself.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="Never spend more.")] = None,
-    deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="By when it should be done.")] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric that it reports or prints.")] = None,
+    direction: Annotated[
+        Direction | None, typer.Option(help="Whether to minimize or maximize the metric.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of steps; by default the program decides.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="The most to spend.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Hours within which it should end.")
+    ] = None,
     provider: Annotated[
         str, typer.Option(help="local: processes here, revoked by a replayed market; ec2; or replay.")
     ] = "local",
     machines: Annotated[
         Path | None,
-        typer.Option(metavar="EC2.yaml", help="For ec2: what machines are, as examples/live/ec2.yaml has it."),
+        typer.Option(metavar="EC2.yaml", help="For ec2: settings of machines, as in examples/live/ec2.yaml."),
     ] = None,
-    policy: Annotated[str, typer.Option(help="Who decides; else the one that suits, which is told.")] = DEFAULT,
+    policy: Annotated[
+        str, typer.Option(help="The policy that decides; by default one that suits, which is printed.")
+    ] = DEFAULT,
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None,
     generate: GenerateOption = None,
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Begin then; else a quarter into the prices.")
+        str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
     ] = None,
-    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds in a real one, for local.")] = SPEED,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
+    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second, for local.")] = SPEED,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     store: Annotated[
-        str, typer.Option(help="For checkpoints: a folder or s3://bucket/prefix; else the run's.")
+        str, typer.Option(help="Storage of checkpoints: a folder or s3://bucket/prefix; by default the run's.")
     ] = "",
     track: Annotated[
         str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
@@ -92,16 +96,16 @@ def run_command(
     runs: RunsOption = RUNS,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Train a job or a sweep: rent, train, save before machines are revoked, move on.
+    """Train a job or a sweep: rent machines, train, save before they are revoked, continue on others.
 
         ebbtide run -- python train.py --epochs 10
         ebbtide run --checkpoints ckpt -- python examples/live/plain.py --epochs 10
         ebbtide run examples/live/sweep.yaml --provider local --generate 20
 
-    Ctrl-C stops: everything is saved and given back, and `ebbtide resume` goes on.
+    Ctrl-C stops: everything is saved, machines are released, and `ebbtide resume` continues.
     """
-    if provider not in _PROVIDERS:
-        raise unknown_name("provider", provider, _PROVIDERS)
+    if provider not in PROVIDERS:
+        raise unknown_name("provider", provider, PROVIDERS)
     catalogue = catalogue_with(instance_types)
     options = {
         "name": name,
@@ -119,117 +123,82 @@ def run_command(
     wanted = wanted_from(words, options, catalogue)
     sweep = wanted.sweep
     chosen = default_policy(sweep) if policy == DEFAULT else policy
-    decides = _policy(sweep, chosen, spells)
-    if provider == "ec2":
-        if machines is None:
-            raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
-        from ebbtide.live.ec2_run import begin_ec2
-
-        settings = Ec2Settings.read(machines)
-        folder = begin_ec2(sweep, wanted.folder, runs, settings, policy=chosen, seed=seed)
-    else:
-        generates = prices is None and generate is None and provider == "local"
-        history = (
-            generated_market(sweep, seed, catalogue)
-            if generates
-            else sweep.allowed(prices_from(prices, generate, seed, catalogue), catalogue)
-        )
-        if provider == "replay":
-            outcome = run_once(
-                decides,
-                sweep.jobs(),
-                prices=history,
-                start=start,
-                billing=sweep.billing,
-                seed=seed,
-                catalogue=catalogue,
-            )
-            terminal().print(str(outcome))
-            return
-        if generates:
-            typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
-        folder = begin_local(
-            sweep,
-            wanted.folder,
-            runs,
-            policy=chosen,
-            prices=history,
-            start_s=to_epoch_s(start) if start else None,
-            speed=speed,
-            seed=seed,
-            store=store,
-        )
-    _tell_who_decides(wanted, chosen)
-    _keep(spells, folder)
+    given: RunOptions = {
+        "start": start,
+        "seed": seed,
+        "catalogue": catalogue,
+        "spells": spells,
+        "speed": speed,
+        "runs": runs,
+        "store": store,
+        "machines": machines,
+    }
+    generates = prices is None and generate is None and provider == "local"
+    if provider != "ec2" and not generates:
+        given["prices"] = prices_from(prices, generate, seed, catalogue)
+    if provider == "replay":
+        terminal().print(str(run_once(sweep, chosen, "replay", **given)))
+        return
+    started = begin(sweep, wanted.folder, chosen, provider, given)
+    if generates:
+        typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
+    _print_policy(wanted, chosen)
     try:
-        run_in_foreground(folder, decides, sweep, track)
+        run_in_foreground(started.kept, started.policy, sweep, track)
     finally:
-        _tell_speed(folder, sweep)
+        _print_speed(started.kept, sweep)
 
 
-def _tell_who_decides(wanted: Wanted, policy: str) -> None:
+def _print_policy(wanted: Wanted, policy: str) -> None:
     sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
-    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(told_of(policy))}{told_of(policy)}")
+    summary = policy_summary(policy)
+    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
-        typer.echo(f"what it writes into {sweep.checkpoints} is stored as its checkpoints, and put there again")
+        typer.echo(f"files it writes into {sweep.checkpoints} are stored as its checkpoints, and restored there")
     if not is_told_where_to_save(wanted):
         typer.echo(
-            "its program is not told where to save: name the folder in which it does, and from which it resumes, "
-            "with --checkpoints; else it begins from nothing whenever its machine is revoked"
+            "its program does not know where to save: name the folder in which it saves and from which it resumes "
+            "with --checkpoints; else it starts from zero whenever its machine is revoked"
         )
     if not sweep.is_measured:
         typer.echo("its speed is not known: it is measured while it runs")
     if sweep.deadline_h is not None and policy == "reactive":
         typer.echo(
             f"the deadline of {sweep.deadline_h:g} h cannot be planned for: that needs steps and steps_per_hour, "
-            "which are told at the end"
+            "which are printed at the end"
         )
 
 
-def _tell_speed(folder: RunFolder, sweep: Sweep) -> None:
-    """What was measured, as one writes it into a file for `plan` and `backtest`."""
+def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
+    """Print the measured speed in the form that job files for `plan` and `backtest` need."""
     journal = Journal(folder.journal) if folder.journal.exists() else None
     kept = journal.state("run") if journal else None
     rates = steps_per_hour(kept["provider"].get("speeds", {})) if kept else {}
     if kept is None or not rates or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return
     if folder.settings.provider == "local":
-        # All types are this machine here, and their clock is the market's.
+        # All instance types are this machine, on the market's clock.
         rate = max(rates.values()) * folder.settings.options["speed"]
         cores = usable_cores()
         typer.echo(
-            f"measured {speed_text(rate / HOUR_S)} on this machine of {cores} cores; machines that are rented are "
-            "measured themselves. As a first estimate for `ebbtide plan` and `backtest` write"
+            f"measured {speed_text(rate / HOUR_S)} on this machine of {cores} cores; rented machines are measured "
+            "when they train. As a first estimate for `ebbtide plan` and `backtest` write"
         )
         typer.echo(f"  other_steps_per_hour_per_vcpu: {rate / cores:.4g}")
     else:
-        told = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
-        typer.echo(f"measured {told}; for `ebbtide plan` and `backtest` write")
+        measured = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
+        typer.echo(f"measured {measured}; for `ebbtide plan` and `backtest` write")
         typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
     jobs = kept["engine"]["jobs"]
     done = max(job["steps_done"] for job in jobs)
-    # Of one that was stopped nobody knows how many there would have been.
+    # The number of steps of a stopped training is not known.
     if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")
 
 
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Go on with a run that was stopped, or whose controller was killed."""
-    folder = find_run(runs, run)
-    settings = folder.settings
-    wanted = Sweep.model_validate(settings.sweep)
-    kept = folder.path / _SPELLS
-    run_in_foreground(folder, _policy(wanted, settings.policy, kept if kept.exists() else None), wanted)
-
-
-def _keep(spells: Path | None, folder: RunFolder) -> None:
-    """Beside the run, so that it goes on with the same models."""
-    if spells:
-        SpellModels.read(spells).write(folder.path / _SPELLS)
-
-
-def _policy(sweep: Sweep, name: str, spells: Path | None = None) -> Policy:
-    """By name, as the sweep wants it."""
-    return policy_for(sweep, name, SpellModels.read(spells) if spells else None)
+    found = Run(find_run(runs, run))
+    run_in_foreground(found.kept, found.policy, Sweep.model_validate(found.kept.settings.sweep))

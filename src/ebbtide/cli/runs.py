@@ -1,4 +1,4 @@
-"""`ebbtide status`, `logs`, `stop`, `down`: live runs that are under way or over."""
+"""`ebbtide status`, `logs`, `stop`, `down`: live runs, running or ended."""
 
 from __future__ import annotations
 
@@ -16,36 +16,33 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import seconds
+from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, phase_of, state_now
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.live.settling import settled_figures
 from ebbtide.live.standing import standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
-from ebbtide.market.catalogue import default_catalogue
 
 _FOLLOW_EVERY_S = 0.3
-# Real seconds that `down` waits for a controller: its own grace for saves, and then the end of its machines.
+# Real seconds that `down` waits for a controller, which first saves and then ends its machines.
 _CONTROLLER_ENDS_S = 45.0
-_TOLD_EVERY_S = 5.0
+_PRINT_EVERY_S = 5.0
 
-RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; else the newest.")]
-RunsOption = Annotated[Path, typer.Option("--runs", metavar="FOLDER", help="Where runs are kept.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; by default the newest.")]
+RunsOption = Annotated[Path, typer.Option("--runs", metavar="FOLDER", help="Folder of the runs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def status_command(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run's id, or `latest`; else all runs.")
+        str | None, typer.Argument(metavar="RUN", help="A run's id, or `latest`; by default all runs.")
     ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
     """All runs, or one in detail: what each does, its trials and machines, what it has cost and saved."""
-    catalogue = default_catalogue()
     if run is None:
-        standings = [standing_of(folder, catalogue) for folder in known_runs(runs)]
+        standings = [standing_of(folder, folder.catalogue) for folder in known_runs(runs)]
         if as_json:
             typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
             return
@@ -53,7 +50,7 @@ def status_command(
         typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
     folder = find_run(runs, run)
-    standing = standing_of(folder, catalogue)
+    standing = standing_of(folder, folder.catalogue)
     if as_json:
         typer.echo(json.dumps(standing.as_plain(), indent=2))
         return
@@ -69,11 +66,11 @@ def status_command(
 
 def logs_command(
     run: RunArgument = None,
-    trial: Annotated[int | None, typer.Option(min=0, help="Only this trial's.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as more is printed.")] = False,
+    trial: Annotated[int | None, typer.Option(min=0, help="Only this trial.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue as more is printed.")] = False,
     runs: RunsOption = RUNS,
 ) -> None:
-    """What trials' programs printed."""
+    """Print the output of trials' programs."""
     folder = find_run(runs, run)
     trials = len(Sweep.model_validate(folder.settings.sweep).trials())
     if trial is not None and trial >= trials:
@@ -95,29 +92,29 @@ def logs_command(
 
 
 def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """Have a run save everything, wait for uploads, and give its machines back; it can go on later."""
+    """Stop a run: save everything, wait for uploads, and release its machines. It can be resumed later."""
     folder = find_run(runs, run)
     name = folder.path.name
     state, pid = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
     if pid is None:
         raise InputError(_nothing_to_stop(name, _named(folder, run), state))
     request_stop(folder.path, StopRequest.STOP)
-    told = f"{_named(folder, run)} is told to stop (controller pid {pid})"
-    typer.echo(f"{told}; `ebbtide status {name}` shows how far it is")
+    requested = f"stop requested of {_named(folder, run)} (controller pid {pid})"
+    typer.echo(f"{requested}; `ebbtide status {name}` shows how far it is")
 
 
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """End every machine of a run now, and its controller; what is stored stays. Ends with 1 if any still runs."""
+    """End every machine of a run and its controller now; stored data stays. Exit code 1 if any still runs."""
     folder = find_run(runs, run)
     had_controller = controller_pid(folder.path) is not None
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
-    found = end_machines(folder, told=lambda line: typer.echo(f"{line}; asked again", err=True))
+    found = end_machines(folder, report=lambda line: typer.echo(f"{line}; requested again", err=True))
     _note_down(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:
-        # Those that its controller rented just before it heard are given back as well.
+        # Machines that its controller rented just before the request are given back as well.
         given_back += sum(not is_open for is_open in open_after) - sum(not is_open for is_open in open_before)
     done = ["controller ended" if is_ended else "controller still runs"] if had_controller else []
     left = f"{machines(len(found.refused))} left" if found.refused else "none left"
@@ -132,7 +129,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 
 
 def _named(folder: RunFolder, asked: str | None) -> str:
-    """A run by its id; where none was given, also since when it is the newest: another may be about to begin."""
+    """A run's id; if it was not given, also the age of the run, since a newer one may be about to begin."""
     if asked not in (None, LATEST):
         return folder.path.name
     began_s = time.time() - (folder.path / "run.json").stat().st_mtime
@@ -140,14 +137,14 @@ def _named(folder: RunFolder, asked: str | None) -> str:
 
 
 def _leases_open(folder: RunFolder) -> list[bool]:
-    """Of each machine that was asked for, whether the run still has it."""
+    """For each requested machine, whether the run still has it."""
     kept = Journal(folder.journal, read_only=True).state("run") if folder.journal.exists() else None
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 
 def _end_controller(folder: RunFolder) -> bool:
-    """Have a controller that lives end; whether it has."""
-    name, began_s, told_s = folder.path.name, time.monotonic(), 0.0
+    """End the run's controller, if one runs; returns whether it has ended."""
+    name, began_s, next_print_s = folder.path.name, time.monotonic(), 0.0
     while (pid := controller_pid(folder.path)) is not None:
         request_stop(folder.path, StopRequest.DOWN)
         waited_s = time.monotonic() - began_s
@@ -158,15 +155,15 @@ def _end_controller(folder: RunFolder) -> bool:
                 err=True,
             )
             return False
-        if waited_s >= told_s:
+        if waited_s >= next_print_s:
             typer.echo(f"waiting for the controller (pid {pid}) to save and end, {waited_s:.0f} s", err=True)
-            told_s += _TOLD_EVERY_S
+            next_print_s += _PRINT_EVERY_S
         time.sleep(0.1)
     return True
 
 
 def _note_down(folder: RunFolder, refused: object) -> None:
-    """Where a controller was killed nobody else writes down that its machines are gone, and what they cost."""
+    """Record in the journal that the machines have ended and what they cost, if no controller does."""
     with suppress(OSError):
         journal = Journal(folder.journal)
         phase = phase_of(journal)
@@ -182,4 +179,4 @@ def _nothing_to_stop(name: str, named: str, state: State) -> str:
         return f"{named} has {state}; there is nothing to stop"
     if state is State.GONE:
         return f"{named} has no controller that could stop it; `ebbtide down {name}` ends its machines"
-    return f"{named} does not run: {state}; `ebbtide resume {name}` goes on"
+    return f"{named} does not run: {state}; `ebbtide resume {name}` continues"

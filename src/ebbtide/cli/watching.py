@@ -1,4 +1,4 @@
-"""`ebbtide watch` and `ebbtide recommend`: prices as they change, and where a job is best put now."""
+"""`ebbtide watch` and `ebbtide recommend`: a record of changing prices, and the best market for a job now."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.jobs.reading import read_jobs
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.price_monitor import PriceMonitor
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceMonitor, PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.quotes import KnownQuotes
-from ebbtide.policies.deepspotcloud.recommender import ranked, usd_per_step
+from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
 
 
 def watch_command(
-    ec2: Annotated[list[str], typer.Option("--ec2", metavar="REGION", help="Of EC2; once for each region.")],
+    ec2: Annotated[
+        list[str], typer.Option("--ec2", metavar="REGION", help="EC2 region to watch; may be given again.")
+    ],
     into: Annotated[Path, typer.Option("--into", "-o", help="The price store to add to.")] = Path(
         "data/prices.db"
     ),
     instance_type: Annotated[
-        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Only these; once for each.")
+        list[str] | None,
+        typer.Option("--instance-type", metavar="TYPE", help="Only this instance type; may be given again."),
     ] = None,
-    every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time from look to look.")] = 60.0,
-    looks: Annotated[int | None, typer.Option(min=1, help="End after so many; else when interrupted.")] = None,
+    every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time between requests.")] = 60.0,
+    looks: Annotated[
+        int | None, typer.Option(min=1, help="Number of requests; by default until interrupted.")
+    ] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="Another EC2 endpoint, for tests.")] = None,
 ) -> None:
-    """Look at spot prices again and again, and keep those that changed.
+    """Request spot prices regularly and store changes.
 
-    A look that fails is told, and made up for by the next. Read what is kept with `ebbtide recommend`, or add it
-    to a price file with `ebbtide ingest`.
+    A failed request is reported, and the next one fills the gap. Read the stored prices with `ebbtide recommend`,
+    or add them to a price file with `ebbtide ingest`.
 
         ebbtide watch --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge --into prices.db
     """
@@ -56,22 +60,24 @@ def watch_command(
         if number == looks:
             break
     if failed == looks:
-        raise InputError("no look found prices")
+        raise InputError("no request returned prices")
 
 
 def recommend_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="What is to run.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to run.")],
     prices: Annotated[Path, typer.Option(help="A price store (`ebbtide watch`) or a Parquet file of prices.")],
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="Of a Parquet file: when; else its end.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time in a Parquet file; by default its end.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of markets to list.")] = 10,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Tell where a job is best put now: the markets by what a step costs, those above the list price left out.
+    """List the best markets for a job now, by cost per step, without those above the list price.
 
     ebbtide recommend examples/one-day.yaml --prices prices.db
     """
     catalogue = catalogue_with(instance_types)
-    # The trials of a sweep are alike in what they need.
+    # All trials of a sweep have the same needs.
     work = read_jobs(job, catalogue)[0]
     with progress(f"reading {prices.name}"):
         quotes = _quotes(prices, at, catalogue)

@@ -1,4 +1,4 @@
-"""The baselines every other policy is measured against."""
+"""Baseline policies, to compare the others with: on-demand machines and simple spot rules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from ebbtide._utc import MINUTE_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 _RETRY_S = 5 * MINUTE_S
@@ -25,7 +25,7 @@ class OnDemand:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
-        def usd_per_step(job: JobProgress, market: Market) -> float:
+        def usd_per_step(job: JobView, market: Market) -> float:
             price = view.on_demand_price(market)
             return math.inf if price is None else price / view.steps_per_s(job.job, market)
 
@@ -42,8 +42,10 @@ class OnDemand:
 
 @dataclass(frozen=True)
 class CheapestSpot:
-    """SpotTune's baseline "Single-Spot Tune (Cheapest)" (IV-A4): the machine cheapest by the hour, held to the
-    end at a max price so high that it is never revoked."""
+    """SpotTune's baseline "Single-Spot Tune (Cheapest)" (IV-A4).
+
+    The machine with the lowest price per hour, held to the end without a max price: no price revokes it.
+    """
 
     name: str = "cheapest-spot"
     wakes_on: frozenset[Wake] = frozenset()
@@ -54,8 +56,10 @@ class CheapestSpot:
 
 @dataclass(frozen=True)
 class FastestSpot:
-    """SpotTune's baseline "Single-Spot Tune (Fastest)" (IV-A4): the fastest machine, in its cheapest zone, held
-    to the end at a max price so high that it is never revoked."""
+    """SpotTune's baseline "Single-Spot Tune (Fastest)" (IV-A4).
+
+    The fastest machine, in its cheapest zone, held to the end without a max price: no price revokes it.
+    """
 
     name: str = "fastest-spot"
     wakes_on: frozenset[Wake] = frozenset()
@@ -66,14 +70,15 @@ class FastestSpot:
 
 @dataclass(frozen=True)
 class Reactive:
-    """The market cheapest for each step now; when it revokes, the one cheapest then.
+    """The market with the lowest cost per step now; after a revocation, the cheapest one at that time.
 
-    The max price is the on-demand price, the usual advice of the auction era; where that is not known, twice
-    the price at the time of asking. On notice the next machine is asked for at once, so that it boots while
-    the last one saves. While every market is above its max price it waits, and looks again every five minutes.
+    The max price is the on-demand price, the usual advice of the auction era, or twice the current price where the
+    on-demand price is unknown. On a revocation notice the next machine is requested at once, so that it boots
+    while the last one saves. While every market is above its max price, the policy waits and retries every five
+    minutes.
 
     Attributes:
-        max_price_ratio: The max price as a multiple of on-demand.
+        max_price_ratio: The max price as a multiple of the on-demand price.
     """
 
     max_price_ratio: float = 1.0
@@ -96,11 +101,11 @@ class Reactive:
         return 2 * view.price(market) if list_price is None else self.max_price_ratio * list_price
 
 
-def _single_spot(view: View, rank: Callable[[JobProgress, Market], object]) -> Iterator[Action]:
-    """Rent the best market by `rank` at any price. Only a want of capacity can take it away again."""
+def _single_spot(view: View, rank: Callable[[JobView, Market], object]) -> Iterator[Action]:
+    """Rent the best market by `rank`, without a max price: only a lack of capacity can revoke the machine."""
     for job in _jobs_short_of_machines(view):
         if any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
-            # Refused for want of capacity: asking again at once would be refused again.
+            # No capacity: another request now would be refused again.
             yield WakeAt(view.now_s + _RETRY_S)
             continue
         market = _best(view, job, rank)
@@ -110,25 +115,25 @@ def _single_spot(view: View, rank: Callable[[JobProgress, Market], object]) -> I
             yield _request(view, job, market)
 
 
-def _jobs_short_of_machines(view: View) -> Iterator[JobProgress]:
-    """Unfinished jobs with fewer machines than they want, those about to be taken not counted."""
+def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
+    """Unfinished jobs with fewer machines than they need, not counting machines with a revocation notice."""
     for job in view.jobs:
         steady = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         if not job.is_finished and len(steady) < job.job.machines:
             yield job
 
 
-def _usable(view: View, job: JobProgress) -> list[Market]:
+def _usable(view: View, job: JobView) -> list[Market]:
     return [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
 
 
-def _best(view: View, job: JobProgress, rank: Callable[[JobProgress, Market], object]) -> Market | None:
-    """The market of least rank; of equals the first by name."""
+def _best(view: View, job: JobView, rank: Callable[[JobView, Market], object]) -> Market | None:
+    """The market of lowest rank; ties are broken by name."""
     return min(_usable(view, job), key=lambda market: (rank(job, market), market), default=None)
 
 
 def _request(
-    view: View, job: JobProgress, market: Market, *, max_price: float = math.inf, on_demand: bool = False
+    view: View, job: JobView, market: Market, *, max_price: float = math.inf, on_demand: bool = False
 ) -> Request:
     steady = sum(math.isinf(lease.revoke_at_s) for lease in view.leases_of(job.job_id))
     return Request(market, max_price, on_demand, job=job.job_id, count=job.job.machines - steady)

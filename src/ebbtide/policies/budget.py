@@ -1,4 +1,4 @@
-"""A cap on spending around any policy: it stops renting before the cap can be passed and keeps checkpoints."""
+"""A spending limit around any policy: renting stops, after a checkpoint, before the limit can be exceeded."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass, replace
 
 from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND, Billing
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
-# A machine that could not be paid for so long is not rented at all.
+# A machine that cannot be paid for this long is not rented at all.
 _LEAST_USE_S = 10 * 60.0
 
-# Beyond two saves (one may be under way), to end a machine.
+# Time to end a machine, beyond two saves (one may be in progress).
 _ENDING_S = 15.0
 
-# Without a list price, a request without a max price gets the price times this.
-_MOST_RISE = 3.0
+# A request without a max price, in a market without a list price, gets this multiple of the price as max price.
+_MAX_RISE = 3.0
 
 
 @dataclass(frozen=True)
 class WithinBudget:
-    """Another policy, whose requests are let through while they can be paid.
+    """Wraps another policy and passes on its requests while the budget can pay for them.
 
-    Every lease is reckoned at the most that it can cost: its max price. A request without one gets the list price.
-    What is counted as spent is what the ledger will show if all is given back now, no refund hoped for. Only a
-    price that leaps above a max price while the machine's notice runs could cost more than was reckoned; then the
-    machine is given back at once, unsaved.
+    Every lease is estimated at the most that it can cost: its max price. A request without a max price gets the
+    list price. Money spent is what the ledger would show if everything were released now, without refunds. Only a
+    price that rises above a max price during a revocation notice can exceed the estimate; then the machine is
+    released at once, without saving.
 
     Attributes:
-        policy: Decides.
-        budget_usd: Never spent more.
+        policy: The policy that decides what to rent.
+        budget_usd: The most that may be spent, USD.
     """
 
     policy: Policy
@@ -57,7 +57,7 @@ class WithinBudget:
     def decide(self, view: View) -> Iterable[Action]:
         above = _above(view)
         if view.memory.get("gave_up"):
-            # What is still being saved may have become too dear to wait for.
+            # A machine that is still saving may have become too expensive to wait for.
             if above and self._most_usd(view, view.leases, view.now_s) > self.budget_usd:
                 yield from (Release(lease.lease_id, save=False) for lease in above)
             return
@@ -69,7 +69,7 @@ class WithinBudget:
         yield from self._affordable(view, [self._capped(view, action) for action in self.policy.decide(view)])
 
     def _affordable(self, view: View, actions: list[Action]) -> Iterator[Action]:
-        """The actions, without the requests that cannot be paid; gives up where nothing is left to run on."""
+        """The actions without the requests that the budget cannot pay; gives up if no machine is left."""
         coming: list[Request] = []
         refused = False
         for action in actions:
@@ -84,8 +84,8 @@ class WithinBudget:
             return
         yield from self._watch(view, coming, _above(view))
 
-    def _watch(self, view: View, coming: list[Request], above: list[Lease]) -> Iterator[Action]:
-        """Give up if it is time to; else see to being asked when it is."""
+    def _watch(self, view: View, coming: list[Request], above: list[LeaseView]) -> Iterator[Action]:
+        """Give up if the time limit is reached; else ask to be woken at the limit."""
         limit_s = self._limit_s(view, coming)
         if limit_s <= view.now_s + 1.0:
             passed = self._most_usd(view, view.leases, view.now_s) > self.budget_usd
@@ -94,25 +94,25 @@ class WithinBudget:
             view.memory["look_s"] = limit_s
             yield WakeAt(limit_s)
 
-    def _give_up(self, view: View, at_once: list[Lease]) -> Iterator[Action]:
+    def _give_up(self, view: View, at_once: list[LeaseView]) -> Iterator[Action]:
         view.memory["gave_up"] = True
         for lease in at_once:
             yield Release(lease.lease_id, save=False)
         yield GiveUp(f"budget of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
 
     def _capped(self, view: View, action: Action) -> Action:
-        """A request with a max price, so that what it can cost is known."""
+        """The request with a max price, so that its highest cost is known."""
         if not isinstance(action, Request) or action.on_demand or math.isfinite(action.max_price_usd_per_hour):
             return action
         price, listed = view.price(action.market), view.on_demand_price(action.market)
-        most = max(price, listed) if listed is not None else _MOST_RISE * price
+        most = max(price, listed) if listed is not None else _MAX_RISE * price
         return replace(action, max_price_usd_per_hour=most)
 
     def _limit_s(self, view: View, coming: list[Request]) -> float:
-        """Until when all that is rented can surely be paid; infinity: for ten days at least."""
+        """Time until which everything rented can be paid, whatever prices do; infinity: ten days or more."""
         low_s, high_s = view.now_s, view.now_s + 10 * 86_400.0
         fixed_usd = _fixed_usd(view, view.leases, coming)
-        # What does not depend on the time is looked up once: this is asked for many times.
+        # Values that do not depend on the time are looked up once: the bisection below needs them many times.
         rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
         if fixed_usd + _renting_usd(rented, high_s) <= self.budget_usd:
             return math.inf
@@ -123,15 +123,15 @@ class WithinBudget:
         return math.floor(low_s)
 
     def _request_usd(self, view: View, coming: list[Request]) -> float:
-        """The most that will be spent with these requests; each is used for a least time at least."""
+        """The most that will be spent with these requests, USD; each is used for the minimum time at least."""
         rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
         return _fixed_usd(view, view.leases, coming) + _renting_usd(rented, view.now_s)
 
-    def _most_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
-        """What is spent by a time, at most, if all is given back then."""
+    def _most_usd(self, view: View, leases: Iterable[LeaseView], until_s: float) -> float:
+        """The most that is spent by a time, USD, if everything is released then."""
         return _fixed_usd(view, leases, []) + _renting_usd(self._held(view, leases), until_s)
 
-    def _held(self, view: View, leases: Iterable[Lease]) -> list[_Rented]:
+    def _held(self, view: View, leases: Iterable[LeaseView]) -> list[_Rented]:
         """The machines that are rented."""
         held = list(leases)
         now_s = view.now_s
@@ -146,7 +146,7 @@ class WithinBudget:
         return found
 
     def _asked_for(self, view: View, coming: Iterable[Request]) -> list[_Rented]:
-        """The machines that would come, each used for a least time at least."""
+        """The requested machines, each used for the minimum time at least."""
         return [
             _Rented(
                 request.count * _rate(view, request.market, request.on_demand, request.max_price_usd_per_hour),
@@ -160,22 +160,22 @@ class WithinBudget:
         ]
 
     def _ending_s(self, view: View, market: Market) -> float:
-        """The longest that it takes to save and give back a machine there."""
+        """The longest time to save and release a machine in a market, seconds."""
         vcpus = view.machine(market).vcpus
         return 2.0 * max(job.job.save_s(vcpus) for job in view.jobs) + _ENDING_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Rented:
-    """A machine, or several alike, as they are charged from now on.
+    """Charges, from now on, of one machine or of several of the same kind.
 
     Attributes:
-        usd_per_hour: At most.
-        billing: How it is charged.
-        started_s: When it began to be charged.
-        paid_s: What is paid already.
-        least_s: It is used for so long at least.
-        ending_s: The longest that it takes to save and give it back.
+        usd_per_hour: The highest rate that can be charged, USD per hour.
+        billing: The billing rule it is charged by.
+        started_s: When charging began, seconds since 1970.
+        paid_s: Seconds of use that are already paid.
+        least_s: Minimum time of use, seconds.
+        ending_s: The longest time to save and release it, seconds.
     """
 
     usd_per_hour: float
@@ -187,7 +187,7 @@ class _Rented:
 
 
 def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:
-    """What machines will cost from now to a time, at most."""
+    """The most that machines will cost from now to a time, USD."""
     usd = 0.0
     for each in rented:
         due_s = _paid_s(each.billing, max(until_s - each.started_s, each.least_s) + each.ending_s)
@@ -195,8 +195,8 @@ def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:
     return usd
 
 
-def _fixed_usd(view: View, leases: Iterable[Lease], coming: Iterable[Request]) -> float:
-    """What does not grow with time: what is spent, and egress that may be to come."""
+def _fixed_usd(view: View, leases: Iterable[LeaseView], coming: Iterable[Request]) -> float:
+    """Costs that do not grow with time, USD: money already spent, and egress that may still be charged."""
     held, asked_for = list(leases), list(coming)
     markets = {lease.market for lease in held} | {request.market for request in asked_for}
     moves_usd = {market: _move_usd(view, market) for market in markets}
@@ -221,11 +221,11 @@ def _paid_s(billing: Billing, used_s: float) -> float:
     return math.ceil(max(used_s, billing.minimum_s) / billing.period_s - 1e-9) * billing.period_s
 
 
-def _bound(lease: Lease) -> float:
+def _bound(lease: LeaseView) -> float:
     return math.inf if lease.on_demand else lease.max_price_usd_per_hour
 
 
-def _price(view: View, lease: Lease) -> float:
+def _price(view: View, lease: LeaseView) -> float:
     return 0.0 if lease.on_demand else view.price(lease.market)
 
 
@@ -235,6 +235,6 @@ def _rate(view: View, market: Market, on_demand: bool, max_price: float) -> floa
     return max_price if math.isfinite(max_price) else view.price(market)
 
 
-def _above(view: View) -> list[Lease]:
-    """The machines that cost more now than their max price: they are being taken."""
+def _above(view: View) -> list[LeaseView]:
+    """Machines whose price is above their max price now: they are being revoked."""
     return [lease for lease in view.leases if _price(view, lease) > _bound(lease)]

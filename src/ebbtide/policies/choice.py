@@ -1,4 +1,4 @@
-"""Which policy decides a live run, where its user names none, and what that policy does in a line."""
+"""The policy of a live run where the user names none, and one-line descriptions of policies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import policy as policy_named
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
 
-# Stands for the one that suits the sweep.
+# The name that stands for the policy that suits the sweep.
 DEFAULT = "default"
 
-_TOLD = {
+_SUMMARIES = {
     "reactive": "the machine cheapest for each step, at no more than the on-demand price; when it is revoked, the "
     "one cheapest then",
     "deadline": "spot machines while there is time, on-demand ones when the deadline leaves none",
@@ -30,12 +30,12 @@ _TOLD = {
 
 
 def default_policy(sweep: Sweep) -> str:
-    """The name of the policy for a sweep.
+    """The name of the policy that suits a sweep.
 
-    Several trials are SpotTune's, which compares them. Of one trial there is nothing to predict or to choose, and
-    its max prices are for a market in which price revokes, which EC2 has not been since 2017. One trial is for
-    `reactive`: the usual advice, right in any market, and nothing to set. If it has a deadline, and it is known
-    how long it takes, it is for `deadline`.
+    Several trials get SpotTune, which compares trials. With one trial there is nothing to predict or to select,
+    and SpotTune's max prices are for markets where price revokes, which EC2's have not been since 2017. So one
+    trial gets `reactive`, which works in any market and needs no settings, or `deadline` if the trial has a
+    deadline and its duration is known.
     """
     if len(sweep.trials()) > 1:
         return "spottune-deadline" if sweep.decides is Decides.CAPACITY else "spottune-bid"
@@ -44,15 +44,15 @@ def default_policy(sweep: Sweep) -> str:
 
 
 def policy_for(sweep: Sweep, name: str, spells: SpellModels | None = None) -> Policy:
-    """The policy of a name, with what the sweep says of theta, deadline and direction; never beyond its budget.
+    """The policy of a name, with the sweep's theta, deadline and direction, limited to the sweep's budget.
 
     Args:
-        sweep: What is run.
-        name: As the registry has it; `default`: the one that suits the sweep.
-        spells: How capacity comes and goes; None: as anywhere.
+        sweep: The sweep to run.
+        name: A name in the registry; `default`: the policy that suits the sweep.
+        spells: Models of how capacity comes and goes; None: the default models.
 
     Raises:
-        InputError: There is no such policy.
+        InputError: No policy has this name.
     """
     name = default_policy(sweep) if name == DEFAULT else name
     if name in ("spottune-bid", "spottune-deadline"):
@@ -71,11 +71,11 @@ def policy_for(sweep: Sweep, name: str, spells: SpellModels | None = None) -> Po
 def policy_of(sweep: Sweep, spells: SpellModels | None = None) -> Policy:
     """The policy that runs a sweep: SpotTune with its theta, deadline and budget.
 
-    Where price decides machines are rented by `spottune-bid`, where capacity does by `deadline`.
+    Machines are rented by `spottune-bid` where price decides, and by `deadline` where capacity decides.
 
     Args:
-        sweep: What is to be done.
-        spells: How capacity comes and goes, where it decides; None: as anywhere.
+        sweep: The sweep to run.
+        spells: Models of how capacity comes and goes, where it decides; None: the default models.
     """
     return within_budget(sweep, spottune_of(sweep, spells))
 
@@ -99,10 +99,10 @@ def spottune_of(sweep: Sweep, spells: SpellModels | None = None) -> SpotTune:
 
 
 def within_budget(sweep: Sweep, policy: Policy) -> Policy:
-    """The policy, held to the sweep's budget if it has one."""
+    """The policy, limited to the sweep's budget if it has one."""
     return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
 
 
-def told_of(policy: str) -> str:
-    """What a policy does, in a line; empty: the docs tell."""
-    return _TOLD.get(policy, "")
+def policy_summary(policy: str) -> str:
+    """What a policy does, in one line; empty: no line is written for it."""
+    return _SUMMARIES.get(policy, "")

@@ -1,21 +1,21 @@
-"""Moving a job from one machine to another, the new one started first."""
+"""Moving a job from one machine to another, with the new machine started first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
 
-def take_over(view: View, new: Lease) -> Iterator[Action]:
-    """A machine has come: the job that it was asked for goes over to it, and gives back the one that it was on.
+def take_over(view: View, new: LeaseView) -> Iterator[Action]:
+    """Move a job to its new machine, which is now running, and release the old one.
 
-    Not to one that is already being taken.
+    Does nothing if the new machine already has a revocation notice.
     """
     if math.isfinite(new.revoke_at_s):
         return
@@ -28,6 +28,6 @@ def take_over(view: View, new: Lease) -> Iterator[Action]:
 
 
 def list_price(quotes: Quotes, market: Market) -> float:
-    """The on-demand price, above which spot is of no use; where it is not known, twice the spot price."""
+    """The on-demand price, USD per hour, above which spot is useless; twice the spot price where it is unknown."""
     listed = quotes.on_demand_price(market)
     return 2.0 * quotes.price(market) if listed is None else listed

@@ -1,4 +1,4 @@
-"""Policies of one's own, named on a command line: `my_policy.py:Mine` or `package.module:Mine`."""
+"""A user's own policy, named on the command line: `my_policy.py:Mine` or `package.module:Mine`."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from ebbtide.errors import InputError
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
 
-# What a policy has to have, and what each of them is.
+# The members that a policy needs, and what each of them is.
 _PARTS = {
     "name": "the text it is called by in tables",
     "wakes_on": "a frozenset of Wake, empty for nothing beyond what is always delivered",
     "decide": "decide(view), which answers with actions",
 }
 
-# Where an error was raised says little if it is a library's code: whose call of it was wrong does.
+# A traceback may end in library code: the line to report is the nearest one outside these folders.
 _LIBRARIES = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 
 _loaded: dict[Path, bytes] = {}
 
 
 def is_own(text: str) -> bool:
-    """Whether a policy's name means a place in the user's own code."""
+    """Whether a policy's name refers to the user's own code."""
     return ":" in text or text.endswith(".py")
 
 
 def load_policy(text: str) -> Policy:
     """The policy at `FILE.py:NAME` or `package.module:NAME`.
 
-    A class without required arguments is made, a function without required arguments is called, an instance is
-    taken as it is.
+    A class without required arguments is instantiated, a function without required arguments is called, an
+    instance is used as it is.
 
     Raises:
-        InputError: There is no such file, module or name, the module cannot be imported, the class needs
-            arguments, or what was found is no policy; the message says which, where, and what would be right.
+        InputError: The file, module or name does not exist, the module cannot be imported, the class needs
+        arguments, or the object is not a policy; the message says which, where, and how to correct it.
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     module = load_file(place) if place.endswith(".py") or os.sep in place else _imported(place)
@@ -65,16 +65,16 @@ def load_policy(text: str) -> Policy:
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """Import a Python file; what lies beside it can be imported by it. A file is imported once.
+    """Import a Python file, which may import modules beside it. A file is imported only once.
 
     Raises:
-        InputError: It is not there, or raises while it is imported; the message names its line.
+        InputError: The file does not exist, or raises while it is imported; the message names the line.
     """
     file = Path(path)
     if not file.is_file():
         raise InputError("no such file; a policy of your own is named FILE.py:NAME", file=file)
     file = file.resolve()
-    # Named by its path: worker processes that load the file know its classes by the same name.
+    # The name comes from the path, so that worker processes that load the file use the same name for its classes.
     name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -86,7 +86,7 @@ def load_file(path: str | Path) -> ModuleType:
     read = file.read_bytes()
     try:
         _search(file.parent)
-        with _told(str(path), str(file)):
+        with _as_input_errors(str(path), str(file)):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -96,7 +96,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 def loaded_files() -> tuple[Path, ...]:
-    """The files that `load_file` has imported, and that another process would import the same: unchanged since."""
+    """The files that `load_file` has imported and that have not changed since: other processes can load them."""
     return tuple(file for file, read in _loaded.items() if _content(file) == read)
 
 
@@ -110,7 +110,7 @@ def _content(file: Path) -> bytes | None:
 def _imported(name: str) -> ModuleType:
     try:
         _search(Path.cwd())
-        with _told(name, ""):
+        with _as_input_errors(name, ""):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(
@@ -120,23 +120,23 @@ def _imported(name: str) -> ModuleType:
 
 
 def _search(folder: Path) -> None:
-    """Find modules in the folder, too, from now on; after all others, so that it hides none."""
+    """Add a folder at the end of the module search path, so that it hides no other module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 @contextmanager
-def _told(shown: str, file: str) -> Iterator[None]:
-    """An error of the user's code as bad input: its file, its line and what it says.
+def _as_input_errors(shown: str, file: str) -> Iterator[None]:
+    """Turn an error in the user's code into an `InputError` with its file, line and message.
 
     Args:
         shown: The file or module, as the user named it.
-        file: Its path, to find its line by; empty: a module, whose own file is found in the traceback.
+        file: Its path, to find the line in the traceback; empty: a module, whose file comes from the traceback.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        # A module that is itself not there is told by who asked for it, with the folders that were looked in.
+        # If the named module itself is missing, the caller reports it, with the folders that were searched.
         if not file and error.name and (shown == error.name or shown.startswith(f"{error.name}.")):
             raise
         raise _as_input(error, shown, file) from None
@@ -161,7 +161,7 @@ def _is_importing(filename: str) -> bool:
 
 
 def _made(found: Any, text: str) -> Any:
-    """A policy of what was named: made of a class, given by a function, or the thing itself."""
+    """The policy for the named object: an instance of a class, the result of a function, or the object itself."""
     if not isinstance(found, type) and hasattr(found, "decide"):
         return found
     if not callable(found):
@@ -170,7 +170,7 @@ def _made(found: Any, text: str) -> Any:
             "policy, or a policy"
         )
     if isinstance(found, type) and not hasattr(found, "decide"):
-        # Told before it is made: what it would need in order to be made is beside the point.
+        # Checked before it is instantiated: the arguments it would need do not matter.
         raise InputError(f"{text} is no policy: it has no `decide` ({_PARTS['decide']})")
     kind = "class" if isinstance(found, type) else "function"
     needed = _required(found)
@@ -179,7 +179,7 @@ def _made(found: Any, text: str) -> Any:
             f"{kind} {text} needs arguments ({', '.join(needed)}); give them defaults, or name a function without "
             "arguments that gives the policy"
         )
-    with _told(text, ""):
+    with _as_input_errors(text, ""):
         return found()
 
 
@@ -196,8 +196,8 @@ def _required(found: Any) -> list[str]:
 def _checked(found: Any, text: str) -> Policy:
     missing = [part for part in _PARTS if not hasattr(found, part)]
     if missing:
-        told = "; ".join(f"no `{part}` ({_PARTS[part]})" for part in missing)
-        raise InputError(f"{text} is no policy: it has {told}")
+        missing_parts = "; ".join(f"no `{part}` ({_PARTS[part]})" for part in missing)
+        raise InputError(f"{text} is no policy: it has {missing_parts}")
     if not isinstance(found.name, str) or not found.name.strip():
         raise InputError(f"{text}: `name` is {found.name!r}; it should be {_PARTS['name']}")
     if not isinstance(found.wakes_on, frozenset | set) or not all(
@@ -211,7 +211,7 @@ def _checked(found: Any, text: str) -> Policy:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """What in a module looks like a policy of its own."""
+    """Names in a module that look like policies defined there."""
     return [
         name
         for name, found in vars(module).items()

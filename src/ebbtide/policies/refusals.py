@@ -1,4 +1,4 @@
-"""Backing off from markets that refuse: the next best is asked at once, the one that refused later, and later."""
+"""Exponential back-off from markets that refuse machines: the next best is tried at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ebbtide.policies.api.view import View
 
 @dataclass(frozen=True)
 class BacksOff:
-    """Another policy, to which a market that has just refused a machine is not shown for a while.
+    """Wraps another policy and hides from it, for a while, markets that have just refused a machine.
 
-    The time doubles with each refusal without a machine got between. Where every market refuses, the policy sees
-    them all, but what it asks of them is let through only when their time is over. On-demand machines are refused
-    by themselves: a market that has no spot machine to give may have one on demand.
+    The time doubles with each refusal in a row. If every market refuses, the policy sees them all, but its
+    requests are passed on only when their time is over. Refusals of spot and on-demand machines are counted apart:
+    a market without spot capacity may have on-demand capacity.
 
     Attributes:
-        policy: Decides.
-        first_s: The first time that a market is not shown.
-        longest_s: The longest.
+        policy: The policy that decides what to rent.
+        first_s: How long a market is hidden after its first refusal, seconds.
+        longest_s: The longest time that a market is hidden, seconds.
     """
 
     policy: Policy
@@ -45,7 +45,7 @@ class BacksOff:
         return self.policy.wakes_on
 
     def decide(self, view: View) -> Iterable[Action]:
-        # By market: when it is shown again, and how often it has refused.
+        # By market: when it is shown again, and the number of refusals in a row.
         refused: dict[str, list[float]] = view.memory.setdefault("refused", {})
         actions: list[Action] = []
         for event in view.events:
@@ -78,14 +78,14 @@ class BacksOff:
             return [*actions, *self.policy.decide(view)]
         events = list(view.events)
         if any(event.wake is Wake.LAUNCH_FAILED for event in events):
-            # Others are left: it is to ask again now.
+            # Other markets are left, so the policy should try again now.
             events.append(Event(Wake.TIMER, view.now_s))
         seen: Any = _Shown(view, shown, events)
         return [*actions, *self.policy.decide(seen)]
 
 
 class _Shown:
-    """A view in which only some markets are to be seen."""
+    """A view that shows only some of the markets."""
 
     def __init__(self, view: View, markets: Sequence[Market], events: Sequence[Event]) -> None:
         self._view = view

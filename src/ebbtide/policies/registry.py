@@ -1,4 +1,4 @@
-"""Policies by name, as the command line and the pipeline call them."""
+"""Policies by name, for the command line and the pipeline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
-from ebbtide.policies.spottune.bidding import BestBid
+from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -36,10 +36,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 }
 
 
-# A few that answer quickly and mean something for one job: what is asked when nobody says which.
+# The default list: policies that run quickly and make sense for one job.
 USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
 
-# In place of names: every policy there is.
+# Stands for every policy in `POLICIES`.
 ALL = "all"
 
 
@@ -50,7 +50,7 @@ def policy(name: str) -> Policy:
         name: One of `POLICIES`, or `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
 
     Raises:
-        InputError: There is none; the message lists those there are.
+        InputError: No policy has this name; the message lists the known ones.
     """
     if name in POLICIES:
         return POLICIES[name]()

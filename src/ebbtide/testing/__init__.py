@@ -1,1 +1,1 @@
-"""What tests of policies, clouds and runs need."""
+"""Tools for tests of policies, clouds and live runs."""

@@ -1,7 +1,7 @@
-"""The live demo on EC2: the same sweep against a stand-in whose machines are processes here, with faults.
+"""The live demo on EC2: the same sweep on a stand-in whose machines are local processes, with faults.
 
-EC2 refuses for want of capacity and for the price, throttles, and finds the credentials expired; and it takes
-machines, with a short notice. `python -m ebbtide.testing.live_demo --provider ec2` runs it.
+EC2 refuses launches for lack of capacity and for the price, throttles, rejects expired credentials, and revokes
+machines with a short notice. `python -m ebbtide.testing.live_demo --provider ec2` runs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.live_demo import LiveReport, live_report
 
 REGIONS = ("us-east-1",)
-# In turn: launches refused for the market's sake, let through, throttled.
+# Error codes of the launches in turn; empty: the launch succeeds.
 REFUSED = (
     "InsufficientInstanceCapacity",
     "",
@@ -45,7 +45,7 @@ _DAYS = 20.0
 _BUCKET = "stand-in"
 _KEYS = ("FIRST", "RENEWED")
 _NOTICE_S = 12.0
-# Another machine is taken so often; and after so many the credentials have expired for a while.
+# Time between revocations, their largest number, and the number after which the credentials expire for a while.
 _TAKEN_EVERY_S = (2.0, 5.0)
 _MOST_TAKEN = 14
 _EXPIRED_AFTER = 3
@@ -54,10 +54,10 @@ _EXPIRED_S = 2.0
 
 @dataclass(frozen=True)
 class Ec2Report(LiveReport):
-    """What a live run on the stand-in showed.
+    """The results of a live run on the stand-in.
 
     Attributes:
-        refusals: Codes that EC2 sent, in order, each kind once.
+        refusals: Error codes that EC2 sent, in order, each once.
     """
 
     refusals: tuple[str, ...] = ()
@@ -66,14 +66,14 @@ class Ec2Report(LiveReport):
 def ec2_demo(
     sweep_file: Path, runs: Path, *, seed: int = 0, most_taken: int = _MOST_TAKEN, budget_usd: float = 5.0
 ) -> Ec2Report:
-    """Run a sweep on a stand-in for EC2, and look at what came of it.
+    """Run a sweep on a stand-in for EC2 and check the results.
 
     Args:
-        sweep_file: The sweep; a budget is added if it has none.
-        runs: Where the run is kept.
-        seed: Of the faults and of the market.
-        most_taken: So many machines are taken at most.
-        budget_usd: See `sweep_file`.
+        sweep_file: File of the sweep; a budget is added if it has none.
+        runs: Folder of the runs.
+        seed: Seed of the faults and the market.
+        most_taken: Largest number of revoked machines.
+        budget_usd: The budget for a sweep without one, USD.
     """
     began = time.monotonic()
     sweep = Sweep.read(sweep_file)
@@ -96,19 +96,19 @@ def ec2_demo(
         machines.close()
         billed_usd = billed(machines.all.values(), prices, billing_preset(sweep.billing))
         found = live_report(folder, sweep, outcome, billed_usd, left_running, seconds)
-    return Ec2Report(**vars(found), refusals=tuple(dict.fromkeys(api.refusals.told)))
+    return Ec2Report(**vars(found), refusals=tuple(dict.fromkeys(api.refusals.sent)))
 
 
 @contextmanager
 def stand_in(
     folder: Path, prices: PriceHistory, python: str = sys.executable
 ) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
-    """An EC2 of one's own, and what goes with it: a bucket, credentials in a file, settings for machines.
+    """A stand-in for EC2 with a bucket, a credentials file and settings for machines.
 
     Args:
-        folder: For all that is written.
-        prices: What EC2 tells.
-        python: Of the machines, with whatever packages their programs need; their agent needs none.
+        folder: Folder for all files.
+        prices: Price history that EC2 reports.
+        python: Python of the machines, with the packages of their programs; the agent needs none.
     """
     import boto3
 
@@ -129,7 +129,7 @@ def stand_in(
         "AWS_CONFIG_FILE": str(folder / "config"),
     }
     write_credentials(folder / "credentials", _KEYS[0])
-    # Their credentials are their role's.
+    # Machines get their credentials from their role.
     of_machines = {name: environment[name] for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")}
     machines = StandInMachines(folder / "machines", settings.folder, of_machines)
     try:
@@ -142,19 +142,19 @@ def stand_in(
 
 
 def write_credentials(path: Path, key: str) -> None:
-    """As a user renews them."""
+    """Write a credentials file, as a user does to renew them."""
     path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = none\n")
 
 
 def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
-    """The same prices, later: so that they end now."""
+    """The prices shifted in time, so that they end now."""
     later_s = now_s - prices.end_s
     series = {market: PriceSeries(one.times_s + later_s, one.prices) for market, one in prices.items()}
     return PriceHistory(series, start_s=prices.start_s + later_s, end_s=now_s)
 
 
 def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) -> float:
-    """What spot machines cost, reckoned anew: from when EC2 launched each, and when it ended here."""
+    """Cost of spot machines, USD, computed independently from each one's launch time and end."""
     usd = 0.0
     for machine in machines:
         instance = machine.instance
@@ -168,7 +168,7 @@ def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) 
 def _take(
     machines: StandInMachines, api: StandInApi, runs: Path, over: threading.Event, seed: int, most: int
 ) -> None:
-    """Take machines at random moments; let the credentials expire, and renew them."""
+    """Revoke machines at random moments; let the credentials expire, and renew them."""
     chance = random.Random(seed)
     taken = 0
     while taken < most and not over.wait(chance.uniform(*_TAKEN_EVERY_S)):
@@ -184,7 +184,7 @@ def _take(
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """For as long as the stand-in is there; keys of the user's are not to be seen meanwhile."""
+    """Set environment variables within the block, and hide the user's AWS keys."""
     hidden = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
     before = {name: os.environ.get(name) for name in (*values, *hidden)}
     for name in hidden:

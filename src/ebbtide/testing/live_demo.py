@@ -1,6 +1,6 @@
-"""A sweep trained for real on this machine, through revocations: `python -m ebbtide.testing.live_demo`.
+"""A sweep trained on this machine, through revocations: `python -m ebbtide.testing.live_demo`.
 
-The winner is then trained once more without interruption: its weights are to be the same, bit for bit.
+The best trial is then trained once more without interruption: its weights must be the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from ebbtide.policies.choice import policy_of
 from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS
 
 _DAYS = 20.0
-# A market hour in two minutes: to start sixteen trainings takes two cores a quarter of one.
+# A market hour takes two minutes: the start of sixteen trainings on two cores takes a quarter of it.
 _SPEED = 30.0
 
 
 @dataclass(frozen=True)
 class LiveReport:
-    """What a live run showed.
+    """The results of a live run.
 
     Attributes:
-        trials: Trained.
-        revocations: Machines taken, once charging had begun.
-        identical_weights: The winner's are those of an uninterrupted run.
-        steps_lost: Trained, and trained again since they were not saved.
-        steps_counted_twice: In the sum of all progress.
-        instances_left_running: When the run was over.
-        cost_usd: By our ledger.
-        refund_usd: Of what was charged.
-        ledger_difference_usd: To the provider's record.
-        saved_share: Of what the same machine time costs on demand.
-        seconds: Real ones.
+        trials: Number of trials trained.
+        revocations: Number of machines revoked after charging had begun.
+        identical_weights: Whether the best trial's weights equal those of an uninterrupted run.
+        steps_lost: Steps that were trained again since they were not saved.
+        steps_counted_twice: Steps counted twice in the sum of all progress.
+        instances_left_running: Machines still running after the run.
+        cost_usd: Cost by our ledger, USD.
+        refund_usd: Refunds of charges, USD.
+        ledger_difference_usd: Difference of our ledger from the provider's record, USD.
+        saved_share: Saving against the same machine time on demand, as a fraction.
+        seconds: Duration of the run, real seconds.
     """
 
     trials: int
@@ -69,7 +69,7 @@ class LiveReport:
 
 
 def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
-    """Run a sweep on a local cloud, and look at what came of it."""
+    """Run a sweep on a local cloud and check the results."""
     began = time.monotonic()
     sweep = Sweep.read(sweep_file)
     folder = begin_local(
@@ -92,18 +92,18 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
 def live_report(
     folder: RunFolder, sweep: Sweep, outcome: Outcome, billed_usd: float, left_running: int, seconds: float
 ) -> LiveReport:
-    """What a run that has ended showed.
+    """The results of a run that has ended.
 
     Args:
-        folder: The run's.
-        sweep: What was trained.
-        outcome: By the engine.
-        billed_usd: By the provider's record.
-        left_running: Machines that ran when it was over.
-        seconds: It took.
+        folder: Folder of the run.
+        sweep: The sweep that was trained.
+        outcome: The engine's outcome of the run.
+        billed_usd: Cost by the provider's record, USD.
+        left_running: Number of machines still running after the run.
+        seconds: Duration of the run, real seconds.
 
     Raises:
-        InputError: No trial was trained to its end, so that there is no winner.
+        InputError: No trial was trained to its end, so there is no best one.
     """
     catalogue = default_catalogue()
     on_demand_usd = 0.0
@@ -131,7 +131,7 @@ def winner(sweep: Sweep, folder: RunFolder, outcome: Outcome) -> int:
     """The number of the best trial that was trained to its end.
 
     Raises:
-        InputError: None was.
+        InputError: No trial was trained to its end.
     """
     best = {}
     for number, (job, metrics) in enumerate(zip(outcome.jobs, metrics_of(folder), strict=True)):
@@ -163,7 +163,7 @@ def _identical(folder: RunFolder, sweep: Sweep, number: int) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Every tensor, bit for bit."""
+    """Whether two states are equal, every tensor bit for bit."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -174,7 +174,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def main() -> None:
-    """Run the demo, print what it showed, and write it down."""
+    """Run the demo, and print and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--provider", choices=("local", "ec2"), default="local", help="ec2: a stand-in here")
     parser.add_argument("--sweep", type=Path, default=Path("examples/live/sweep.yaml"))
@@ -192,8 +192,8 @@ def main() -> None:
             found = live_demo(options.sweep, Path(runs), seed=options.seed)
     write_text(options.json, json.dumps(asdict(found), indent=2) + "\n")
     for name, value in asdict(found).items():
-        told = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
-        sys.stdout.write(f"{name.replace('_', ' '):>24}  {told}\n")
+        shown = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+        sys.stdout.write(f"{name.replace('_', ' '):>24}  {shown}\n")
     sys.stdout.write(f"wrote {options.json}\n")
 
 

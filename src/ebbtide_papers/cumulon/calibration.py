@@ -1,4 +1,4 @@
-"""How the rates of `cumulon_market` were found: the four that bring four of the paper's figures out best.
+"""The calibration of the market's rates: the four that reproduce four of the paper's figures best.
 
 python -m ebbtide_papers.cumulon.calibration
 """
@@ -22,12 +22,12 @@ PAPER_USD = np.array([3.47, 7.28, 6.70, 1.30])
 _MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")
 _HOURS, _MOST = 15, 100
 
-# Where the search begins.
+# First guess of the search.
 _FIRST = Rates(rise=0.0035, fall=0.012, spike=0.004, end=0.03)
 
 
 def figures_usd(rates: Rates, *, traces: int, seed: int = 1) -> np.ndarray:
-    """The same four on a market of these rates, in the order of `PAPER_USD`."""
+    """The four figures on a market with these rates, USD, in the order of `PAPER_USD`; shape (4,)."""
     chain, workflow = described_chain(rates), rsvd_workflow()
     market = ChargeModel(chain.prices, *chain.steps(_MONDAY_S, _HOURS, HOUR_S))
     book = solve(CookbookProblem(workflow, market, most=_MOST))
@@ -44,13 +44,13 @@ def figures_usd(rates: Rates, *, traces: int, seed: int = 1) -> np.ndarray:
 
 
 def distance(rates: Rates, *, traces: int) -> float:
-    """The sum of squares of the four logarithms of ours over the paper's."""
+    """Sum of squared logarithms of our figures over the paper's."""
     off = np.log(figures_usd(rates, traces=traces) / PAPER_USD)
     return float(off @ off)
 
 
 def calibrated(*, evaluations: int = 110, traces: int = 4_000) -> Rates:
-    """Search from a first guess (Nelder and Mead, on logarithms)."""
+    """The best rates, searched from a first guess (Nelder-Mead, on logarithms)."""
     first = np.log([_FIRST.rise, _FIRST.fall, _FIRST.spike, _FIRST.end])
 
     def off(logs: Floats) -> float:

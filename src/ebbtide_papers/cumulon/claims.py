@@ -10,7 +10,7 @@ from ebbtide_papers.reproduction import Reproduction, Row
 
 _MARKET = "on a market of its description; its prices are not published"
 
-# By row: the claim, the paper's figure, and which of ours it has to be below, or above ("-").
+# By row: the claim, the paper's figure, and which of our figures it must be below, or above ("-").
 _CLAIMS: dict[str, tuple[str, float | None, tuple[str, ...]]] = {
     "dynamic_mean_cost": ("RSVD-1 in 15 h from 0.20 USD, dynamic mode", 6.70, ("strict_mean_cost",)),
     "strict_mean_cost": ("the same in strict mode", 7.28, ("-oracle_mean_cost",)),
@@ -31,7 +31,7 @@ _CLAIMS: dict[str, tuple[str, float | None, tuple[str, ...]]] = {
     "on_demand_only_cost": ("machines on demand alone", 5.22, ("-plus_mean_cost_s020",)),
 }
 
-# A cookbook takes minutes in the paper; here it is to take seconds.
+# A cookbook takes minutes in the paper; here it must take seconds.
 _COOKBOOK_S = 3.0
 
 
@@ -41,10 +41,10 @@ def reproduce_cumulon(
     """The claims of Figures 2 and 6 to 8 and of Table 2.
 
     Args:
-        found: On the market that the paper describes.
-        real: On c3.xlarge of 2015, if it is among the prices given.
-        inputs: Digests of the files that went in.
-        seed: Of the study.
+        found: Study on the market that the paper describes.
+        real: Study on c3.xlarge of 2015, if the given prices have it.
+        inputs: SHA-256 of the input files, by name.
+        seed: Seed of the study.
     """
     figures = found.figures
     rows = []

@@ -17,7 +17,7 @@ from ebbtide_papers.cumulon.study import cumulon_study
 from ebbtide_papers.printing import tell
 from ebbtide_papers.reproduction import sha256_of
 
-# With --quick.
+# Number of traces with --quick.
 _FEW_TRACES = 4_000
 
 
@@ -34,7 +34,7 @@ def command(
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Cümülön-D's Figures 2 and 4 to 8 and Table 2: what a cookbook costs beside its rivals.
+    """Cümülön-D's Figures 2 and 4 to 8 and Table 2: the cost of a cookbook and its rivals.
 
     ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
     """

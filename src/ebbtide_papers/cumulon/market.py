@@ -1,9 +1,9 @@
 """A market as Cümülön-D describes c1.medium's of 2014, and its workloads RSVD-1 and GNMF (6).
 
-The prices themselves are not published. What is: the usual price is 0.02 USD, on demand 0.145; prices rise by day
-and fall by night; high ones last for hours, now and then beyond 2 USD. The four rates below were fitted to four of
-the paper's figures for RSVD-1: oracle, strict and dynamic at a start of 0.20, and the mean at a start of 0.02
-(`cumulon_calibration`).
+The prices themselves are not published. Published is: the usual price is 0.02 USD, on demand 0.145; prices rise by
+day and fall by night; high prices last for hours, sometimes above 2 USD. The four rates below were fitted to four
+of the paper's figures for RSVD-1: oracle, strict and dynamic at a start of 0.20, and the mean at a start of 0.02
+(`ebbtide_papers.cumulon.calibration`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOW = np.array([0.02, 0.03, 0.04])
 _HIGH = np.round(np.arange(0.05, 0.405, 0.01), 2)
 _SPIKES = np.array([0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0])
 
-# 6.2, 6.3 and 6.8: three machines take the optimal on-demand cluster's 5.22 USD; eight do almost half of the work
-# in 1.9 hours; 29 and then 18 hold for 1.9 hours and do it all (as many at work in the mean).
+# 6.2, 6.3 and 6.8: three machines cost the 5.22 USD of the optimal on-demand cluster; eight do almost half of the
+# work in 1.9 hours; 29 and then 18 (their mean) do all of it in 1.9 hours.
 RSVD_HOURS = 33.0
 _ON_DEMAND_ONLY_USD = 5.22
 _RUNS = ((3, _ON_DEMAND_ONLY_USD / (3 * ON_DEMAND_USD_PER_HOUR)), (8, 1.9 / 0.45), (23, 1.9))
@@ -33,14 +33,14 @@ _RUNS = ((3, _ON_DEMAND_ONLY_USD / (3 * ON_DEMAND_USD_PER_HOUR)), (8, 1.9 / 0.45
 
 @dataclass(frozen=True)
 class Rates:
-    """Chances by tick, in the middle of the day's rhythm.
+    """Transition probabilities per tick, at the mean of the daily rhythm.
 
     Attributes:
-        rise: From a low price to a high one.
-        fall: From a high price to a low one.
-        spike: From a high price to a spike.
-        end: From a spike back to a high price.
-        rhythm: How much more readily prices rise by day than in the mean, and less by night.
+        rise: Probability of a change from a low price to a high one.
+        fall: Probability of a change from a high price to a low one.
+        spike: Probability of a change from a high price to a spike.
+        end: Probability of a change from a spike to a high price.
+        rhythm: Relative amplitude by which prices rise more often by day and less by night.
     """
 
     rise: float = 0.0078
@@ -51,16 +51,16 @@ class Rates:
 
 
 def rsvd_workflow() -> Workflow:
-    """RSVD-1: some 33 machine-hours, its speedup fitted to the paper's own points."""
+    """RSVD-1: about 33 machine-hours, with a speedup fitted to the paper's points."""
     speedup, _ = fit_amdahl(_RUNS, work_h=RSVD_HOURS)
     return Workflow(name="rsvd-1", jobs=(WorkflowJob(name="multiply", work_h=RSVD_HOURS, speedup=speedup),))
 
 
 def gnmf_workflow(iterations: int = 2) -> Workflow:
-    """GNMF: by iteration the products for the one factor, its update, those for the other, and its update.
+    """GNMF: in each iteration the products for one factor, its update, those for the other, and its update.
 
-    The paper gives no times for it. Assumed are six machine-hours an iteration, products that speed up as RSVD-1
-    does and updates, which move much and multiply little, that do so less.
+    The paper gives no times. We assume six machine-hours an iteration, products with the speedup of RSVD-1, and
+    less speedup for updates, which move much data and compute little.
     """
     product, update = rsvd_workflow().jobs[0].speedup, Amdahl(parallel=0.95)
     jobs = [
@@ -73,7 +73,7 @@ def gnmf_workflow(iterations: int = 2) -> Workflow:
 
 
 def described_chain(rates: Rates | None = None) -> PriceChain:
-    """The chain, hour by hour of the week; weekends are calmer."""
+    """The price chain for each hour of the week; weekends are calmer."""
     given = rates or Rates()
     rows = []
     for slot in range(168):
@@ -91,13 +91,13 @@ def _rows(rates: Rates, busy: float) -> Floats:
     size = low + high + spikes
     rows = np.zeros((size, size))
     usual = np.array([0.90, 0.08, 0.02])
-    # Lower high prices and lower spikes are the commoner.
+    # Lower high prices and lower spikes are more common.
     of_high = 1.0 / _HIGH / (1.0 / _HIGH).sum()
     of_spikes = 1.0 / _SPIKES / (1.0 / _SPIKES).sum()
     lows, highs, tops = slice(0, low), slice(low, low + high), slice(low + high, size)
     rise, fall = min(rates.rise * busy, 0.5), min(rates.fall / busy, 0.5)
     rows[lows, highs] = rise * of_high
-    # The usual prices come and go within the hour.
+    # The usual prices change within the hour.
     rows[lows, lows] = (1.0 - rise) * (0.9 * np.eye(low) + 0.1 * usual)
     rows[highs, lows] = fall * usual
     rows[highs, tops] = rates.spike * busy * of_spikes

@@ -30,18 +30,18 @@ from ebbtide_papers.cumulon.study import (
 def real_market_study(
     prices: PriceHistory, market: Market, *, every_s: float = 6 * HOUR_S, on_progress: Told | None = None
 ) -> dict[str, float]:
-    """RSVD-1 on a real market's later days, by what was learned of its earlier ones; charges by the hour, delays.
+    """RSVD-1 on a real market's later days, with models of the earlier ones; hourly charges and delays.
 
-    The first three fifths of the record teach the chain and choose Fixed's size and bid; the rest is played.
+    The first three fifths of the record train the chain and select Fixed's size and bid; the rest is for the test.
 
     Args:
-        prices: The record.
-        market: Which of its markets.
-        every_s: From start to start.
-        on_progress: Told what is being done.
+        prices: Price history with the market.
+        market: The market to study.
+        every_s: Time between starts, seconds.
+        on_progress: Called with the current activity.
 
     Raises:
-        InputError: The record leaves no start.
+        InputError: The record is too short for any start.
     """
     told = on_progress or (lambda _: None)
     series, workflow = prices[market], rsvd_workflow()
@@ -84,7 +84,7 @@ def real_market_study(
 
 
 def _best_fixed(book: Cookbook, practice: np.ndarray, prices: np.ndarray) -> tuple[int, float]:
-    """The size and bid that cost least of those that keep the deadline, on practice traces."""
+    """The cheapest size and bid that keep the deadline on practice traces."""
     bids = sorted({float(np.quantile(prices, share)) for share in (0.25, 0.5, 0.75, 0.9)})
     found = {
         (size, usd): play_cluster(book, practice, Bids.fixed(book, usd), Rules(fixed_size=size))

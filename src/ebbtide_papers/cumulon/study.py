@@ -49,7 +49,7 @@ _AHEAD = (0, 1, 2, 4)
 # 6.7: sixty machines do RSVD-1 within an hour.
 _DBA_SIZE = 60
 
-# A way of bidding counts as one that keeps the deadline if no more runs miss it.
+# A bidding rule keeps the deadline if at most this share of the runs misses it.
 FEW_MISSED = 0.01
 
 Told = Callable[[str], None]
@@ -58,12 +58,12 @@ Table = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Runs counted by when they ended and what they cost.
+    """Number of runs by their end and cost.
 
     Attributes:
-        hours: Edges of the columns.
-        usd: Edges of the rows.
-        runs: In each cell, shape (rows, columns).
+        hours: Edges of the columns, hours.
+        usd: Edges of the rows, USD.
+        runs: Number of runs in each cell, shape (rows, columns).
     """
 
     hours: Floats
@@ -72,7 +72,7 @@ class Counts:
 
     @classmethod
     def of(cls, found: Played) -> Counts:
-        """Of those that ended: half hours, and forty rows up to the dearest."""
+        """Counts of finished runs: columns of half hours, and forty rows up to the highest cost."""
         ended = np.isfinite(found.hours)
         columns = np.arange(0.0, DEADLINE_H + 0.6, 0.5)
         rows = np.linspace(0.0, float(found.cost_usd[ended].max(initial=1.0)), 41)
@@ -82,14 +82,14 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class CumulonStudy:
-    """What came out: means over traces; USD, hours.
+    """The results of the study: means over traces, in USD and hours.
 
     Attributes:
-        figures: By row of the reproduction.
-        tables: By figure of the paper.
-        counts: Of Figure 2: runs by when they ended and what they cost.
-        missed: Deadlines missed under cookbooks, with infinite and with skyline bids.
-        solved_s: How long one cookbook took.
+        figures: Our figure for each row of the reproduction.
+        tables: Data of each figure of the paper.
+        counts: Data of Figure 2: runs by end and cost.
+        missed: Share of missed deadlines under cookbooks, with infinite and with skyline bids.
+        solved_s: Time to solve one cookbook, seconds.
     """
 
     figures: Mapping[str, float]
@@ -100,13 +100,13 @@ class CumulonStudy:
 
 
 def best_on_demand_size(workflow: Workflow, deadline_h: float) -> int:
-    """The cluster of the fewest whole machine-hours that keeps the deadline; of equals the smallest."""
+    """The cluster size with the fewest whole machine-hours that keeps the deadline; ties: the smallest."""
     hours = {n: workflow.finish_h(workflow.work_h, n, n) for n in range(1, MOST + 1)}
     return min((n for n in hours if hours[n] <= deadline_h), key=lambda n: (n * math.ceil(hours[n]), n))
 
 
 def on_demand_only_usd(workflow: Workflow, usd_per_hour: float, deadline_h: float) -> float:
-    """What that cluster costs, charged by whole hours."""
+    """The cost of that cluster, USD, charged by whole hours."""
     size = best_on_demand_size(workflow, deadline_h)
     return size * math.ceil(workflow.finish_h(workflow.work_h, size, size)) * usd_per_hour
 
@@ -115,9 +115,9 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
     """Figures 2 and 4 to 8 and Table 2, on the market that the paper describes.
 
     Args:
-        traces: Simulated ones for each figure's main runs; a tenth for each point of a sweep.
-        seed: Of all chance.
-        on_progress: Told what is being done.
+        traces: Number of simulated traces for each figure's main runs; a tenth for each point of a sweep.
+        seed: Seed of all random numbers.
+        on_progress: Called with the current activity.
     """
     told = on_progress or (lambda _: None)
     workflow, chain = rsvd_workflow(), described_chain()
@@ -168,7 +168,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
             "infinity": mean_usd(play_cluster(book, part, Bids.infinite(book), rules)),
         }
     book = by_the_hour(chain, workflow, DELAY_TICKS)
-    # How far to look ahead is chosen on other traces.
+    # The look-ahead is selected on other traces.
     practice = drawn(STARTS["s020"], few, 7)
     ahead = min(_AHEAD, key=lambda steps: mean_usd(play_cluster(book, practice, Bids.skyline(book, steps))))
     part = drawn(STARTS["s020"], traces, 8)
@@ -227,7 +227,7 @@ def by_the_hour(
     start_s: float = _MONDAY_S,
     on_demand_usd: float | None = None,
 ) -> Cookbook:
-    """A cookbook for whole hours charged at the price at their beginning, decided on the delay before."""
+    """A cookbook for whole hours, charged at their starting price and decided ahead by the delay."""
     steps = chain.steps(start_s - delay_ticks * TICK_S, DEADLINE_H, HOUR_S, charged_at=delay_ticks)
     market = ChargeModel(chain.prices, *steps)
     if on_demand_usd is not None:
@@ -236,9 +236,9 @@ def by_the_hour(
 
 
 def dba_bids(book: Cookbook, chain: PriceChain) -> Bids:
-    """DBA's (6.7): bid what waiting is expected to cost, were each hour's price drawn anew from all of them.
+    """DBA's bids (6.7): the expected cost of waiting, if each hour's price were drawn independently.
 
-    With an hour left any price is taken; with more, none above what the hours after it are expected to cost.
+    With one hour left, any price is accepted; with more, none above the expected cost of the later hours.
     """
     steps = len(book.actions)
     seen = chain.simulate(_MONDAY_S, float(chain.prices[0]), 30 * 24 * TICKS, 20, 99)
@@ -258,7 +258,7 @@ def _by_second(
 
 
 def mean_usd(found: Played) -> float:
-    """Over all runs, those that missed the deadline included."""
+    """Mean cost over all runs, USD, including those that missed the deadline."""
     return float(found.cost_usd.mean())
 
 

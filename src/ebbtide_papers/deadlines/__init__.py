@@ -1,1 +1,1 @@
-"""Deadlines when capacity, not price, decides: Uniform Progress and the optimum."""
+"""Deadlines where capacity decides, not price: Uniform Progress, our policy and the optimum."""

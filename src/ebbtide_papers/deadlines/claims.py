@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
-from ebbtide.forecasts.spells.zone_records import LeftOut, ZoneRecords
+from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
 from ebbtide_papers.deadlines.inputs import DeadlineInputs
 from ebbtide_papers.deadlines.study import (
     DEADLINES_H,
@@ -33,7 +32,7 @@ _TIMES = tuple(itertools.product(DEADLINES_H, RESTARTS_H))
 
 _OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
 
-# What a move takes along, by accelerator, as in the published runs; of any other as of the smaller.
+# Size of the checkpoint of a move, by accelerator, as in the published runs; the smaller for any other.
 _CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
 
 
@@ -45,20 +44,20 @@ def reproduce_deadlines(
     inputs: dict[str, str] | None = None,
     on_progress: Told | None = None,
 ) -> Reproduction:
-    """Every policy in one zone, and in several at once, of whatever is recorded.
+    """Every policy in one zone, and in several at once, on all given records.
 
-    A claim that the given files are of, and that cannot be computed from them, is a row that does not hold, with
+    A claim that the given files concern but that cannot be computed from them is a row that does not hold, with
     the reason as its note.
 
     Args:
-        given: Records.
-        starts: In each record, drawn at random.
-        seed: Of them.
-        inputs: Digests of the files.
-        on_progress: Told what is being done, how many records are done, and of how many.
+        given: Records of zones and sets of zones.
+        starts: Number of random starts in each record.
+        seed: Seed of the starts.
+        inputs: SHA-256 of the input files, by name.
+        on_progress: Called with the current activity, the number of records done, and their total.
 
     Raises:
-        InputError: Nothing at all can be computed.
+        InputError: No claim can be computed.
     """
     rows: list[Row] = []
     tables: dict[str, Any] = {}
@@ -102,7 +101,7 @@ def _studied(
     *,
     gang: bool = False,
 ) -> list[ZonesStudy]:
-    """Those sets that are long enough; of the others the reason."""
+    """Studies of the sets that are long enough, and the reasons for the others."""
     found = []
     for records in sets:
         tell(records.name)
@@ -115,7 +114,7 @@ def _studied(
 
 
 def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
-    """A row that does not hold for each claim of what was left out, unless another record answers the claim."""
+    """A row that does not hold for each claim of records left out, unless another record answers the claim."""
     rows: dict[str, Row] = {}
     for one in left_out:
         if one.accelerator is not None and one.accelerator not in CLAIMED:
@@ -129,7 +128,7 @@ def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
 
 
 def zone_claims() -> dict[str, str]:
-    """The claims of single zones, by id."""
+    """The claims about single zones, by id."""
     by_cell = {
         f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}": (
             f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h"
@@ -148,7 +147,7 @@ def zone_claims() -> dict[str, str]:
 def study_records(
     records: Sequence[ZoneRecord], starts: int, seed: int, tell: Callable[[str], None] = lambda _name: None
 ) -> tuple[list[Cell], list[Cell]]:
-    """Single zones: with a model of the other zones; and on later halves also with one of the own past."""
+    """Single zones with a model of the other zones, and later halves also with a model of the zone's past."""
     cells: list[Cell] = []
     past: list[Cell] = []
     for place, record in enumerate(records):
@@ -216,7 +215,7 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _past_rows(past: Sequence[Cell]) -> list[Row]:
-    """The same starts with both models: those of records long enough to have a past."""
+    """Rows that compare both models from the same starts, for records with a long enough past."""
     found = []
     for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
         if not past:
@@ -245,19 +244,19 @@ def _mean(cells: Sequence[Cell], name: str) -> float:
 
 
 def _cell(cells: Sequence[Cell], deadline_h: float, restart_h: float) -> list[Cell]:
-    """Of all zones."""
+    """The cells of all zones with this deadline and restart time."""
     wanted = (deadline_h, restart_h)
     return [cell for cell in cells if (cell.problem.deadline_h, cell.problem.restart_h) == wanted]
 
 
 def _closed(cells: Sequence[Cell], policy: str) -> float:
-    """What a policy closes of the gap from Uniform Progress to the optimum; 0 where there is none."""
+    """Share of the gap from Uniform Progress to the optimum that a policy closes; 0 without a gap."""
     uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", policy, "optimum"))
     return (uniform - ours) / (uniform - best) if uniform > best else 0.0
 
 
 def _told(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Some cells together: of each policy mean, 95th percentile and misses; and what deadline closes."""
+    """Some cells together: mean, 95th percentile and misses of each policy; and the gap that deadline closes."""
     deadlines, restarts = ({getattr(cell.problem, name) for cell in cells} for name in ("deadline_h", "restart_h"))
     return {
         "deadlines_h": sorted(deadlines),

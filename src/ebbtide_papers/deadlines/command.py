@@ -13,7 +13,7 @@ from ebbtide_papers.deadlines.inputs import read_inputs
 from ebbtide_papers.printing import tell
 from ebbtide_papers.reproduction import sha256_of
 
-# With --quick.
+# Number of starts with --quick.
 _FEW_STARTS = 3
 
 
@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Deadlines where capacity decides: in one zone, and in several at once, against rivals and the optimum.
 
-    What a file tells of is seen by its columns. Prices that go with probes or capacity rounds are taken from what
-    is given, and from the folder that the file lies in.
+    The columns of a file show its kind. Prices for probes or capacity rounds are taken from the given files, and
+    from the folder of the file.
 
     ebbtide reproduce deadlines --traces traces/ --json deadlines.json
     """

@@ -1,4 +1,4 @@
-"""What `reproduce deadlines` is pointed at: files or folders of recorded availability, capacity and prices."""
+"""The input of `reproduce deadlines`: files or folders of recorded availability, capacity and prices."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.tick_records import TooShort, ZoneRecord, read_records
-from ebbtide.forecasts.spells.zone_records import (
+from ebbtide.forecasts.spells.records import (
     LeftOut,
+    TooShort,
+    ZoneRecord,
     ZoneRecords,
     kind_of,
     read_capacity_rounds,
     read_probed_zones,
+    read_records,
 )
 from ebbtide_papers.deadlines.study import DEADLINES_H
 
 
 @dataclass(frozen=True)
 class DeadlineInputs:
-    """Records of one zone each, and sets of zones.
+    """Records of single zones and of sets of zones.
 
     Attributes:
-        records: Of single zones, long enough for the longest deadline.
-        probed: Sets of zones with moving prices.
-        rounds: Sets of zones, by capacity: with one machine of those asked for, and with all of them.
-        files: All that was read.
-        left_out: What those files have and cannot be studied, and why.
+        records: Records of single zones, long enough for the longest deadline.
+        probed: Sets of zones with changing prices.
+        rounds: Sets of zones by capacity: for one of the requested machines, and for all of them.
+        files: All files that were read.
+        left_out: Records in the files that cannot be studied, and why.
     """
 
     records: tuple[ZoneRecord, ...]
@@ -41,7 +43,7 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
     """Read files, or all Parquet files of folders. Prices are also looked for beside a file that needs them.
 
     Raises:
-        InputError: A file cannot be read, or nothing that was given tells of availability.
+        InputError: A file cannot be read, or no file contains availability.
     """
     files: list[Path] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Deadlines in one zone: every policy from the same starts, on recorded availability, beside the optimum."""
+"""Deadlines in one zone: every policy and the optimum from the same starts, on recorded availability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.problem import DeadlineProblem
 from ebbtide.policies.deadline.table import DeadlineTable, solve_deadline
@@ -25,7 +25,7 @@ DEADLINES_H = (52.0, 70.0)
 RESTARTS_H = (0.02, 0.05, 0.1, 0.2)
 ON_DEMAND_USD, SPOT_USD = 3.06, 0.9701
 
-# Of slack, in the optimum's program.
+# Resolution of slack in the optimum's program, seconds.
 _STEP_S = 60.0
 
 RULES = {
@@ -40,10 +40,10 @@ class Cell:
     """One deadline and restart time in one zone.
 
     Attributes:
-        zone: Its record.
-        problem: What was to be done.
-        usd: By policy, a run each.
-        late_h: By policy, the same.
+        zone: The record of the zone.
+        problem: The problem to solve.
+        usd: Cost of each run, USD, by policy; shape (starts,).
+        late_h: Hours after the deadline of each run, by policy; shape (starts,).
     """
 
     zone: str
@@ -56,9 +56,9 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
     """Every policy in every cell, from the same starts.
 
     Args:
-        record: What the zone had to give.
-        models: Of its spells, by the name that the policy has with it.
-        starts: Ticks.
+        record: Recorded availability of the zone.
+        models: Models of its spells, by the policy's name with each.
+        starts: Start of each run, as ticks of the record.
     """
     cells = []
     for deadline_h in DEADLINES_H:
@@ -77,7 +77,7 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
 
 
 def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) -> list[int]:
-    """Starts from which the longest deadline ends inside the record."""
+    """Random starts, as ticks, from which the longest deadline ends within the record."""
     last = len(record.available) - int(np.ceil(max(DEADLINES_H) * HOUR_S / record.gap_s))
     if last <= after_tick:
         raise InputError(f"record {record.name} is too short for a deadline of {max(DEADLINES_H):g} h")
@@ -85,19 +85,19 @@ def draw_ticks(record: ZoneRecord, number: int, seed: int, after_tick: int = 0) 
 
 
 def left_out_model(records: Sequence[ZoneRecord], place: int) -> SpellModel:
-    """Fitted on all zones but one, and on no record of the same zone; where there is no other: as in any zone."""
+    """The model fitted on all other zones (no record of the same zone); the default model if there is none."""
     others = _others(records, place)
     return fit_spells(None, others) if others else default_spell_models().otherwise
 
 
 def own_past_model(records: Sequence[ZoneRecord], place: int, until_tick: int) -> SpellModel:
-    """Fitted on the zone's own record up to a tick, leaning on the other zones."""
+    """The model fitted on the zone's own record up to a tick, partially pooled with the other zones."""
     record = records[place]
     return fit_spells(spells_of(record.available[:until_tick], record.gap_s), _others(records, place))
 
 
 def _others(records: Sequence[ZoneRecord], place: int) -> list[Spells]:
-    """What was seen of all other zones."""
+    """Spells observed in all other zones."""
     zone = records[place].name.split()[0]
     return [_spells(one) for one in records if one.name.split()[0] != zone]
 
@@ -124,6 +124,6 @@ def _optimum(record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int]
     def least(first: int) -> float:
         return least_cost(alone, tape, first, _STEP_S)
 
-    # Compiled code runs beside other threads.
+    # Compiled code runs in parallel threads.
     with ThreadPoolExecutor() as pool:
         return np.array(list(pool.map(least, starts)))

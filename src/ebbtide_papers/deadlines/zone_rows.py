@@ -1,4 +1,4 @@
-"""Several zones at once, as rows: what `deadline` costs against failing over, one zone and the optimum."""
+"""Rows for several zones at once: the cost of `deadline` against failover, one zone and the optimum."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from ebbtide_papers.deadlines.zones import DEADLINE_H, RESTART_H, WORK_H, ZonesStudy
 from ebbtide_papers.reproduction import Row
 
-# Of the optimum: what is asked for, and what SkyNomad (NSDI 2027) comes to: 606 of 571 USD, 41.73 of 37.37.
+# Target cost over the optimum's. SkyNomad (NSDI 2027) reaches 606 of 571 USD and 41.73 of 37.37.
 _TARGETS = {"h100": 1.06, "v100": 1.10}
 _PUBLISHED = {"h100": 606 / 571, "v100": 41.73 / 37.37}
 _PUBLISHED_FAILOVER = {"h100": 606 / 795, "v100": 41.73 / 47.02}
 
-# Of these there are claims: where they cannot be computed, a row says so.
+# Accelerators with claims: where they cannot be computed, a row says so.
 CLAIMED = tuple(_TARGETS)
 
 _LATE_H = 1e-9
@@ -24,12 +24,12 @@ _OURS = "deadline"
 
 
 def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> list[Row]:
-    """The claims.
+    """The rows of the claims.
 
     Args:
-        studies: Of each set of zones; of gangs, with a zone counting as available when it gives any machine, as
-            the published traces have it.
-        whole: Of gangs, with a zone counting as available only when it gives all of them.
+        studies: Study of each set of zones; for gangs, a zone is available if it has any machine, as in the
+        published traces.
+        whole: Studies of gangs in which a zone is available only if it has all machines.
     """
     rows = []
     for study in studies:
@@ -54,7 +54,7 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
 
 
 def multi_claims(accelerator: str, *, gang: bool) -> dict[str, str]:
-    """The claims of a set of zones, by id."""
+    """The claims about a set of zones, by id."""
     name = f"multi_{accelerator}_whole_gang" if gang else f"multi_{accelerator}"
     return {
         f"{name}_cost_vs_failover": "cost of deadline / next-cheapest failover",
@@ -116,7 +116,7 @@ def _rows(
 
 
 def multi_table(studies: Sequence[ZonesStudy]) -> list[dict[str, Any]]:
-    """Of each set and policy: mean and 95th percentile of the cost, egress, misses, starts and requests."""
+    """For each set and policy: mean and 95th percentile of the cost, egress, misses, starts and requests."""
     return [
         {
             "zones": list(study.records.zones),

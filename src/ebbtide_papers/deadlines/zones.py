@@ -1,7 +1,7 @@
-"""Deadlines with several zones: every policy from the same starts, paying for moves, beside the optimum.
+"""Deadlines with several zones: every policy and the optimum from the same starts, with costs of moves.
 
-The first third of a record is the past (less, where the record is short), on which models are fitted and the
-interval of asking is chosen; starts are drawn from what is left.
+The first third of a record is the past (less for short records), on which models are fitted and the probe interval
+is selected; starts are drawn from the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ebbtide.forecasts.spells.fitting import (
     part_of_day,
     spells_of_probes,
 )
-from ebbtide.forecasts.spells.zone_records import ZoneRecords
+from ebbtide.forecasts.spells.records import ZoneRecords
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.problem import ZonesProblem, zones_problem
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones
@@ -32,29 +32,29 @@ from ebbtide.simulation.deadline_runs import run_zones
 WORK_H, DEADLINE_H, RESTART_H = 40.0, 60.0, 0.2
 _PAST = 1.0 / 3.0
 
-# Of slack, in the optimum's program.
+# Resolution of slack in the optimum's program, seconds.
 _STEP_S = 120.0
 
-# How often other zones may be asked while a spot machine is held: what is chosen from.
+# Candidate intervals at which other zones may be probed while a spot machine is held.
 ASK_EVERY_S = (0.0, 1800.0, 2 * HOUR_S, 6 * HOUR_S)
 
-# Where the past is too short to try them.
+# The interval if the past is too short to try them.
 _USUAL_S = 2 * HOUR_S
 
-# So many runs on the past choose among them.
+# Number of runs on the past to select among them.
 _TRIED = 40
 
 
 @dataclass(frozen=True)
 class Runs:
-    """One policy from all starts; arrays of shape (starts,).
+    """The runs of one policy from all starts; arrays of shape (starts,).
 
     Attributes:
-        usd: Paid, egress included.
-        egress_usd: Of it.
-        late_h: 0: in time.
-        started: Machines.
-        asked: Requests for spot machines.
+        usd: Cost of each run, USD, egress included.
+        egress_usd: Egress cost of each run, USD.
+        late_h: Hours after the deadline of each run; 0: in time.
+        started: Number of machines started in each run.
+        asked: Number of requests for spot machines in each run.
     """
 
     usd: Floats
@@ -65,19 +65,19 @@ class Runs:
 
     @classmethod
     def of(cls, runs: Iterable[tuple[float, float, float, int, int]]) -> Runs:
-        """Of what the compiled runs return."""
+        """Runs from the tuples that the compiled runs return."""
         return cls(*np.array(list(runs), dtype=float).T)
 
 
 @dataclass(frozen=True)
 class ZonesStudy:
-    """All policies on one set of zones.
+    """The results of all policies on one set of zones.
 
     Attributes:
-        records: What they ran on.
-        problem: What was to be done, at the past's mean prices.
-        ask_every_s: As chosen on the past.
-        runs: By policy; single zones as `uniform-progress ZONE`.
+        records: Records of capacity and prices of the zones.
+        problem: The problem to solve, at the past's mean prices.
+        ask_every_s: The probe interval selected on the past, seconds.
+        runs: Runs by policy; single zones as `uniform-progress ZONE`.
     """
 
     records: ZoneRecords
@@ -92,11 +92,11 @@ def study_zones(
     """Run every policy from the same starts.
 
     Args:
-        records: Of capacity and prices.
-        checkpoint_bytes: What a move takes along.
-        starts: How many, drawn at random from behind the past.
-        seed: Of them.
-        gamma: Of `deadline`.
+        records: Records of capacity and prices of the zones.
+        checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
+        starts: Number of random starts after the past.
+        seed: Seed of the starts.
+        gamma: The parameter gamma of `deadline`.
 
     Raises:
         InputError: The record is too short.
@@ -143,7 +143,7 @@ def study_zones(
 def _chosen_interval(
     records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, gamma: float
 ) -> float:
-    """How often to ask others while a machine is held: what cost least from these starts; of equals, seldomest."""
+    """The probe interval with the lowest cost from these starts, seconds; ties: the longest."""
     costs = {}
     for every_s in ASK_EVERY_S:
         table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma)
@@ -152,7 +152,7 @@ def _chosen_interval(
 
 
 def past_models(records: ZoneRecords, past: int) -> tuple[list[SpellModel], list[SpellModel]]:
-    """Models of each zone from the past: of its own spells leaning on the others', and of theirs alone."""
+    """Models of each zone from the past: of its own spells with partial pooling, and of the other zones' only."""
     times_s = records.times_s()[:past]
     spells = [spells_of_probes(times_s, up[:past], 1.5 * records.tick_s) for up in records.available]
     others = [spells[:zone] + spells[zone + 1 :] for zone in range(len(spells))]
@@ -182,7 +182,7 @@ def _by_part_of_day(
     every_s: float,
     gamma: float,
 ) -> Runs:
-    """`deadline` with a table for each part of the day that runs start in."""
+    """Runs of `deadline` with a table for each part of the day in which runs start."""
     times_s = records.times_s()[starts]
     parts = part_of_day(times_s)
     found: list[tuple[float, float, float, int, int]] = [(0.0, 0.0, 0.0, 0, 0)] * len(starts)
@@ -190,7 +190,7 @@ def _by_part_of_day(
         places = np.flatnonzero(parts == part)
         if not len(places):
             continue
-        # In the middle of it.
+        # The middle of the part.
         begins_s = (part + 0.5) * DAY_S / PARTS_OF_DAY
         table = solve_zones(problem, models, begins_s=begins_s, ask_every_s=every_s, gamma=gamma)
         for place, run in zip(places, by_table(records, table, starts[places], every_s), strict=True):
@@ -220,6 +220,6 @@ def _optimum(records: ZoneRecords, problem: ZonesProblem, starts: np.ndarray) ->
     def least(first: int) -> float:
         return least_cost(problem, tape, first, _STEP_S)
 
-    # Compiled code runs beside other threads.
+    # Compiled code runs in parallel threads.
     with ThreadPoolExecutor() as pool:
         return np.array(list(pool.map(least, map(int, starts))))

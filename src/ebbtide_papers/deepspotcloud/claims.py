@@ -20,13 +20,13 @@ _BASE = str(MoveWhen.NEVER)
 
 @dataclass(frozen=True)
 class _Claim:
-    """What is said of a rule.
+    """The claims about a rule.
 
     Attributes:
-        cost: Of a week's job over interrupt's, as Fig. 6(a) has it.
-        time: Running time over interrupt's, as V-B has it.
-        rule: By which the cost holds.
-        why: Where ours differs.
+        cost: Cost of a week's job over interrupt's, from Fig. 6(a).
+        time: Running time over interrupt's, from V-B.
+        rule: The rule by which the cost holds.
+        why: Why our figure differs, where it does.
     """
 
     cost: float | None
@@ -56,12 +56,12 @@ def reproduce_deepspotcloud(
     """The claims of Fig. 6 and II-A.
 
     Args:
-        found: On the prices given.
-        wider: With generated regions beside them.
-        analysis: Of every market of the prices given with a list price.
-        regions: By region's file and kind of job.
-        inputs: Digests of the files that went in.
-        seed: Of the studies.
+        found: Study on the given prices.
+        wider: Study with additional generated regions.
+        analysis: Prices against list price, for every given market with one.
+        regions: Results by the region's file and kind of job.
+        inputs: SHA-256 of the input files, by name.
+        seed: Seed of the studies.
     """
     rows = []
     for name in LENGTHS_H:
@@ -87,7 +87,7 @@ def reproduce_deepspotcloud(
 
 
 def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replayed] | None) -> list[Row]:
-    """Cost and running time of a rule on jobs of one length, over interrupt's."""
+    """Rows of cost and running time of a rule over interrupt's, for jobs of one length."""
     key = str(when).replace("-", "_")
     ids = [f"{key}_{what}_vs_interrupt_{name}" for what in ("cost", "time")]
     claims = [f"{what} of {when} / interrupt, jobs of {name}" for what in ("cost", "running time")]

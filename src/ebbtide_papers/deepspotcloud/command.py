@@ -24,7 +24,7 @@ from ebbtide_papers.deepspotcloud.study import (
 from ebbtide_papers.printing import tell
 from ebbtide_papers.reproduction import sha256_of
 
-# With --quick.
+# Number of starts with --quick.
 _FEW_MOVES = 20
 
 

@@ -1,4 +1,4 @@
-"""DeepSpotCloud's Figures 1, 2 and 6, and what moving saves in whole regions."""
+"""DeepSpotCloud's Figures 1, 2 and 6, and the savings of moves in whole regions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def deepspotcloud_figure(prices: PriceHistory, tables: Mapping[str, Any], catalo
     """A panel for each figure.
 
     Args:
-        prices: The GPU markets.
-        tables: Of `reproduce_deepspotcloud`.
-        catalogue: List prices.
+        prices: Price history of the GPU markets.
+        tables: Tables of the result of `reproduce_deepspotcloud`.
+        catalogue: Instance types and their list prices.
     """
     figure = make_subplots(rows=3, cols=2, subplot_titles=_TITLES, vertical_spacing=0.1)
     for name, row in tables["by_type"].items():

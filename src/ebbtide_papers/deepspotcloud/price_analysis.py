@@ -1,4 +1,4 @@
-"""How spot prices stand to list prices (DeepSpotCloud II-A, Fig. 1 and 2, Eq. 1), market by market and by type."""
+"""Spot prices relative to list prices (DeepSpotCloud II-A, Fig. 1 and 2, Eq. 1), by market and by type."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class Standing:
-    """One market's price beside the list price.
+    """One market's prices relative to the list price.
 
     Attributes:
-        market: Which.
+        market: The market that is described.
         gpu: Whether its machines have accelerators.
         available: Share of time below the list price.
-        paid: Mean of the price, at most the list price, over the list price (Eq. 1).
-        interrupts_per_day: How often the price rises above the list price.
+        paid: Mean price, capped at the list price, over the list price (Eq. 1).
+        interrupts_per_day: Number of rises above the list price per day.
     """
 
     market: Market
@@ -34,7 +34,7 @@ class Standing:
 
 
 def standings(prices: PriceHistory, catalogue: Catalogue) -> tuple[Standing, ...]:
-    """Every market whose list price is known."""
+    """The standing of every market with a known list price."""
     found = []
     for market, series in prices.items():
         listed = catalogue.on_demand_usd_per_hour(market, prices.start_s)
@@ -73,6 +73,6 @@ def by_type(found: Sequence[Standing]) -> dict[str, dict[str, float | list[float
 
 
 def hourly_ratio(prices: PriceHistory, market: Market, listed: float) -> tuple[Floats, Floats]:
-    """Fig. 2: days since the record began, and what is paid of the list price, at every hour (Eq. 1)."""
+    """Fig. 2: days since the start of the record, and the price paid over the list price, hourly (Eq. 1)."""
     times_s = np.arange(prices.start_s, prices.end_s, HOUR_S)
     return (times_s - prices.start_s) / DAY_S, np.minimum(prices[market].at_each(times_s), listed) / listed

@@ -1,7 +1,7 @@
-"""Moving at the scale of a region: every market that can run a job, billed by the second as today.
+"""Moves at the scale of a region: every market that can run a job, billed by the second as today.
 
-A GPU job runs on machines with K80, P100 or V100 (Dynamic Pricing, Table 1: ResNet-50), all of a machine's GPUs
-together; a CPU job on all others with memory enough, at a speed by its cores.
+A GPU job runs on machines with K80, P100 or V100 (Dynamic Pricing, Table 1: ResNet-50) and uses all GPUs of a
+machine; a CPU job runs on all others with enough memory, at a speed by their cores.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CPU_MEMORY_GIB = 8.0
 
 @dataclass(frozen=True)
 class Choice:
-    """What choosing a market is worth: USD per step over the least at the same hour, means over time.
+    """The value of choosing a market: USD per step over the lowest at the same hour, means over time.
 
     Attributes:
-        median_market: Of the median market.
-        median_zone: Of the median zone of the cheapest market's type.
+        median_market: Ratio of the median market.
+        median_zone: Ratio of the median zone of the cheapest market's type.
     """
 
     median_market: float
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class RegionFound:
-    """Of one kind of job: what choosing is worth, and what moving is."""
+    """The value of choosing a market and of moving, for one kind of job."""
 
     choice: Choice
     study: MigrationStudy
@@ -60,18 +60,18 @@ def region_study(
     """Every rule for moving, for a GPU job and for a CPU job, over all markets that suit them.
 
     Args:
-        prices: Of a region.
-        catalogue: Instance types and list prices.
-        starts: How many.
-        seed: Of all chance.
-        workers: Threads.
-        on_progress: Told what is being done.
+        prices: Price history of a region.
+        catalogue: Instance types and their list prices.
+        starts: Number of start times.
+        seed: Seed of all random numbers.
+        workers: Number of parallel threads.
+        on_progress: Called with the current activity.
 
     Returns:
-        By kind of job; a kind for which there are no two markets is left out.
+        Results by kind of job; a kind with fewer than two markets is left out.
 
     Raises:
-        InputError: There is none for either.
+        InputError: Neither kind has two markets.
     """
     types = {(market.cloud, market.instance_type) for market in prices}
     machines = [catalogue.instance_type(*key) for key in sorted(types)]
@@ -111,7 +111,7 @@ def _choice(prices: PriceHistory, rates: dict[str, float]) -> Choice:
 
 
 def _gpu_rates(machines: list[InstanceType]) -> dict[str, float]:
-    """Steps an hour by type; that of one V100 is the unit of length."""
+    """Steps per hour by instance type, in units of one V100's."""
     speeds = TABLE_ONE[_MODEL]
     rates = {}
     for machine in machines:
@@ -122,7 +122,7 @@ def _gpu_rates(machines: list[InstanceType]) -> dict[str, float]:
 
 
 def _cpu_rates(machines: list[InstanceType]) -> dict[str, float]:
-    """Steps an hour by type; that of sixteen cores is the unit of length."""
+    """Steps per hour by instance type, in units of sixteen cores'."""
     least, most = _CPU_CORES
     return {
         machine.name: _STEPS_PER_HOUR * machine.vcpus / most

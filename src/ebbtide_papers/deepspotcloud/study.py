@@ -22,17 +22,17 @@ from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import MeasuredStartDelay
 from ebbtide.simulation.starts import draw_starts
 
-# Fig. 6: total running times, by the names that the rows have.
+# Fig. 6: total running times, by their names in rows.
 LENGTHS_H = {"4h": 4.0, "1d": 24.0, "3d": 72.0, "1w": 168.0}
 
-# Fig. 5: writing a checkpoint takes some five seconds a GB, and reading it as long; Table I: uploading it within
-# its region fifteen at most.
+# Fig. 5: writing a checkpoint takes about five seconds per GB, and so does reading; Table I: uploading it within
+# its region takes fifteen at most.
 _WRITE_S_PER_GB = 5.0
 _UPLOAD_S_PER_GB = 15.0
 
 
 def measured_checkpoint(size_gb: float) -> Checkpointing:
-    """What saving and restoring so many GB takes by the paper's measurements; fetching by region (Table I)."""
+    """Save and restore times of a checkpoint by the paper's measurements; download times by region (Table I)."""
     return Checkpointing(
         save_s=(_WRITE_S_PER_GB + _UPLOAD_S_PER_GB) * size_gb,
         restore_s=_WRITE_S_PER_GB * size_gb,
@@ -41,10 +41,10 @@ def measured_checkpoint(size_gb: float) -> Checkpointing:
     )
 
 
-# As large as the paper's machines could handle.
+# The largest that the paper's machines could handle.
 CHECKPOINT = measured_checkpoint(1.0)
 
-# In the table with generated regions, so many zones in each of them are made in the image of a real one.
+# Zones of the generated regions, modelled on a real zone.
 _GENERATED = ("us-west-2a", "us-west-2b", "eu-west-1a", "eu-west-1b", "ap-northeast-1a")
 
 _STEPS_PER_HOUR = 3_600.0
@@ -54,15 +54,15 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Replayed:
-    """One rule on jobs of one length, over the runs that ended under every rule.
+    """Means of one rule on jobs of one length, over the runs that ended under every rule.
 
     Attributes:
-        cost_usd: Mean; NaN: none ended.
-        egress_usd: Of it.
-        makespan_h: Mean.
+        cost_usd: Mean cost, USD; NaN: no run ended.
+        egress_usd: Mean egress cost, USD, part of the cost.
+        makespan_h: Mean time to finish, hours.
         moves: Mean number of machines after the first.
-        revocations: Mean.
-        unfinished: How many runs found no end.
+        revocations: Mean number of revocations.
+        unfinished: Number of unfinished runs.
     """
 
     cost_usd: float
@@ -75,11 +75,11 @@ class Replayed:
 
 @dataclass(frozen=True)
 class MigrationStudy:
-    """What came out.
+    """The results of the study.
 
     Attributes:
-        markets: How many there were to choose from.
-        replays: By length and rule; lengths that do not fit into the record are left out.
+        markets: Number of markets to choose from.
+        replays: Results by length and rule, without lengths that do not fit into the record.
     """
 
     markets: int
@@ -87,10 +87,10 @@ class MigrationStudy:
 
 
 def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
-    """The markets of the GPU type that is in most of them, of those with a list price.
+    """The markets of the most common GPU type, among those with a list price.
 
     Raises:
-        InputError: There are fewer than two: nowhere to move.
+        InputError: There are fewer than two, so that moves are impossible.
     """
     by_type: dict[str, list[Market]] = {}
     for market in prices:
@@ -104,12 +104,12 @@ def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
 
 
 def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int) -> PriceHistory:
-    """The markets, and zones of other regions in their image."""
+    """The markets, with generated zones of other regions modelled on them."""
     first = max(prices, key=lambda market: len(prices[market]))
     listed = catalogue.on_demand_usd_per_hour(first, prices.start_s)
     assert listed is not None
     measured = asdict(profile_of(prices[first], listed, prices.end_s))
-    # What a market of few changes does not tell is as in the generator's own.
+    # Values that a market with few changes does not show are the generator's defaults.
     profile = MarketProfile(**{name: value for name, value in measured.items() if math.isfinite(value)})
     made = [Market(first.cloud, zone[:-1], zone, first.instance_type, first.product) for zone in _GENERATED]
     known = [
@@ -125,7 +125,7 @@ def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int
 
 
 def one_type_job(instance_type: str, hours: float) -> Job:
-    """So many hours of work on a type of machine."""
+    """A job of `hours` hours on an instance type."""
     return Job(
         name=instance_type,
         steps=round(hours * _STEPS_PER_HOUR),
@@ -148,14 +148,14 @@ def migration_study(
     """Replay every rule for moving on every length of job, from the same starts (Fig. 6).
 
     Args:
-        prices: Markets that the job can run in.
-        job_of: A job of so many hours, on the fastest machine.
-        billing: A preset's name.
-        starts: How many.
-        seed: Of the starts, and of the times that machines take to start (Table II).
-        workers: Threads.
-        catalogue: Instance types and list prices.
-        on_progress: Told what is being done.
+        prices: Price history of the markets that the job can run in.
+        job_of: Gives a job for a number of hours on the fastest machine.
+        billing: Name of the billing preset.
+        starts: Number of start times.
+        seed: Seed of the starts and of machines' start delays (Table II).
+        workers: Number of parallel threads.
+        catalogue: Instance types and their list prices.
+        on_progress: Called with the current activity.
     """
     known = catalogue or default_catalogue()
     span_h = (prices.end_s - prices.start_s) / HOUR_S

@@ -9,8 +9,8 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.lifetimes import Life, by_machine
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.probe_log import Life, by_machine
 from ebbtide_papers.dynamic_pricing.price_variation import (
     DATASET_GB,
     dollar_normalised,
@@ -34,7 +34,7 @@ from ebbtide_papers.dynamic_pricing.study import (
 )
 from ebbtide_papers.reproduction import Reproduction, Row
 
-# Table 3.
+# Cost reductions of Table 3.
 _REDUCTIONS = {
     ("aws", "k80"): 2.7,
     ("aws", "p100"): None,
@@ -44,7 +44,7 @@ _REDUCTIONS = {
     ("azure", "v100"): 5.1,
 }
 
-# Table 2, as fractions.
+# Egress shares of Table 2, as fractions.
 _EGRESS = {"resnet50": 0.00006, "bert_base": 0.00025}
 
 
@@ -56,17 +56,17 @@ def reproduce_dynamic_pricing(
     *,
     inputs: dict[str, str],
 ) -> Reproduction:
-    """The claims of section 3; nothing in them is drawn at random.
+    """The claims of section 3; nothing in them is random.
 
     Args:
-        histories: Prices, of AWS and of Azure.
-        rates: Steps a second by model and GPU.
-        catalogue: Instance types and list prices.
-        lives: Of machines that were kept running, if a log of them is given.
-        inputs: Digests of the files that went in.
+        histories: Price histories of AWS and Azure.
+        rates: Steps per second by model and GPU.
+        catalogue: Instance types and their list prices.
+        lives: Lifetimes of machines that were kept running, from a log; may be empty.
+        inputs: SHA-256 of the input files, by name.
 
     Raises:
-        InputError: The prices have too little time in common, or the baseline is not among them.
+        InputError: The prices have too little time in common, or lack the baseline.
     """
     known = gpu_markets(histories, catalogue)
     hours = known.usd_per_gpu_hour.shape[1]
@@ -120,7 +120,7 @@ def reproduce_dynamic_pricing(
 
 
 def _variation(histories: Sequence[PriceHistory], catalogue: Catalogue) -> dict[str, dict[str, float]]:
-    """Over all the time that each cloud's prices cover."""
+    """Price variation over all the time that each cloud's prices cover."""
     table: dict[str, dict[str, float]] = {}
     for history in histories:
         table |= variation(gpu_markets([history], catalogue))
@@ -128,7 +128,7 @@ def _variation(histories: Sequence[PriceHistory], catalogue: Catalogue) -> dict[
 
 
 def _with_datasets(known: GpuMarkets, rates: Rates) -> dict[str, dict[str, float]]:
-    """What dynamic still gains where each job has to bring its dataset, by the dataset's size."""
+    """The gain of the dynamic strategy if each job must copy its dataset, by dataset size."""
     return {
         dataset: {
             model: follow(known, own, DURATION_DAYS, size_gb).reduction("dynamic", "1xV100")

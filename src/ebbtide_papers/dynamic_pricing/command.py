@@ -10,8 +10,8 @@ import typer
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with
 from ebbtide.cli.progress import progress
+from ebbtide.market.lifetimes import read_probe_log
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.probe_log import read_probe_log
 from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
 from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
 from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, gpu_markets, read_throughputs
@@ -32,7 +32,7 @@ def command(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1 to 6 there.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: what each source of price variation is worth.
+    """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: the value of each source of price variation.
 
     ebbtide reproduce dynamic-pricing --prices aws.parquet --prices azure.parquet --json dynamic-pricing.json
     """

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide._utc import HOUR_S
-from ebbtide.market.probe_log import Life
+from ebbtide.market.lifetimes import Life
 from ebbtide_papers.dynamic_pricing.study import STRATEGIES, GpuMarkets
 
 _TITLES = (
@@ -27,9 +27,9 @@ def dynamic_pricing_figure(known: GpuMarkets, lives: Sequence[Life], tables: Map
     """A panel for each of the paper's figures.
 
     Args:
-        known: Hourly prices.
-        lives: Of probed machines; may be none.
-        tables: Of `reproduce_dynamic_pricing`.
+        known: Hourly prices of the GPU markets.
+        lives: Lifetimes of probed machines; may be empty.
+        tables: Tables of the result of `reproduce_dynamic_pricing`.
     """
     figure = make_subplots(rows=3, cols=2, subplot_titles=_TITLES, vertical_spacing=0.1)
     panels = [

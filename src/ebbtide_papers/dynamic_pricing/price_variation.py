@@ -1,4 +1,4 @@
-"""How prices of GPU machines vary (Dynamic Pricing 3.2.2, Fig. 1, 3 and 4; Tables 1 and 2)."""
+"""Variation of prices of GPU machines (Dynamic Pricing 3.2.2, Fig. 1, 3 and 4; Tables 1 and 2)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.dynamic_pricing.study import MODEL_GB, GpuMarkets, Rates, egress_share
 
-# Table 2.
+# Dataset sizes of Table 2.
 DATASET_GB = {"resnet50": 150.0, "bert_base": 17.0}
 
-# Whose list prices normalise throughputs: the one cloud here that has all three GPUs.
+# Instance types whose list prices normalise throughputs: Azure's, the only cloud here with all three GPUs.
 _LISTED = {"k80": ("azure", "NC6"), "p100": ("azure", "NC6s v2"), "v100": ("azure", "NC6s v3")}
 
 
@@ -35,7 +35,7 @@ def list_price_per_gpu(histories: Sequence[PriceHistory], catalogue: Catalogue) 
 
 
 def dollar_normalised(rates: Rates, listed: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Table 1: throughput for the money at list prices, over a K80's, by model and GPU."""
+    """Table 1: throughput per dollar at list prices, over a K80's, by model and GPU."""
     return {
         model: {
             gpu: (rate / listed[gpu]) / (own["k80"] / listed["k80"]) for gpu, rate in own.items() if gpu in listed
@@ -57,11 +57,11 @@ def transfer_costs(known: GpuMarkets) -> dict[str, dict[str, float]]:
 
 
 def variation(known: GpuMarkets) -> dict[str, dict[str, float]]:
-    """Fig. 1 and 4: of machines by cloud, GPU and number of GPUs, over markets and hours.
+    """Fig. 1 and 4: price statistics by cloud, GPU and number of GPUs, over markets and hours.
 
     Returns:
-        Mean price of a GPU-hour; its standard deviation over its mean, in time, mean over markets; the share of
-        markets that never change; how many markets.
+        Mean price of a GPU-hour; mean over markets of the standard deviation in time over the mean; share of
+        markets that never change; number of markets.
     """
     table: dict[str, dict[str, float]] = {}
     for key, rows in _groups(known).items():
@@ -78,9 +78,9 @@ def variation(known: GpuMarkets) -> dict[str, dict[str, float]]:
 
 
 def extremes(known: GpuMarkets) -> dict[str, dict[str, float]]:
-    """Fig. 3: the least and the most of a GPU-hour over all zones at a time, means over time, by machine.
+    """Fig. 3: lowest and highest price of a GPU-hour over all zones at a time, means over time, by machine.
 
-    And in what share of the hours that cloud is the cheapest of those with the machine.
+    Also the share of the hours in which the cloud is the cheapest of those with the machine.
     """
     groups = _groups(known)
     least = {key: known.usd_per_gpu_hour[rows].min(axis=0) for key, rows in groups.items()}

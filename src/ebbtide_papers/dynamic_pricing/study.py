@@ -1,7 +1,7 @@
-"""Dynamic Pricing's analysis (3): what each source of price variation is worth to one training job.
+"""Dynamic Pricing's analysis (3): the value of each source of price variation for one training job.
 
-Prices are those of one GPU: a machine of eight is shared by eight jobs, or runs one that uses them all (3.2.2).
-Each strategy is followed for a given time from many starts; what is compared is the cost of a training step.
+Prices are per GPU: a machine with eight is shared by eight jobs, or runs one job that uses them all (3.2.2). Each
+strategy is followed for a given time from many starts, and the cost of a training step is compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
 
-# Table 1: throughput relative to a K80, where no file of measured ones is given.
+# Table 1: throughput relative to a K80, used if no measured file is given.
 TABLE_ONE = {
     "Transformer": {"k80": 1.0, "p100": 3.3, "v100": 3.3},
     "A3C": {"k80": 1.0, "p100": 1.2, "v100": 2.2},
@@ -29,20 +29,20 @@ TABLE_ONE = {
     "ResNet-50": {"k80": 1.0, "p100": 3.7, "v100": 9.6},
 }
 
-# Fig. 5 has four days; Fig. 6 others.
+# Durations: four days in Fig. 5, the others in Fig. 6.
 DURATIONS_DAYS = (0.5, 1.0, 2.0, 4.0, 7.0)
 DURATION_DAYS = 4.0
 
 STRATEGIES = ("1xV100", "gpu-type", "multi-gpu", "multi-cloud", "dynamic")
 
-# Table 2: of a checkpoint; egress from AWS to the Internet, and what a move takes (DeepSpotCloud V-A).
+# Table 2: size of a checkpoint; egress from AWS to the Internet, and time of a move (DeepSpotCloud V-A).
 MODEL_GB = {"resnet50": 0.098, "bert_base": 0.408}
 EGRESS_USD_PER_GB = 0.09
 _MOVE_S = 150.0
 
 _HOME = ("aws", "us-east-1")
 
-# As AWS and Azure call theirs; Table 3 is of these.
+# Names of the US East regions of AWS and Azure, used by Table 3.
 _US_EAST = ("us-east-1", "us-east")
 _STARTS_EVERY_H = 6
 
@@ -51,14 +51,14 @@ Rates = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class GpuMarkets:
-    """Markets with GPUs whose throughputs are known, hour by hour.
+    """Hourly prices of n markets with GPUs of known throughput.
 
     Attributes:
-        markets: Shape (n,).
-        gpus: `k80`, `p100`, `v100`, shape (n,).
-        counts: GPUs of a machine, shape (n,).
-        usd_per_gpu_hour: Price of one of them, infinity before the first; shape (n, hours).
-        start_s: Of the first hour.
+        markets: The markets, n of them.
+        gpus: GPU of each market: `k80`, `p100`, `v100`; shape (n,).
+        counts: Number of GPUs of a machine, shape (n,).
+        usd_per_gpu_hour: Price per GPU and hour, infinity before the first price; shape (n, hours).
+        start_s: Start of the first hour, seconds since 1970.
     """
 
     markets: tuple[Market, ...]
@@ -70,23 +70,23 @@ class GpuMarkets:
 
 @dataclass(frozen=True, eq=False)
 class StrategyCosts:
-    """What a step costs under each strategy, of one model.
+    """The cost of a step under each strategy, for one model.
 
     Attributes:
-        usd_per_step: By strategy, a value for each start.
-        switches: Of `dynamic`, a number for each start.
+        usd_per_step: Cost of a step for each start, USD, by strategy; shape (starts,).
+        switches: Number of moves of `dynamic` for each start, shape (starts,).
     """
 
     usd_per_step: Mapping[str, Floats]
     switches: np.ndarray
 
     def reduction(self, strategy: str, over: str) -> float:
-        """Mean over starts of how many times cheaper a strategy is than another."""
+        """Mean over starts of the factor by which a strategy is cheaper than another."""
         return float(np.mean(self.usd_per_step[over] / self.usd_per_step[strategy]))
 
 
 def read_throughputs(path: str | Path) -> dict[str, dict[str, float]]:
-    """Steps a second by model and GPU, from `{gpu: {model: {"null": alone, ...}}}`.
+    """Steps per second by model and GPU, from `{gpu: {model: {"null": alone, ...}}}`.
 
     Raises:
         InputError: The file is missing, is not such JSON, or a rate is not positive.
@@ -137,17 +137,18 @@ def gpu_markets(histories: Sequence[PriceHistory], catalogue: Catalogue) -> GpuM
 
 
 def follow(known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_gb: float = 0.0) -> StrategyCosts:
-    """Every strategy for a model, for so many days from each start (Fig. 5).
+    """Follow every strategy for a model, for a number of days from each start (Fig. 5).
 
     Args:
-        known: The markets.
-        rates: Steps a second by GPU.
-        days: How long.
-        dataset_gb: Copied, and charged, once to each other cloud that a job comes to; the paper has the dataset
-            on every cloud beforehand.
+        known: Hourly prices of the GPU markets.
+        rates: Steps per second by GPU.
+        days: Duration of each run, days.
+        dataset_gb: Dataset that is copied and charged once for each further cloud, GB; in the paper every cloud
+            has
+        the dataset beforehand.
 
     Raises:
-        InputError: The prices cover less, or there is no single V100 in AWS's us-east-1.
+        InputError: The prices are too short, or AWS's us-east-1 has no machine with one V100.
     """
     length = round(days * DAY_S / HOUR_S)
     hours = known.usd_per_gpu_hour.shape[1]
@@ -180,7 +181,7 @@ def follow(known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_g
 
 
 def _held(cost: Floats, rate: Floats, pool: np.ndarray, copy_usd: Floats, start: int, length: int) -> float:
-    """USD per step of the market that is cheapest at the start, held."""
+    """USD per step in the cheapest market at the start, held to the end."""
     able = np.flatnonzero(pool & (rate > 0))
     copy = copy_usd[able] / rate[able] / length
     best = np.argmin(cost[able, start] + copy)
@@ -190,7 +191,7 @@ def _held(cost: Floats, rate: Floats, pool: np.ndarray, copy_usd: Floats, start:
 def _dynamic(
     known: GpuMarkets, cost: Floats, rate: Floats, copy_usd: Floats, start: int, length: int
 ) -> tuple[float, int]:
-    """USD per step and switches of always being in the market that is cheapest, where the move pays for itself."""
+    """USD per step and number of moves, if the job is always in the cheapest market for which the move pays."""
     with np.errstate(divide="ignore"):
         whole = cost + (copy_usd / rate / length)[:, None]
     here = int(np.argmin(whole[:, start]))
@@ -220,7 +221,7 @@ def _leaves(known: GpuMarkets, here: int, there: int) -> bool:
 
 
 def spot_reductions(histories: Sequence[PriceHistory], catalogue: Catalogue) -> dict[tuple[str, str], float]:
-    """Best case of list price over spot price of machines with one GPU, by cloud and GPU, US East (Table 3)."""
+    """Highest ratio of list price to spot price of machines with one GPU, by cloud and GPU, US East (Table 3)."""
     found: dict[tuple[str, str], float] = {}
     for history in histories:
         for market, series in history.items():
@@ -237,7 +238,7 @@ def egress_share(known: GpuMarkets, size_gb: float) -> float:
     """Egress of one checkpoint over the cost of 160 V100-hours on AWS spot machines (Table 2).
 
     Raises:
-        InputError: There is no single V100 in AWS's us-east-1.
+        InputError: AWS's us-east-1 has no machine with one V100.
     """
     own = [
         place

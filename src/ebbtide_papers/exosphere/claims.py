@@ -33,7 +33,7 @@ _MARKETS = 2_500
 _MOST_S = 1.0
 _SHOWN_ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
-# Google's preemptible machines in 2017: all at much the same discount (Figure 7c).
+# Google's preemptible machines in 2017: all at almost the same discount (Figure 7c).
 _FIXED_SAVING = (0.800, 0.802)
 
 
@@ -53,17 +53,17 @@ def reproduce_exosphere(
     A claim that cannot be computed on these prices is a row that does not hold, with the reason as its note.
 
     Args:
-        prices: Markets of the auction.
-        regions: Whole regions by name, for the tables.
-        catalogue: List prices.
-        inputs: Digests of the files that went in.
-        draws: Moments at which markets are lost.
-        starts_every_s: Between starts of the MPI job.
-        seed: Of all chance.
-        on_progress: Told what is being done.
+        prices: Price history of auction markets.
+        regions: Price histories of whole regions, by name, for the tables.
+        catalogue: Instance types and their list prices.
+        inputs: SHA-256 of the input files, by name.
+        draws: Number of random moments at which markets are lost.
+        starts_every_s: Time between starts of the MPI job, seconds.
+        seed: Seed of all random numbers.
+        on_progress: Called with the current activity.
 
     Raises:
-        InputError: The record is too short to fit portfolios on.
+        InputError: The record is too short to fit portfolios.
     """
     tell = on_progress or (lambda _text: None)
     tell("portfolios")
@@ -179,7 +179,7 @@ def _row(row_id: str, claim: str, paper: float | None, ours: float, unit: str, h
 
 
 def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
-    """What the loss of a market costs (Figures 9, 10 and 12)."""
+    """Rows on the cost of losing a market (Figures 9, 10 and 12)."""
     spark, bag, swan = found["spark"], found["bag"], found["black_swan"]
     batch, waiting = swan["batch"], swan["interactive"]
     high, low = spark["high"], spark["low"]
@@ -255,7 +255,7 @@ def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
 
 
 def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
-    """A job that begins anew when a machine is lost (Figure 10)."""
+    """Rows on a job that restarts when a machine is lost (Figure 10)."""
     claims = {
         "mpi_mttr_overhead": ("MPI in the market that saves most of those that live long", 0.03),
         "mpi_cost_overhead": ("MPI in the cheapest market while it is paid", 0.10),
@@ -300,7 +300,7 @@ def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
 
 
 def _markets(judged: Judged) -> dict[str, Any]:
-    """Both ways of E[S], and the time to revocation at a bid of on demand."""
+    """Both definitions of E[S], and the time to revocation with a bid of the on-demand price."""
     found = judged.candidates
     return {
         str(market): {
@@ -332,7 +332,7 @@ def _frontier(study: PortfolioStudy) -> dict[str, Any]:
 
 
 def _greedy(study: PortfolioStudy) -> dict[str, Any]:
-    """Figure 7a: rivals by number of markets, and what a portfolio as cheap risks."""
+    """Figure 7a: rivals by number of markets, and the risk of a portfolio with the same saving."""
     found = {}
     for count, rival in study.greedy.items():
         ratio, later = study.against(rival)
@@ -346,7 +346,7 @@ def _greedy(study: PortfolioStudy) -> dict[str, Any]:
 
 
 def _correlated(study: PortfolioStudy) -> dict[str, Any]:
-    """Figure 7b: portfolios where every two markets are correlated."""
+    """Figure 7b: portfolios if all pairs of markets are correlated."""
     candidates, matrix = study.fitted.candidates, correlated(study.fitted.covariance)
     ours = {f"{alpha:g}": best_portfolio(candidates, matrix, alpha) for alpha in _SHOWN_ALPHAS}
     rivals = {str(count): greedy_portfolio(candidates, matrix, count) for count in study.greedy}
@@ -357,7 +357,7 @@ def _correlated(study: PortfolioStudy) -> dict[str, Any]:
 
 
 def _fixed_discount(study: PortfolioStudy) -> dict[str, Any]:
-    """Figure 7c: much the same discount everywhere, revocations as here; least risk over that of one market."""
+    """Figure 7c: almost the same discount everywhere, revocations as here; lowest risk over that of one market."""
     matrix = study.fitted.covariance
     count = len(matrix)
     savings = np.linspace(*_FIXED_SAVING, count)
@@ -368,7 +368,7 @@ def _fixed_discount(study: PortfolioStudy) -> dict[str, Any]:
 
 
 def _packed(study: PortfolioStudy, catalogue: Catalogue) -> dict[str, dict[str, float]]:
-    """Figure 11: portfolios of the least, of middling and of the most aversion, at what is paid."""
+    """Figure 11: portfolios of low, medium and high risk aversion, at the prices paid."""
     alphas = {"low": min(study.frontier), "medium": MEDIUM_ALPHA, "high": max(study.frontier)}
     found = study.fitted.candidates
     usd_per_hour = dict(zip(found.markets, found.mean_paid_usd.tolist(), strict=True))
@@ -382,7 +382,7 @@ def _risk(savings: np.ndarray, matrix: np.ndarray, alpha: float) -> float:
 
 
 def _correlations(matrix: np.ndarray) -> dict[str, Any]:
-    """Figure 8: quantiles of what two markets have in common."""
+    """Figure 8: quantiles of the correlations of two markets."""
     deviations = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
     moving = deviations > 0.0
     scaled = matrix[np.ix_(moving, moving)] / np.outer(deviations[moving], deviations[moving])
@@ -395,7 +395,7 @@ def _correlations(matrix: np.ndarray) -> dict[str, Any]:
 
 
 def _region(name: str, prices: PriceHistory, catalogue: Catalogue, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The paper's scale on a whole region; prices alone move there, so their covariance is the risk."""
+    """The paper's scale on a whole region; only prices vary there, so their covariance is the risk."""
     tell(f"region {name}, {len(prices)} markets")
     try:
         study = portfolio_study(prices, catalogue, covariance="price", alphas=_SHOWN_ALPHAS, counts=(1, 10, 100))

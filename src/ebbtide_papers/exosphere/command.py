@@ -17,7 +17,7 @@ from ebbtide_papers.exosphere.mpi import EVERY_S
 from ebbtide_papers.printing import tell
 from ebbtide_papers.reproduction import sha256_of
 
-# With --quick.
+# Number of losses with --quick.
 _FEW_STARTS = 3
 _RARELY_S = 2 * DAY_S
 
@@ -35,7 +35,7 @@ def command(
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """ExoSphere's Figures 3, 4 and 7 to 12 and Table 1: what portfolios of markets save and risk beside rivals.
+    """ExoSphere's Figures 3, 4 and 7 to 12 and Table 1: savings and risks of portfolios and rivals.
 
     ebbtide reproduce exosphere --prices prices.parquet --json exosphere.json
     """

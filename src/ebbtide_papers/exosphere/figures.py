@@ -67,7 +67,7 @@ def exosphere_figure(tables: Mapping[str, Any]) -> go.Figure:
 
 
 def _line(name: str, points: Mapping[str, Any], colour: int, mode: str = "lines+markers") -> go.Scatter:
-    """Savings over risk."""
+    """A line of savings over risk."""
     return go.Scatter(
         x=[row["risk"] for row in points.values()],
         y=[row["saving"] for row in points.values()],
@@ -80,7 +80,7 @@ def _line(name: str, points: Mapping[str, Any], colour: int, mode: str = "lines+
 
 
 def _frontier(tables: Mapping[str, Any]) -> list[go.Scatter]:
-    """In and out of sample, and at the scale of regions."""
+    """The frontier in and out of sample, and at the scale of regions."""
     frontier = tables["frontier"]
     later = {a: {"risk": row["later_risk"], "saving": row["later_saving"]} for a, row in frontier.items()}
     lines = [_line("fitted, alpha", frontier, 0), _line("later, alpha", later, 1)]
@@ -134,7 +134,7 @@ def _quantiles(tables: Mapping[str, Any]) -> list[go.Scatter]:
 
 
 def _bars(groups: Mapping[str, Mapping[str, float]]) -> list[go.Bar]:
-    """A colour for each of the inner names."""
+    """Grouped bars, with a colour for each inner name."""
     kinds = dict.fromkeys(kind for group in groups.values() for kind in group)
     return [
         go.Bar(

@@ -1,4 +1,4 @@
-"""A job that any lost machine ends: by cost alone or by time to revocation (ExoSphere 4.2, Figure 10)."""
+"""A job that fails with any lost machine: markets by cost only or by time to revocation (4.2, Figure 10)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Mpi
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
@@ -25,7 +25,7 @@ LENGTH_H = 4.0
 VCPUS = 40
 EVERY_S = 6 * HOUR_S
 
-# The high diversity that Figure 10 has beside a single market.
+# Risk aversion for the high diversity of Figure 10.
 _DIVERSE_ALPHA = 1e3
 _ROOM_S = 5 * 24 * HOUR_S
 _DELAY = StartDelay(20.0, 280.0)
@@ -34,13 +34,13 @@ _DELAY = StartDelay(20.0, 280.0)
 def mpi_study(
     prices: PriceHistory, split_s: float, catalogue: Catalogue, *, every_s: float = EVERY_S
 ) -> dict[str, dict[str, Any]]:
-    """Time over that of a run that loses nothing, less one, mean over starts on later days; None: none ended.
+    """Mean relative extra time over a run without losses, over starts on later days; None: no run ended.
 
     Args:
-        prices: The record.
-        split_s: Where later days begin: the past before each start is what markets are chosen by.
-        catalogue: List prices.
-        every_s: Between starts.
+        prices: Price history of the markets.
+        split_s: Start of the later days, seconds since 1970; markets are chosen by the past before each start.
+        catalogue: Instance types and their list prices.
+        every_s: Time between starts, seconds.
     """
     cores = Resources(VCPUS, 0.0)
     length_s = LENGTH_H * HOUR_S
@@ -79,9 +79,9 @@ def _overhead(prices: PriceHistory, policy: ExoSphere, starts: Floats, catalogue
 
 
 def _unharmed_s(outcome: Outcome, catalogue: Catalogue) -> float:
-    """How long the run would have taken on its first machines. They come whole: mostly more cores than asked.
+    """Time of the run on its first machines without losses, seconds. They mostly have more cores than requested.
 
-    Where all markets cost too much at the start, they are asked for later, and that time is lost, too.
+    If all markets are too expensive at the start, machines are requested later, and that time counts as lost.
     """
     asked_s = min(lease.requested_s for lease in outcome.leases)
     first = [lease for lease in outcome.leases if lease.requested_s == asked_s]

@@ -1,7 +1,7 @@
-"""What it saves to share machines among applications that come and go (ExoSphere 3.5, 6.3, Figure 11).
+"""Savings from shared machines among applications that come and go (ExoSphere 3.5, 6.3, Figure 11).
 
-The paper's arrivals, of a Eucalyptus cloud, are not here. These are generated: arrivals at random, most of them
-small and some large, as such traces have them.
+The paper's arrivals, from a Eucalyptus cloud, are not available. These are generated: random arrivals, most of
+them small and some large, as is usual in such traces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.policies.exosphere.allocation import Resources, Server, allocate
 
-# Machines that no application is on are kept for so long: twice what a new one takes to come (5).
+# How long idle machines are kept, seconds: twice the start time of a new one (5).
 FREE_LIST_S = 600.0
 
 _CORES = (1, 2, 4, 8, 16)
@@ -30,13 +30,13 @@ _MEDIAN_GIB_PER_CORE = 2.0
 
 @dataclass(frozen=True)
 class Application:
-    """One that comes and goes.
+    """An application that arrives and leaves.
 
     Attributes:
-        arrives_s: From the beginning.
-        lasts_s: Until it goes.
-        wanted: Its resources.
-        draw: Uniform in 0 to 1: which portfolio it asks for.
+        arrives_s: Arrival, seconds from the beginning.
+        lasts_s: Duration of its stay, seconds.
+        wanted: Cores and memory it needs.
+        draw: Uniform random number in 0 to 1 that selects its portfolio.
     """
 
     arrives_s: float
@@ -46,7 +46,7 @@ class Application:
 
 
 def arrivals(count: int, seed: int) -> list[Application]:
-    """Applications in order of arrival."""
+    """Random applications, in order of arrival."""
     draws = np.random.default_rng(seed)
     times_s = np.cumsum(draws.exponential(_BETWEEN_S, count))
     cores = draws.choice(_CORES, count, p=_CORES_CHANCE)
@@ -67,14 +67,14 @@ def packing_usd(
     *,
     shared: bool,
 ) -> float:
-    """What all machines cost, by the second.
+    """The cost of all machines, USD, charged by the second.
 
     Args:
-        applications: In order of arrival.
-        portfolios: Parts of the applications that ask for each, summing to 1, and its weights.
-        usd_per_hour: Of a machine, by market.
-        catalogue: What machines are.
-        shared: Use what is free on machines of others; else only machines that nobody is on.
+        applications: The applications, in order of arrival.
+        portfolios: Share of the applications with each portfolio, summing to 1, and its weights.
+        usd_per_hour: Price of a machine, USD per hour, by market.
+        catalogue: Instance types and their list prices.
+        shared: Use free resources on others' machines; else only machines without an application.
     """
     pool: dict[int, Server] = {}
     whole: dict[int, Resources] = {}
@@ -135,14 +135,14 @@ def packing_reduction(
     count: int = 2_000,
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Figure 11: costs alone and shared, by how aversions to risk are spread over applications.
+    """Figure 11: costs with own and with shared machines, by the mix of risk aversions.
 
     Args:
-        portfolios: Weights by market: of `low`, `medium` and `high` aversion.
-        usd_per_hour: Of a machine, by market.
-        catalogue: What machines are.
-        count: Applications.
-        seed: Of all chance.
+        portfolios: Weights by market, of `low`, `medium` and `high` risk aversion.
+        usd_per_hour: Price of a machine, USD per hour, by market.
+        catalogue: Instance types and their list prices.
+        count: The number of applications.
+        seed: Seed of all random numbers.
     """
     spreads = {
         "all low": (1.0, 0.0, 0.0),
@@ -162,7 +162,7 @@ def packing_reduction(
 
 
 def _shares(portfolios: Sequence[tuple[float, Mapping[Market, float]]], draw: float) -> Mapping[Market, float]:
-    """The portfolio that an application asks for."""
+    """The weights of the portfolio that an application's draw selects."""
     reached = 0.0
     for part, weights in portfolios:
         reached += part

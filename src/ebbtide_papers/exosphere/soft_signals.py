@@ -1,6 +1,6 @@
-"""What an early warning by price is worth: how many revocations it tells of, how early, how often in vain.
+"""The value of early warnings by price: the share of revocations they precede, how early, and false alarms.
 
-A server is shaky from when its price comes to a part of the bid until it falls below that again (ExoSphere 4).
+A server is at risk from the time its price reaches a share of the bid until it falls below again (ExoSphere 4).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ebbtide.policies.exosphere.candidates import Candidates
 
 LEVELS = (0.3, 0.5, 0.7, 0.9)
 
-# EC2's notice: a warning that comes no earlier is none.
+# EC2's notice, seconds: a warning must come earlier to count.
 _NOTICE_S = 120.0
 
 
 def soft_signals(
     prices: PriceHistory, candidates: Candidates, *, levels: Sequence[float] = LEVELS
 ) -> dict[str, Any]:
-    """By level: revocations, those warned of, the median lead of these, warnings, those in vain.
+    """By level: revocations, those with a warning, their median lead, warnings, false alarms.
 
     Args:
-        prices: The record.
-        candidates: Markets and bids.
-        levels: Parts of the bid.
+        prices: Price history of the markets.
+        candidates: Markets to study, with their bids.
+        levels: Warning levels, as shares of the bid.
     """
     found = {}
     for level in levels:
@@ -52,13 +52,13 @@ def soft_signals(
 
 
 def _warnings(series: PriceSeries, bid: float, level: float) -> tuple[list[float], int, int]:
-    """How long before each revocation it was warned of, revocations, warnings in vain."""
-    # 0: quiet, 1: shaky, 2: above the bid. Runs of one state are one.
+    """Lead of the warning of each revocation, seconds; number of revocations; number of false alarms."""
+    # 0: quiet, 1: at risk, 2: above the bid. Repeated states are merged.
     states = np.where(series.prices > bid, 2, np.where(series.prices >= level * bid, 1, 0))
     first = np.flatnonzero(np.diff(states, prepend=-1))
     states, times_s = states[first], series.times_s[first]
     taken = np.flatnonzero((states[1:] == 2) & (states[:-1] < 2)) + 1
-    # Shaky after above: that is how a spike ends, and nothing is rented then.
+    # At risk after above the bid is the end of a spike, when nothing is rented.
     before_quiet = np.append(False, states[:-1] == 0)
     warned = taken[(states[taken - 1] == 1) & before_quiet[taken - 1]]
     leads_s: list[float] = (times_s[warned] - times_s[warned - 1]).tolist()

@@ -1,4 +1,4 @@
-"""ExoSphere's evaluation of portfolios (6.1): the frontier, its rivals, and what becomes of both on later days."""
+"""ExoSphere's evaluation of portfolios (6.1): the frontier and its rivals, in sample and on later days."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.candidates import Candidates, assess, settled_s
+from ebbtide.policies.exosphere.candidates import (
+    COVARIANCES,
+    Candidates,
+    Windows,
+    assess,
+    settled_s,
+    with_unseen,
+)
 from ebbtide.policies.exosphere.portfolio import (
     Portfolio,
     best_portfolio,
     greedy_portfolio,
     weighted,
 )
-from ebbtide.policies.exosphere.risk import (
-    COVARIANCES,
-    Windows,
-    with_unseen,
-)
 from ebbtide.policies.exosphere.solving import solve_portfolio
 
-# Portfolios are as cheap as a rival if they save no less than so much below it, of the on-demand price.
+# Largest difference of savings, as a share of the on-demand price, at which portfolios count as equally cheap.
 ABOUT = 0.01
 
 ALPHAS = tuple(float(alpha) for alpha in np.round(np.logspace(-4, 4, 33), 10))
 
-# The aversion of an application that says nothing of it.
+# The default risk aversion of an application.
 MEDIUM_ALPHA = 1.0
 
 _FIT_SHARE = 0.6
 
-# Rounding.
+# Risks below this are rounding errors.
 _NO_RISK = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Markets and what goes together, as a span of a record has them."""
+    """Markets and their covariance over a span of a record."""
 
     candidates: Candidates
     covariance: Floats
 
     def judge(self, weights: Floats) -> Portfolio:
-        """A portfolio by this span's figures."""
+        """The portfolio with these weights, by this span's figures."""
         return weighted(self.candidates, self.covariance, weights)
 
 
@@ -58,11 +60,11 @@ class PortfolioStudy:
     """Portfolios fitted on a record's first part.
 
     Attributes:
-        fitted: By the part that they were fitted on, revocations that were not seen there included.
-        later: The same markets by what was seen in the rest.
-        split_s: Where the later part begins.
-        frontier: By aversion to risk.
-        greedy: By number of markets.
+        fitted: Markets by the first part, with half a revocation added to those observed.
+        later: The same markets by the later part.
+        split_s: Start of the later part, seconds since 1970.
+        frontier: Best portfolio by risk aversion.
+        greedy: Greedy portfolio by number of markets.
         lowest_cost: Spot Fleet's lowest price: all in the market whose cores cost least when it is asked for; the
             mean over times to ask. Its weights are how often which market is that.
         lowest_cost_later: The same in the rest.
@@ -214,7 +216,7 @@ def _judged(
 
 
 def _ratio(ours: float, theirs: float) -> float:
-    """Of two risks; where there is none on either side they are equal."""
+    """The ratio of two risks; 1 if both are 0."""
     if theirs > _NO_RISK:
         return ours / theirs
     return 1.0 if ours <= _NO_RISK else float("inf")

@@ -1,7 +1,7 @@
-"""What the loss of a market costs an application, by how it is spread and how it saves (ExoSphere 6.2, 6.4).
+"""The cost of losing a market for an application, by its diversity and its checkpoints (ExoSphere 6.2, 6.4).
 
-Applications run under ExoSphere on the engine: a cluster of machines of one type in so many markets, one of which
-(or all) is lost at a moment drawn at random. Time is over that of a run in which nothing is lost or saved.
+Applications run under ExoSphere on the engine: a cluster of machines of one type in several markets, one of which
+(or all) is lost at a random moment. Times are relative to a run without losses and saves.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.applications import BagOfTasks, Spark
-from ebbtide.policies.exosphere.interface import Application
+from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
-# 6.2: low aversion to risk is one market, medium five, high some ten to fifteen.
+# 6.2: number of markets: one for low risk aversion, five for medium, ten to fifteen for high.
 DIVERSITY = {"low": 1, "medium": 5, "high": 15}
 MACHINES = 30
 LENGTH_H = 1.0
 
-# Writing a checkpoint of the cluster's memory, and reading it.
+# Time to write a checkpoint of the cluster's memory, and to read it, seconds.
 SAVE_S = 30.0
 RESTORE_S = 30.0
 
-# Each market has been lost this often before: by that it is known how long it lives, and how often to save (4.1).
+# Mean time to revocation in the past: it determines expected lifetimes and the checkpoint interval (4.1).
 MTTR_H = 20.0
 
-# A new machine comes after some five minutes (5).
+# A new machine starts within about five minutes (5).
 DELAY = StartDelay(20.0, 280.0)
 
-# How long an answer takes where someone waits for it; the third is shown among the claims.
+# Durations of an interactive query, seconds; the third is in the claims.
 QUERY_S = (60.0, 120.0, 300.0, 600.0, 1800.0)
 SHOWN_QUERY_S = 300.0
 
@@ -59,12 +58,12 @@ _STEPS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost.
+    """The loss of markets during a run.
 
     Attributes:
-        markets: How many the cluster is spread over.
-        lost: How many of them go, together.
-        back_h: After so long they are there again; infinity: not within the run.
+        markets: Number of markets that the cluster is spread over.
+        lost: Number of markets lost together.
+        back_h: Hours until they are available again; infinity: not within the run.
     """
 
     markets: int
@@ -77,10 +76,10 @@ class Workload:
     """A job, and the application that manages it.
 
     Attributes:
-        job: What runs.
-        spread: The application, by its aversion to risk.
-        notice_s: Warning that its machines get and the job uses; 0: none, or none that it uses.
-        delay: Until a machine works.
+        job: The job that runs.
+        spread: Gives the application for a risk aversion.
+        notice_s: Revocation notice that the job uses, seconds; 0: none.
+        delay: Model of the time until a machine works.
     """
 
     job: Job
@@ -90,7 +89,7 @@ class Workload:
 
 
 def spark(*, checkpoints: bool, replenish: bool = True) -> Workload:
-    """An iterative job whose data are in memory: saved every so often, or computed again from the beginning."""
+    """An iterative job with data in memory: saved periodically, or computed again from the beginning."""
     saving = {"save_s": SAVE_S, "restore_s": RESTORE_S} if checkpoints else None
     manager = partial(
         Spark, _cluster(), save_s=SAVE_S if checkpoints else 0.0, replenish_until=1.0 if replenish else 0.0
@@ -99,29 +98,29 @@ def spark(*, checkpoints: bool, replenish: bool = True) -> Workload:
 
 
 def query(length_s: float) -> Workload:
-    """A question to data in memory; new machines have to read theirs from the checkpoint first."""
+    """A query on data in memory; new machines must first read theirs from the checkpoint."""
     manager = partial(Spark, _cluster(), save_s=0.0, replenish_until=1.0)
     delay = StartDelay(DELAY.request_s, DELAY.boot_s + RESTORE_S)
     return Workload(_job("query", length_s, None), manager, delay=delay)
 
 
 def bag_of_tasks(*, lazy: bool) -> Workload:
-    """Tasks of ten minutes, kept when complete; the one under way is saved on a warning, or begun again."""
-    # Telling of a complete task takes next to no time, but more than no warning gives.
+    """Tasks of ten minutes, kept when complete; the current one is saved on a warning, or restarted."""
+    # Reporting a complete task takes almost no time, but more than there is without a warning.
     saving = {"save_s": 2.0, "restore_s": 2.0} if lazy else {"save_s": 0.001, "restore_s": 0.0}
     job = _job("bag", LENGTH_H * HOUR_S, saving | {"interval_s": _TASK_S})
     return Workload(job, partial(BagOfTasks, _cluster(), lazy=lazy), notice_s=120.0 if lazy else 0.0)
 
 
 def overhead(workload: Workload, loss: Loss, *, draws: int = 20, seed: int = 0, started: bool = False) -> float:
-    """Mean time over that of a run that loses and saves nothing, less one.
+    """Mean relative extra time over a run without losses and saves.
 
     Args:
-        workload: What runs.
-        loss: What it loses.
-        draws: Moments of the loss.
-        seed: Of the moments.
-        started: Do not count the time until the first machines are there.
+        workload: The workload that runs.
+        loss: The loss of markets during the run.
+        draws: Number of random moments of the loss.
+        seed: Seed of the moments.
+        started: Do not count the time until the first machines have started.
     """
     bare = replace(
         workload,
@@ -199,8 +198,8 @@ def _working_after_s(workload: Workload) -> float:
 
 
 def _run(workload: Workload, loss: Loss, lost_after_s: float) -> float:
-    """Seconds that one run takes; the loss comes so long after the first machines are there."""
-    # Where the cluster is in one market, there is another to go to; where all of its own are lost, none.
+    """Duration of one run, seconds, with the loss `lost_after_s` seconds after the first machines start."""
+    # A cluster in one market has another to move to; a cluster that loses all its markets has none.
     zones = string.ascii_lowercase[: max(loss.markets, 2)]
     series = {}
     for place, zone in enumerate(zones):
@@ -216,13 +215,13 @@ def _run(workload: Workload, loss: Loss, lost_after_s: float) -> float:
     prices = PriceHistory(series, start_s=_START_S - _PAST_S, end_s=_START_S + 100 * HOUR_S)
     billing = replace(billing_preset("ec2-hourly"), notice_s=workload.notice_s)
     scenario = Scenario((workload.job,), prices, billing, delay=workload.delay, catalogue=default_catalogue())
-    # Twins: without aversion the first has all, with some all have the same.
+    # Identical markets: without risk aversion the first gets everything, else all get the same.
     application = workload.spread(alpha=0.0 if loss.markets == 1 else 1.0)
     return scenario.run(ExoSphere((application,)), _START_S).makespan_s
 
 
 def _past(offset: float) -> tuple[list[float], list[float]]:
-    """A market that was lost for minutes every so often, at other times than the others, until the start."""
+    """Past prices of a market that was lost for minutes now and then, at its own times, until the start."""
     times_s, usd = [_START_S - _PAST_S], [_LOW_USD]
     spike_s = times_s[0] + (0.5 + offset / 2) * MTTR_H * HOUR_S
     while spike_s + _SPIKE_S < _START_S:

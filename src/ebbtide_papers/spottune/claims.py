@@ -21,11 +21,11 @@ def reproduce_spottune(
     """The claims, from a study and from EarlyCurve's scores on the same curves.
 
     Args:
-        found: See `study`.
-        curve_scores: By method, `by_theta` scores on the same curves; EarlyCurve with thresholds chosen on the
-            other workloads.
-        inputs: Digests of the files that went in.
-        seed: Of the study.
+        found: The result of `study`.
+        curve_scores: Scores `by_theta` of each method on the same curves; EarlyCurve with thresholds chosen on the
+        other workloads.
+        inputs: SHA-256 of the input files, by name.
+        seed: Seed of the study.
     """
     runs = found.outcomes
     rows = [
@@ -127,7 +127,7 @@ def _hours(outcome: Outcome) -> float:
 
 
 def _mean(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> float:
-    """Over workloads, each weighing alike."""
+    """Mean over workloads, with equal weights."""
     return float(np.nanmean(list(means(runs, policy, of).values())))
 
 
@@ -136,7 +136,7 @@ def _mean_hours(runs: Runs, policy: str) -> float:
 
 
 def _pcr(runs: Runs, policy: str) -> float:
-    """1 / (completion time x cost), of their means: a run that happened to be free would have an infinite rate."""
+    """1 / (completion time x cost), of the means, since a single free run would have an infinite rate."""
     return 1.0 / (_mean_hours(runs, policy) * _mean(runs, policy, _usd))
 
 

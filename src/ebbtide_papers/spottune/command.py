@@ -19,7 +19,7 @@ from ebbtide_papers.spottune.claims import reproduce_spottune
 from ebbtide_papers.spottune.figures import spottune_figure
 from ebbtide_papers.spottune.study import study
 
-# With --quick.
+# Number of starts with --quick.
 _FEW_STARTS = 3
 
 

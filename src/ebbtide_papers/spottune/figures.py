@@ -32,7 +32,7 @@ def spottune_figure(tables: Mapping[str, Any]) -> go.Figure:
     """A panel for each of the paper's figures.
 
     Args:
-        tables: Of `reproduce_spottune`.
+        tables: Tables of the result of `reproduce_spottune`.
     """
     figure = make_subplots(rows=6, cols=2, subplot_titles=_TITLES, vertical_spacing=0.06)
     by_policy, by_theta, ends = tables["by_policy"], tables["by_theta"], tables["curve_ends"]
@@ -52,7 +52,7 @@ def spottune_figure(tables: Mapping[str, Any]) -> go.Figure:
     for place, panel in enumerate(panels):
         for trace in panel:
             figure.add_trace(trace, row=place // 2 + 1, col=place % 2 + 1)
-    # Fig. 6, 7(a) and 10(c): a machine can be a hundred times as dear as another.
+    # Fig. 6, 7(a) and 10(c): prices of machines differ by up to a factor of a hundred.
     for row, column in ((1, 1), (1, 2), (2, 2), (5, 1)):
         figure.update_yaxes(type="log", row=row, col=column)
     figure.update_layout(height=2400, barmode="group", template="plotly_white", margin={"t": 60, "b": 40})
@@ -96,7 +96,7 @@ def _by_workload(by_theta: Mapping[str, Any], key: str) -> dict[str, dict[str, f
 
 
 def _rates(by_policy: Mapping[str, Any], name: str) -> dict[str, float]:
-    """1 / (time x cost), relative to SpotTune at theta 0.7 (IV-B)."""
+    """1 / (time x cost) by workload, relative to SpotTune at theta 0.7 (IV-B)."""
     ours, own = by_policy["spottune"], by_policy[name]
     return {
         workload: ours["cost_usd"][workload] * ours["makespan_h"][workload] / (usd * own["makespan_h"][workload])

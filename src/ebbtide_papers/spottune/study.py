@@ -1,4 +1,4 @@
-"""SpotTune's evaluation (IV) on other prices: its policies, its baselines, and the bounds of its idea.
+"""SpotTune's evaluation (IV) on other prices: its policies, its baselines and its bounds.
 
 The predictors are trained on the first part of the history; every run starts after it.
 """
@@ -28,37 +28,36 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot
-from ebbtide.policies.spottune.bidding import BestBid
-from ebbtide.policies.spottune.offers import Provisioner, StepCost
+from ebbtide.policies.spottune.offers import BestBid, Provisioner, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.simulation.starts import work_s
 from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
 
-# Trained on this share of the history, and on no more than so many days of it.
+# Share of the history for training, and the most days.
 _TRAIN_SHARE = 0.4
 _TRAIN_DAYS = 40.0
 
-# Room after a start, in units of the longest trial's work: some waiting, and a second round for the best trials.
+# Time after a start, in units of the longest trial's work: for waiting, and a second round of the best trials.
 _ROOM = 3.0
 
-# Fig. 8; at 1 it is `spottune-full`.
+# Values of theta in Fig. 8; 1 is `spottune-full`.
 _THETAS = tuple(step / 10 for step in range(1, 10))
 
 Told = Callable[[str], None]
 
-# By workload and policy, one for each start.
+# Outcomes of each start, by workload and policy.
 Runs = Mapping[str, Mapping[str, tuple[Outcome, ...]]]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What came out.
+    """The results of the study.
 
     Attributes:
-        outcomes: By workload and policy, one for each start.
-        without_refund: The same under a billing rule without refunds, of two policies.
-        by_theta: SpotTune at each theta below 1, as policies called so.
-        step_seconds: Of the first trial of each workload, by instance type.
+        outcomes: Outcomes of each start, by workload and policy.
+        without_refund: Outcomes of two policies under a billing rule without refunds.
+        by_theta: Outcomes of SpotTune at each theta below 1, by theta in place of policy.
+        step_seconds: Seconds per step of each workload's first trial, by instance type.
     """
 
     outcomes: Runs
@@ -68,7 +67,7 @@ class Study:
 
 
 def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, float]:
-    """A mean over starts, by workload; over those from which every policy finished."""
+    """Mean by workload over the starts from which every policy finished."""
     found = {}
     for workload, by_policy in runs.items():
         own = by_policy[policy]
@@ -79,7 +78,7 @@ def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, 
 
 
 def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tell: Told) -> dict[str, Forecast]:
-    """Learnt forecasts, trained on minutes up to `train_until`, and the bounds below and above them."""
+    """Learnt forecasts, trained on minutes up to `train_until`, and their lower and upper bounds."""
     days = min(train_until * MINUTE_S / DAY_S, _TRAIN_DAYS)
     first = train_until - round(days * DAY_S / MINUTE_S)
     split = split_at(minutes, first, days, 0.1, stride=stride)
@@ -97,7 +96,7 @@ def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tel
 
 
 def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Policy]:
-    """The paper's four, the same with other forecasts, as published, and with market and max price together."""
+    """The paper's four policies; SpotTune with other forecasts, as published, and with `BestBid`."""
     learnt = StepCost(known["revpred"])
     published = StepCost(known["revpred"], delta=None, doubt=0.0)
     bound = BestBid(ForeseenPassages(prices), doubt=0.0)
@@ -118,7 +117,7 @@ def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Pol
 
 
 def _at_theta(provisioner: Provisioner, name: str, theta: float = 0.7) -> SpotTune:
-    """SpotTune as the paper reckons it: its cost ends where the best are chosen."""
+    """SpotTune as the paper evaluates it: its cost ends when the best trials are chosen."""
     return SpotTune(theta=theta, trains_on=False, provisioner=provisioner, name=name)
 
 
@@ -135,13 +134,13 @@ def study(
     """Run every policy on every workload from the same starts.
 
     Args:
-        prices: The history; its first part is for training.
-        curves: Of the workloads.
-        starts: How many.
-        seed: Of models, starts and policies.
+        prices: Price history; its first part is for training.
+        curves: Learning curves of the workloads.
+        starts: Number of start times.
+        seed: Seed of models, starts and policies.
         stride: Minutes between training samples.
-        catalogue: Instance types and list prices.
-        on_progress: Told what is being done.
+        catalogue: Instance types and their list prices.
+        on_progress: Called with the current activity.
 
     Raises:
         InputError: The history is too short to train on and to run after.
@@ -195,7 +194,7 @@ def _starts(
 
 
 def refunded_share(outcome: Outcome) -> float:
-    """Share of the steps run on machines whose whole cost was given back (Fig. 9)."""
+    """Share of the steps run on machines whose whole cost was refunded (Fig. 9)."""
     free = {
         lease.lease_id
         for lease in outcome.leases
@@ -207,7 +206,7 @@ def refunded_share(outcome: Outcome) -> float:
 
 
 def moving_share(outcome: Outcome) -> float:
-    """Time spent on saving and restoring, as a share of that spent on training (Fig. 12)."""
+    """Time for saving and restoring, as a share of the training time (Fig. 12)."""
     training = sum(job.training_s for job in outcome.jobs)
     return sum(job.moving_s for job in outcome.jobs) / training if training else float("nan")
 
@@ -216,8 +215,8 @@ def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
     """Means by workload and policy, and by theta, in plain values: what the paper's figures show.
 
     Args:
-        found: The study.
-        curve_scores: By method, `by_theta` scores of predicted curve ends.
+        found: The result of `study`.
+        curve_scores: Scores `by_theta` of predicted final metrics, by method.
     """
     measures: dict[str, Callable[[Outcome], float]] = {
         "cost_usd": lambda out: out.cost_usd,

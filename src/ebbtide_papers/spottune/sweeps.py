@@ -1,4 +1,4 @@
-"""Sweeps of Table II as jobs: each setting a trial with the curve that was measured, in the sizes of the paper."""
+"""Sweeps of Table II as jobs: each setting is a trial with its measured curve, at the paper's scale."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 
-# The mean trial takes so long on four cores of the usual clock, as in a real sweep; on the stand-in data it is
-# trained in a minute.
+# Hours of the mean trial on four cores of the usual clock, as in a real sweep; on the stand-in data it trains in a
+# minute.
 TRIAL_HOURS = 4.0
 
-# Fig. 7(a) has the fastest machine 4.2 times as dear for the same work as the cheapest, Table III six times as
-# dear by the hour: it is 1.43 times as fast with eight times the cores, and by Amdahl's law this share of a step
-# is parallel.
+# In Fig. 7(a) the fastest machine costs 4.2 times as much as the cheapest for the same work, in Table III six
+# times as much per hour: so it is 1.43 times as fast with eight times the cores, and by Amdahl's law this share of
+# a step is parallel.
 PARALLEL = 0.4
 
-# Of a trial's checkpoint; the paper's take less than a tenth of the time of training.
+# Size of a trial's checkpoint; in the paper checkpoints take less than a tenth of the training time.
 CHECKPOINT_BYTES = 200_000_000
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trials that are compared.
+    """The trials of one workload.
 
     Attributes:
-        name: Of the workload.
-        jobs: A trial each.
-        curves: What each one's metric will be.
+        name: Name of the workload.
+        jobs: The job of each trial.
+        curves: The learning curve of each trial.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Sweep:
 
 
 def sweeps_of(curves: Sequence[Curve], prices: PriceHistory, catalogue: Catalogue) -> list[Sweep]:
-    """A sweep of each workload, with rates for the instance types of the prices.
+    """A sweep for each workload, with rates for the instance types of the prices.
 
-    How long trials are beside each other is as measured; all are lengthened alike so that the mean takes
-    `TRIAL_HOURS` on four cores.
+    Relative durations of trials are as measured; all are scaled so that the mean takes `TRIAL_HOURS` on four
+    cores.
     """
     machines = {
         market.instance_type: catalogue.instance_type(market.cloud, market.instance_type) for market in prices

@@ -15,7 +15,7 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Place
-from ebbtide.policies.deepspotcloud.move_saving import MovePlan
+from ebbtide.policies.deepspotcloud.policy import MovePlan
 
 HERE = eb.Market("aws", "us-east-1", "us-east-1a", "g2.2xlarge")
 THERE = eb.Market("aws", "us-east-1", "us-east-1b", "g2.2xlarge")

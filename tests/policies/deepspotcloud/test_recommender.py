@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.policies.api.quotes import KnownQuotes
-from ebbtide.policies.deepspotcloud.recommender import ranked, recommend, usd_per_step
+from ebbtide.policies.deepspotcloud.policy import ranked, recommend, usd_per_step
 
 MARKETS = [
     eb.Market("aws", "us-east-1", f"us-east-1{zone}", name)

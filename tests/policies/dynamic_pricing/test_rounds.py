@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.policies.dynamic_pricing.objectives import max_total_throughput, min_makespan
+from ebbtide.policies.dynamic_pricing.policy import Received, next_round
 from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
-from ebbtide.policies.dynamic_pricing.rounds import Received, next_round
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,8 +12,14 @@ from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere import solve_portfolio
-from ebbtide.policies.exosphere.candidates import Candidates, assess
-from ebbtide.policies.exosphere.risk import Windows, hybrid_covariance, price_covariance, revocation_covariance
+from ebbtide.policies.exosphere.candidates import (
+    Candidates,
+    Windows,
+    assess,
+    hybrid_covariance,
+    price_covariance,
+    revocation_covariance,
+)
 
 START_S = to_epoch_s("2015-06-01T00:00:00Z")
 C3 = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
@@ -59,8 +65,8 @@ def test_constraints_leave_those_that_live_long_enough() -> None:
     assert found.where(lambda market: market.instance_type == "c3.xlarge").markets == (C3,)
     assert found.where(lambda _: True, least_mttr_s=23.5 * HOUR_S).markets == (M3,)
     # What is dearer than on demand nearly always is never taken, and no candidate.
-    dear = candidates(history(a=(C3, [(0, 0.05), (6, 0.30)]), b=(M3, [(0, 0.01)])))
-    assert dear.where(lambda _: True).markets == (M3,)
+    expensive = candidates(history(a=(C3, [(0, 0.05), (6, 0.30)]), b=(M3, [(0, 0.01)])))
+    assert expensive.where(lambda _: True).markets == (M3,)
     # No revocation was seen, but no longer than a day was watched.
     with pytest.raises(InputError, match="none meets the constraints.* and live 25 h"):
         found.where(lambda _: True, least_mttr_s=25 * HOUR_S)

@@ -15,22 +15,27 @@ from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
-from ebbtide.policies.exosphere.interface import (
+from ebbtide.policies.exosphere.applications import (
     Application,
+    BagOfTasks,
     CallAgain,
     Checkpoint,
     DownCall,
+    Mpi,
     PortfolioMttr,
     PortfolioRequest,
     ReleaseServers,
     RentedServer,
     Resize,
+    Spark,
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.policies.refusals import _Shown
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
@@ -158,14 +163,16 @@ def test_mpi_takes_the_market_that_outlives_it_and_begins_anew() -> None:
 
 
 def test_a_bag_of_tasks_leaves_a_market_that_is_dear_and_comes_back() -> None:
-    dear = [(2, 0.15), (4, LOW)]
+    expensive = [(2, 0.15), (4, LOW)]
     bag = BagOfTasks(Resources(16, 0), alpha=1.0, price_threshold=0.5)
-    outcome = run(ExoSphere((bag,)), scenario({"steps": 40}, a=dear, b=dear))
+    outcome = run(ExoSphere((bag,)), scenario({"steps": 40}, a=expensive, b=expensive))
     assert outcome.revocations == 0
-    # Nothing is paid at the dear price, and two hours are waited, five minutes at the most beside.
+    # Nothing is paid at the expensive price, and two hours are waited, five minutes at the most beside.
     assert {line.price_usd_per_hour for line in outcome.ledger.lines} == {LOW}
     assert outcome.makespan_s == pytest.approx(12 * HOUR_S, abs=400)
-    stays = run(ExoSphere((BagOfTasks(Resources(16, 0), alpha=1.0),)), scenario({"steps": 40}, a=dear, b=dear))
+    stays = run(
+        ExoSphere((BagOfTasks(Resources(16, 0), alpha=1.0),)), scenario({"steps": 40}, a=expensive, b=expensive)
+    )
     assert stays.makespan_s == pytest.approx(10 * HOUR_S)
 
 
@@ -210,11 +217,11 @@ class Listening(Application):
     def on_hard_revocation(self, cluster: VirtualCluster, lost: Sequence[RentedServer]) -> Iterable[DownCall]:
         return self._note("hard", cluster, lost)
 
-    def on_soft_revocation(self, cluster: VirtualCluster, shaky: Sequence[RentedServer]) -> Iterable[DownCall]:
-        return self._note("soft", cluster, shaky)
+    def on_soft_revocation(self, cluster: VirtualCluster, at_risk: Sequence[RentedServer]) -> Iterable[DownCall]:
+        return self._note("soft", cluster, at_risk)
 
-    def on_price_threshold(self, cluster: VirtualCluster, dear: Sequence[RentedServer]) -> Iterable[DownCall]:
-        return self._note("dear", cluster, dear)
+    def on_price_threshold(self, cluster: VirtualCluster, expensive: Sequence[RentedServer]) -> Iterable[DownCall]:
+        return self._note("expensive", cluster, expensive)
 
     def on_due(self, cluster: VirtualCluster) -> Iterable[DownCall]:
         return self._note("due", cluster, cluster.wanted)
@@ -230,7 +237,7 @@ def test_each_up_call_comes_when_its_time_is_there_and_once(notice: bool) -> Non
     rising = [(1.0, 0.12), (1.5, 0.2), (2.0, SPIKE), (5.0, LOW)]
     where = scenario({"steps": 20}, a=rising, notice=notice)
     run(ExoSphere((application,)), where)
-    for what, at_h in (("soft", 1.0), ("dear", 1.5), ("hard", 2.0)):
+    for what, at_h in (("soft", 1.0), ("expensive", 1.5), ("hard", 2.0)):
         calls = told(application, what)
         assert [time_s for time_s, _ in calls] == pytest.approx([at_h * HOUR_S] * len(calls))
         # Servers of one market may be noticed one after the other; each is told of once.
@@ -249,11 +256,12 @@ def test_each_up_call_comes_when_its_time_is_there_and_once(notice: bool) -> Non
 
 def test_a_rebalance_recommendation_is_a_soft_revocation() -> None:
     class Recommended(ExoSphere):
-        def decide(self, view: object) -> Iterable[object]:  # type: ignore[override]
-            if view.now_s >= START_S + HOUR_S and "recommended" not in view.memory:  # type: ignore[attr-defined]
-                view.memory["recommended"] = True  # type: ignore[attr-defined]
-                view.events = [*view.events, Event(Wake.REBALANCE, view.now_s, lease_id=2)]  # type: ignore[attr-defined]
-            return super().decide(view)  # type: ignore[arg-type]
+        def decide(self, view: View) -> Iterable[Action]:
+            if view.now_s >= START_S + HOUR_S and "recommended" not in view.memory:
+                view.memory["recommended"] = True
+                events = [*view.events, Event(Wake.REBALANCE, view.now_s, lease_id=2)]
+                return super().decide(_Shown(view, view.markets, events))  # type: ignore[arg-type]
+            return super().decide(view)
 
     assert Wake.REBALANCE in ExoSphere().wakes_on
     application = Listening({"soft": [Checkpoint()]})

@@ -12,8 +12,7 @@ from tests.policies.spottune.test_policy import run
 import ebbtide as eb
 from ebbtide.forecasts.revocation.passage import CELLS, ForeseenPassages
 from ebbtide.market.billing import billing_preset
-from ebbtide.policies.spottune.bidding import BestBid, _cycle
-from ebbtide.policies.spottune.offers import StepCost
+from ebbtide.policies.spottune.offers import BestBid, StepCost, _cycle
 from ebbtide.policies.spottune.policy import SpotTune
 
 

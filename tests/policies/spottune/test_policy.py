@@ -20,8 +20,7 @@ from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 from ebbtide.policies.spottune.offers import StepCost
-from ebbtide.policies.spottune.policy import SpotTune
-from ebbtide.policies.spottune.step_times import ObservedStepTimes
+from ebbtide.policies.spottune.policy import ObservedStepTimes, SpotTune
 
 CALM = {C3: [(0, 0.36)], R3: [(0, 0.10)]}
 
@@ -51,7 +50,7 @@ def sweep(ends: list[float], steps: int = 3600) -> tuple[list[Job], list[Curve]]
 
 
 def flapping(low: float = 0.05, high: float = 0.5, hours: int = 100) -> list[tuple[float, float]]:
-    """Cheap for forty-five minutes, dear for five, and so on."""
+    """Cheap for forty-five minutes, expensive for five, and so on."""
     return [point for n in range(hours * 60 // 50) for point in ((n * 3000.0, low), (n * 3000.0 + 2700.0, high))]
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
@@ -92,7 +92,7 @@ class RunCluster:
         yield from self._wakes(view, leases)
 
     def _resize(
-        self, view: View, hours: float, left_h: float, staying: Sequence[Lease], due: Sequence[Lease]
+        self, view: View, hours: float, left_h: float, staying: Sequence[LeaseView], due: Sequence[LeaseView]
     ) -> Iterator[Action]:
         """Request missing machines; mark those to release at the end of their period: those too many, and those
         of the kind that is more expensive now."""
@@ -128,7 +128,7 @@ class RunCluster:
         rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - self.delay_s / HOUR_S
         return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
 
-    def _left_then(self, left_h: float, leases: Sequence[Lease], until_s: float, view: View) -> float:
+    def _left_then(self, left_h: float, leases: Sequence[LeaseView], until_s: float, view: View) -> float:
         """Machine-hours of work left when a change takes effect, with starts and stops that are due by then."""
         present = []
         for lease in leases:
@@ -143,7 +143,7 @@ class RunCluster:
             left_h = float(self.book.problem.workflow.progress(left_h, size, size, (high_s - low_s) / HOUR_S))
         return left_h
 
-    def _wakes(self, view: View, leases: Sequence[Lease]) -> Iterator[Action]:
+    def _wakes(self, view: View, leases: Sequence[LeaseView]) -> Iterator[Action]:
         """Wake-ups: the delay before each next charge; for machines to be released, at the charge."""
         known: set[float] = view.memory.setdefault("wakes", set())
         for lease in leases:
@@ -154,10 +154,10 @@ class RunCluster:
                 known.add(time_s)
                 yield WakeAt(time_s)
 
-    def _comes_s(self, lease: Lease) -> float:
+    def _comes_s(self, lease: LeaseView) -> float:
         return lease.started_s if lease.is_charged else lease.requested_s + self.delay_s
 
-    def _is_outbid(self, lease: Lease, view: View) -> bool:
+    def _is_outbid(self, lease: LeaseView, view: View) -> bool:
         """Whether a machine is lost, or will not start, since its price is above its bid."""
         return (
             not lease.on_demand
@@ -166,12 +166,12 @@ class RunCluster:
             and lease.max_price_usd_per_hour < view.price(self.market)
         )
 
-    def _is_due(self, lease: Lease, time_s: float, view: View) -> bool:
+    def _is_due(self, lease: LeaseView, time_s: float, view: View) -> bool:
         """Whether a machine is charged again at a time."""
         age_s, period_s = time_s - self._comes_s(lease), view.billing.period_s
         return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
 
-    def _next_charge_s(self, lease: Lease, view: View, after_s: float | None = None) -> float:
+    def _next_charge_s(self, lease: LeaseView, view: View, after_s: float | None = None) -> float:
         """The time of a machine's next charge, seconds: now at the earliest, or after a given time."""
         comes_s, period_s = self._comes_s(lease), view.billing.period_s
         if after_s is None:
@@ -179,5 +179,5 @@ class RunCluster:
         return comes_s + max(math.floor((after_s - comes_s + _CLOCK_S) / period_s) + 1, 1) * period_s
 
 
-def _can_be_taken(lease: Lease) -> bool:
+def _can_be_taken(lease: LeaseView) -> bool:
     return not lease.on_demand and not math.isinf(lease.max_price_usd_per_hour)

@@ -20,11 +20,11 @@ from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMA
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
 from ebbtide.policies.deadline.table import Question, table_for
@@ -81,7 +81,7 @@ class Deadline:
         waiting = [job for job in view.jobs if not job.is_finished]
         yield from self.provide(view, [(job, 0.0) for job in waiting])
 
-    def provide(self, view: View, jobs: Sequence[tuple[JobProgress, float]]) -> Iterator[Action]:
+    def provide(self, view: View, jobs: Sequence[tuple[JobView, float]]) -> Iterator[Action]:
         """Answer the events of a view for the jobs that are to have a machine.
 
         Args:
@@ -104,7 +104,7 @@ class Deadline:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
 
-    def _serve(self, view: View, job: JobProgress, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
+    def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         if any(not lease.is_booted for lease in leases):
             # A machine is starting; its next event wakes the policy.
@@ -137,7 +137,7 @@ class Deadline:
         task = self._question(own, zones).problem().task
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
-    def _begin(self, view: View, job: JobProgress, memory: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
         """What does not change for a job: its zones, and their expected prices and times."""
         if job.job.machines != 1:
             raise InputError(f"job {job.job.name} wants {job.job.machines} machines; policy {self.name} gives one")
@@ -186,12 +186,12 @@ class Deadline:
     def _now(
         self,
         view: View,
-        job: JobProgress,
+        job: JobView,
         later_steps: float,
         memory: dict[str, Any],
         own: dict[str, Any],
         zones: Sequence[Market],
-        leases: Sequence[Lease],
+        leases: Sequence[LeaseView],
     ) -> ZonesNow:
         problem = self._question(own, zones).problem()
         rate = view.steps_per_s(job.job, zones[0])

@@ -1,9 +1,11 @@
 """DeepSpotCloud: when and where to move a job between spot markets (III-A to III-C), and a rule of our own.
 
-This is the paper's instance arbitrator; `recommender` says where to go. A move that nobody forces is made in one
-of two ways. As published (III-B) the old machine saves and is given back while the new one starts, and the job
-stands still meanwhile. With `overlap` the old one trains until the new one has booted: less time is lost, and two
-machines are paid for a while.
+Three parts: the instance recommender (III-C, IV-D), which ranks markets by the current price of a step;
+`MovePlan`, which estimates what a move saves; and the instance arbitrator, the policy itself.
+
+A voluntary move is made in one of two ways. As published (III-B), the old machine saves and is released while the
+new one starts, and the job stands still meanwhile. With `overlap`, the old machine trains until the new one has
+booted: less time is lost, but two machines are paid for a while.
 """
 
 from __future__ import annotations
@@ -13,48 +15,144 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ebbtide._utc import HOUR_S
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.jobs.job import Job
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.deepspotcloud.move_saving import MovePlan
-from ebbtide.policies.deepspotcloud.recommender import recommend, usd_per_step
 from ebbtide.policies.moving import list_price, take_over
 
-# While every market is above its max price.
+
+def recommend(quotes: Quotes, job: Job) -> Market | None:
+    """The market with the lowest price per step, among those not above the list price; None: there is none.
+
+    Only current prices count: neither the authors (IV-D) nor we found that past prices lead to a better choice.
+    """
+    return min(usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market), market), default=None)
+
+
+def ranked(quotes: Quotes, job: Job) -> list[Market]:
+    """All markets that `recommend` chooses from, the best first."""
+    return sorted(usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market), market))
+
+
+def usable(quotes: Quotes, job: Job) -> list[Market]:
+    """The markets where the job can run and the spot price is not above the list price."""
+    return [
+        market
+        for market in quotes.markets
+        if quotes.steps_per_s(job, market) > 0 and quotes.price(market) <= list_price(quotes, market)
+    ]
+
+
+def usd_per_step(quotes: Quotes, job: Job, market: Market) -> float:
+    """The cost of one step of the job in a market at its current price, USD."""
+    return quotes.price(market) / HOUR_S / quotes.steps_per_s(job, market)
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """How a move is made, and what it saves.
+
+    A move saves by a lower price for the remaining work. It costs the time to set up the new machine, egress, and
+    charged periods that are cut short or newly begun.
+
+    Attributes:
+        overlap: Whether the old machine trains until the new one has booted.
+        lead_s: With overlap, how long the old machine trains after the new one is requested, seconds.
+        boot_s: How long the new machine is charged before it can restore, seconds.
+        horizon_s: The most remaining work that is counted, seconds: prices say little about the far future.
+        moves_per_day: Expected further moves per day. Their time may fit into the job's last charged period, which
+        is paid in full anyway; as far as it does, lost time costs nothing.
+    """
+
+    overlap: bool
+    lead_s: float
+    boot_s: float
+    horizon_s: float
+    moves_per_day: float
+
+    def saving_usd(self, view: View, job: JobView, lease: LeaseView, market: Market) -> float:
+        """USD that the job saves by moving to a market now; negative: the move costs more than it saves."""
+        period_s = view.billing.period_s
+        here, there = view.price(lease.market) / HOUR_S, view.price(market) / HOUR_S
+        rate = view.steps_per_s(job.job, lease.market)
+        faster = view.steps_per_s(job.job, market) / rate
+        old, new = view.machine(lease.market).vcpus, view.machine(market).vcpus
+        save_s = job.job.save_s(old)
+        setting_up_s = self.boot_s + job.job.restore_s(new, lease.market.place, market.place)
+        setting_up_s += save_s if self.overlap else 0.0
+        work_s = job.steps_left / rate
+        paid_until_s = lease.started_s + _whole(view.now_s - lease.started_s, period_s)
+        left_s = view.now_s + work_s + save_s - paid_until_s
+        if left_s <= 0.0:
+            # The job ends within the period that is already paid.
+            return -math.inf
+        if left_s <= self.horizon_s:
+            stay_usd = here * _whole(left_s, period_s)
+            working_s = max(work_s - self.lead_s, 0.0) / faster + job.job.save_s(new)
+            move_usd = there * _whole(setting_up_s + working_s, period_s)
+        else:
+            lost_s = setting_up_s + max(paid_until_s - view.now_s - self.lead_s, 0.0)
+            moving_s = max(self.moves_per_day * left_s / DAY_S, 1.0) * lost_s
+            room = min((_whole(left_s, period_s) - left_s) / moving_s, 1.0)
+            stay_usd = here * self.horizon_s
+            move_usd = there * (self.horizon_s / faster + (1.0 - room) * lost_s)
+        # If the old machine is not released by the end of its period, another period begins.
+        freed_s = view.now_s + self.lead_s + save_s
+        move_usd += here * max(lease.started_s + _whole(freed_s - lease.started_s, period_s) - paid_until_s, 0.0)
+        return stay_usd - move_usd - egress_usd(view, job, lease.market, market)
+
+
+def egress_usd(view: View, job: JobView, source: Market, destination: Market) -> float:
+    """The cost of moving the job's checkpoint and dataset from one market to another, USD."""
+    checkpoint, dataset = job.job.checkpoint, job.job.dataset
+    usd = 0.0 if checkpoint is None else view.egress_usd(checkpoint.size_bytes, source.place, destination.place)
+    if dataset is not None and not job.has_dataset(destination.cloud):
+        usd += view.egress_usd(dataset.size_bytes, dataset.home, destination.place)
+    return usd
+
+
+def _whole(seconds: float, period_s: float) -> float:
+    """Seconds, rounded up to whole periods."""
+    return math.ceil(seconds / period_s - 1e-9) * period_s
+
+
+# Time between retries while every market is above its max price.
 RETRY_S = 5 * 60.0
 
-# Where charges run by the second, how often a move is considered.
+# How often a move is considered where charges are by the second.
 LOOK_S = 10 * 60.0
 
-# To spare, so that no second of another period is begun.
+# Time to spare, so that no second of another period is charged.
 MARGIN_S = 60.0
 
 
 class MoveWhen(StrEnum):
-    """When to move without being forced to."""
+    """When to move voluntarily."""
 
-    NEVER = "interrupt"  # the paper's interrupt: only when revoked
+    NEVER = "interrupt"  # never: only after a revocation, as the paper's interrupt
     CHEAPER = "best-price"  # as soon as another market is cheaper
     PERIOD_END = "hourly"  # at the end of a charged period, if another market is cheaper
-    WORTHWHILE = "migrate"  # at the end of a period, if the saving to be expected is above the cost of the move
+    WORTHWHILE = "migrate"  # at the end of a period, if the expected saving is above the cost of the move
 
 
 @dataclass(frozen=True)
 class DeepSpotCloud:
-    """Jobs on one machine each, in the cheapest market, up to the on-demand price.
+    """Each job on one machine, in the cheapest market, at no more than the on-demand price.
 
     Attributes:
-        when: To move without being forced to.
-        overlap: Train on the old machine until the new one has booted.
-        start_s: From asking for a machine until it has booted (Table II: 121.6 s in the mean, 243 at most).
-        boot_s: Of it, what is charged for, in the mean.
-        stay_h: A move is reckoned over so many hours at most: a price tells little of those further ahead.
-        moves_per_day: How many more moves to reckon with; see `MovePlan`.
-        wakes_on: Prices, for `CHEAPER`.
+        when: When the job moves voluntarily.
+        overlap: Whether the old machine trains until the new one has booted.
+        start_s: Time from the request for a machine until it has booted, seconds (Table II: mean 121.6, at most
+            243).
+        boot_s: The charged part of the start, seconds, on average.
+        stay_h: The longest horizon for the saving of a move, hours: prices say little about the far future.
+        moves_per_day: Expected further moves per day; see `MovePlan`.
+        wakes_on: Price changes, for `CHEAPER` only.
     """
 
     when: MoveWhen = MoveWhen.PERIOD_END
@@ -74,7 +172,7 @@ class DeepSpotCloud:
 
     @property
     def lead_s(self) -> float:
-        """How long before the old machine is to save the new one is asked for."""
+        """How long before the old machine saves the new one is requested, seconds."""
         return self.start_s if self.overlap else 0.0
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -88,15 +186,15 @@ class DeepSpotCloud:
             elif len(machines) == 1 and self._is_due(view, machines[0]):
                 yield from self._consider(view, job, machines[0])
 
-    def _arrived(self, view: View, new: Lease) -> Iterator[Action]:
+    def _arrived(self, view: View, new: LeaseView) -> Iterator[Action]:
         if not _stays(view, new):
             return
         yield from take_over(view, new)
         if self.when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
             yield WakeAt(self._next_look_s(view, new))
 
-    def _replace(self, view: View, job: JobProgress) -> Iterator[Action]:
-        """A forced move: the job has no machine, or one that is about to be taken (III-A)."""
+    def _replace(self, view: View, job: JobView) -> Iterator[Action]:
+        """A forced move: the job has no machine, or one with a revocation notice (III-A)."""
         market = recommend(view, job.job)
         if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             if view.memory.get("retry_s", -math.inf) <= view.now_s:
@@ -105,20 +203,20 @@ class DeepSpotCloud:
         else:
             yield Request(market, list_price(view, market), job=job.job_id)
 
-    def _is_due(self, view: View, lease: Lease) -> bool:
-        """Whether a move from a machine is to be considered now."""
+    def _is_due(self, view: View, lease: LeaseView) -> bool:
+        """Whether a voluntary move from a machine is considered now."""
         if math.isnan(lease.running_s) or self.when is MoveWhen.NEVER:
             return False
         if view.billing.price_revokes and view.price(lease.market) > lease.max_price_usd_per_hour:
-            # It is being taken at this moment, and what is refunded then is not if we give it back.
+            # It is being revoked at this moment; a release by us would lose the refund.
             return False
         if self.when is MoveWhen.CHEAPER:
             return True
         looks: dict[str, float] = view.memory.setdefault("looks", {})
         return view.now_s >= looks.get(str(lease.lease_id), math.inf) - 1e-6
 
-    def _consider(self, view: View, job: JobProgress, lease: Lease) -> Iterator[Action]:
-        """A move of our own will (III-A)."""
+    def _consider(self, view: View, job: JobView, lease: LeaseView) -> Iterator[Action]:
+        """A voluntary move (III-A)."""
         market = recommend(view, job.job)
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
             yield Request(market, list_price(view, market), job=job.job_id)
@@ -128,8 +226,8 @@ class DeepSpotCloud:
         if self.when is not MoveWhen.CHEAPER:
             yield WakeAt(self._next_look_s(view, lease))
 
-    def _next_look_s(self, view: View, lease: Lease) -> float:
-        """Early enough before the end of a charged period to be off the machine by then."""
+    def _next_look_s(self, view: View, lease: LeaseView) -> float:
+        """When to consider a move next: early enough to have left the machine by the end of a charged period."""
         period_s = view.billing.period_s
         if period_s < LOOK_S:
             look_s = view.now_s + LOOK_S
@@ -141,14 +239,14 @@ class DeepSpotCloud:
         view.memory.setdefault("looks", {})[str(lease.lease_id)] = look_s
         return look_s
 
-    def _pays(self, view: View, job: JobProgress, lease: Lease, market: Market) -> bool:
-        """Whether a move is of use by the rule."""
+    def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
+        """Whether a move pays by the rule of `when`."""
         if self.when is not MoveWhen.WORTHWHILE:
             return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
         plan = MovePlan(self.overlap, self.lead_s, self.boot_s, self.stay_h * HOUR_S, self.moves_per_day)
         return plan.saving_usd(view, job, lease, market) > 0.0
 
 
-def _stays(view: View, lease: Lease) -> bool:
-    """Whether the lease is neither being taken nor being left."""
+def _stays(view: View, lease: LeaseView) -> bool:
+    """Whether the lease is neither being revoked nor being released."""
     return math.isinf(lease.revoke_at_s) and lease.lease_id not in view.memory.get("left", ())

@@ -1,1 +1,1 @@
-"""Allocation matrices: which share of its time each job spends on each instance type (Dynamic Pricing, 4)."""
+"""Dynamic Pricing ("Training on a Dime"): the share of its time that each job spends on each instance type."""

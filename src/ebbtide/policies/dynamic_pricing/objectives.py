@@ -1,9 +1,8 @@
-"""The objectives of Dynamic Pricing's section 4, each solved exactly where it can be, and told where it cannot.
+"""The objectives of Dynamic Pricing's section 4, each solved exactly where possible.
 
-The paper's 4.2 maximises the sum over jobs of throughput over cost. Under quotas that is a sum of ratios, and not
-convex. Here are the three readings that can be solved: the ratio of the sums (linear-fractional, exact), the sum
-of the ratios where no quota binds (each job's best type, exact), and the linear `(T / c) X` of the authors'
-scheduler.
+The paper's 4.2 maximises the sum over jobs of throughput over cost. Under quotas that is a sum of ratios, which is
+not convex. Three readings can be solved: the ratio of the sums (linear-fractional, exact), the sum of the ratios
+where no quota binds (each job's best type, exact), and the linear `(T / c) X` of the authors' scheduler.
 """
 
 from __future__ import annotations
@@ -16,23 +15,22 @@ from scipy import sparse
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.dynamic_pricing.linear import Layout, Rows, in_the_way, maximised
-from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
+from ebbtide.policies.dynamic_pricing.problem import AllocationProblem, Layout, Rows, in_the_way, maximised
 
-# Bisection ends when the makespan is known to this share of itself.
+# Relative tolerance of the makespan, at which the bisection ends.
 _MAKESPAN_TOLERANCE = 1e-4
 
 
 class CostObjective(StrEnum):
-    """What 4.2 is read as."""
+    """The reading of the objective in 4.2."""
 
-    TOTAL = "total"  # all throughput over all cost
+    TOTAL = "total"  # total throughput over total cost
     PER_JOB = "per-job"  # the sum of each job's ratio; exact where no quota or SLO binds
-    LINEAR = "linear"  # sum of (T / c) X, as the authors' scheduler has it
+    LINEAR = "linear"  # sum of (T / c) X, as in the authors' scheduler
 
 
 def max_total_throughput(problem: AllocationProblem) -> Floats:
-    """The allocation of the most effective throughput in all (4.1), SLOs kept.
+    """The allocation with the highest total effective throughput (4.1), SLOs kept.
 
     Returns:
         X, shape (m, n).
@@ -46,9 +44,9 @@ def max_total_throughput(problem: AllocationProblem) -> Floats:
 
 
 def min_cost(problem: AllocationProblem, objective: CostObjective = CostObjective.TOTAL) -> Floats:
-    """The allocation of the most throughput for its money (4.2), SLOs kept (4.3).
+    """The allocation with the highest throughput per cost (4.2), SLOs kept (4.3).
 
-    Throughput is counted in jobs: steps as a share of all the job's steps.
+    Throughput is counted in jobs: steps as a share of the job's steps.
 
     Returns:
         X, shape (m, n).
@@ -66,13 +64,13 @@ def min_cost(problem: AllocationProblem, objective: CostObjective = CostObjectiv
 
 
 def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
-    """The least time in which all jobs can be done within a budget (4.3), by bisection over feasible programs.
+    """The shortest makespan of all jobs within a budget (4.3), by bisection over feasibility programs.
 
     Returns:
         X, shape (m, n), and the makespan in hours.
 
     Raises:
-        InputError: The budget does not pay for the work however long it takes, or SLOs and quotas cannot be met.
+        InputError: The budget does not pay for the work in any time, or SLOs and quotas cannot be met.
     """
     layout = Layout(problem)
     high_h = _long_enough_h(problem)
@@ -96,16 +94,16 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
 
 
 def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
-    """The same as one linear program: hours on each type, `Z = M X`, make every constraint linear.
+    """The shortest makespan by one linear program: in hours on each type, `Z = M X`, all constraints are linear.
 
-    It needs no bisection, and is what that is tested against.
+    It needs no bisection; `min_makespan` is tested against it.
     """
     layout = Layout(problem)
     parts = [layout.time(0.0), layout.quotas(0.0), _work(layout)]
     if math.isfinite(budget_usd):
         parts.append(layout.spending(budget_usd))
     rows = Rows.joined(parts)
-    # One variable more, M, stands on the right of time and quotas.
+    # One more variable, M, is on the right-hand side of time and quotas.
     column = np.zeros(rows.matrix.shape[0])
     number = len(problem.jobs)
     column[:number] = -1.0
@@ -118,7 +116,7 @@ def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.in
 
 
 def _relative(layout: Layout) -> Floats:
-    """Rates as shares of each job's steps: a job of quick steps is worth no more than one of slow ones."""
+    """Rates as shares of each job's steps, so that jobs with fast steps do not count more; shape (size,)."""
     return np.asarray(layout.rates / layout.problem.steps[layout.job])
 
 
@@ -147,12 +145,12 @@ def _most_per_usd(layout: Layout, rows: Rows) -> Floats:
     try:
         found = maximised(np.append(_relative(layout), 0.0), homogeneous, equal, interior=True)
     except InputError:
-        # What y and t cannot meet, x cannot meet either, and there it can be named.
+        # Constraints that y and t cannot meet, x cannot meet either, and there they have names.
         maximised(np.zeros(layout.size), rows)
         raise
     if found[-1] > 1e-12:
         return np.asarray(found[:-1] / found[-1])
-    # Any multiple is as good: as much of it as fits.
+    # Any multiple is as good: use the largest that fits.
     x = found[:-1]
     used = rows.matrix @ x
     room = np.divide(rows.limits, used, out=np.full(len(used), np.inf), where=used > 1e-12)
@@ -160,7 +158,7 @@ def _most_per_usd(layout: Layout, rows: Rows) -> Floats:
 
 
 def _work(layout: Layout) -> Rows:
-    """All steps are done; variables are hours."""
+    """All steps are done; the variables are hours."""
     steps = layout.problem.steps
     return layout.paces(steps, tuple(f"work of {name}" for name in layout.problem.jobs))
 
@@ -170,7 +168,7 @@ def _within(layout: Layout, makespan_h: float) -> Rows:
 
 
 def _least_usd(layout: Layout, makespan_h: float) -> tuple[Floats, float] | None:
-    """Hours on each type that do all work within a makespan at the least cost, and the cost; None: none do."""
+    """Hours on each type for all work in a makespan at the lowest cost, and that cost, USD; None: impossible."""
     try:
         hours = maximised(-layout.prices, _within(layout, makespan_h))
     except InputError:
@@ -179,7 +177,7 @@ def _least_usd(layout: Layout, makespan_h: float) -> tuple[Floats, float] | None
 
 
 def _long_enough_h(problem: AllocationProblem) -> float:
-    """A makespan that lets every job wait for the type that does it at the least cost, whatever the quotas."""
+    """A makespan, hours, long enough for every job to wait for its cheapest type, whatever the quotas."""
     cheapest = (problem.steps_per_hour / problem.usd_per_hour).argmax(axis=1)
     alone_h = problem.steps / problem.steps_per_hour[np.arange(len(cheapest)), cheapest]
     machines = np.maximum(np.where(np.isfinite(problem.quotas), problem.quotas, len(cheapest)), 1e-3)

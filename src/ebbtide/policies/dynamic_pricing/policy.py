@@ -1,6 +1,7 @@
-"""Dynamic Pricing's policies (4) on machines: an allocation made real in rounds, solved again when prices change.
+"""Dynamic Pricing's policies (4): an allocation carried out in rounds, and solved again when prices change.
 
-Instance types are what jobs are allocated to; of a type, the market that is cheapest at the moment is rented.
+Jobs are allocated to instance types; for each type, the cheapest market at the moment is rented. In each round
+every job gets the type on which it is owed most time, so that shares of time approach X (Gavel, 5).
 """
 
 from __future__ import annotations
@@ -11,52 +12,106 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
-from ebbtide.policies.dynamic_pricing.rounds import Received, next_round
 from ebbtide.policies.moving import list_price, take_over
 
-# While every market of a type is above its max price.
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """The time that each job has had on each type.
+
+    Attributes:
+        hours: Hours of each job on each type, shape (m, n).
+        elapsed_h: Hours since the allocation took effect.
+    """
+
+    hours: Floats
+    elapsed_h: float = 0.0
+
+    @classmethod
+    def nothing(cls, shape: tuple[int, int]) -> Received:
+        """No time yet, before the first round; shape (m, n)."""
+        return cls(np.zeros(shape))
+
+    def after(self, chosen: NDArray[np.int64], round_h: float) -> Received:
+        """The times after one more round, with the types that `next_round` chose."""
+        hours = self.hours.copy()
+        running = np.flatnonzero(chosen >= 0)
+        hours[running, chosen[running]] += round_h
+        return Received(hours, self.elapsed_h + round_h)
+
+
+def next_round(shares: Floats, quotas: Floats, received: Received, round_h: float) -> NDArray[np.int64]:
+    """The index of each job's type in the next round, or -1 if it waits; shape (m,).
+
+    Pairs are served by the time they are owed: the time X gives them by the end of the round, less what they had.
+    A job gets one type, and a type no more jobs than machines. Time that no pair is owed is left idle.
+
+    Args:
+        shares: X: share of time of each job on each type, shape (m, n).
+        quotas: Number of machines of each type, shape (n,).
+        received: Time that the jobs have had so far.
+        round_h: Length of a round, hours.
+    """
+    owed = shares * (received.elapsed_h + round_h) - received.hours
+    chosen = np.full(len(shares), -1, dtype=np.int64)
+    # With a quota of one and a half machines, some rounds have two.
+    used = received.hours.sum(axis=0)
+    free = np.where(np.isfinite(quotas), quotas * (received.elapsed_h + round_h) - used, np.inf)
+    places = np.minimum(np.floor(free / round_h + 1e-9), np.ceil(quotas))
+    for place in np.argsort(-owed, axis=None, kind="stable"):
+        job, kind = divmod(int(place), shares.shape[1])
+        if owed[job, kind] < round_h / 2.0 - 1e-9:
+            break
+        if chosen[job] < 0 and places[kind] >= 1.0:
+            chosen[job] = kind
+            places[kind] -= 1.0
+    return chosen
+
+
+# Time between retries while every market of a type is above its max price.
 _RETRY_S = 5 * 60.0
 
-# Prices that change all the time are looked at no more often.
+# Shortest round, however often prices change.
 _LEAST_ROUND_S = 10 * 60.0
 
-# Of one type, a market is left for another that is cheaper by more than this share.
+# A job moves to another market of the same type if that is cheaper by more than this share.
 _CHEAPER = 0.05
 
 
 class Goal(StrEnum):
-    """What is optimised."""
+    """The objective of the allocation."""
 
-    THROUGHPUT = "throughput"  # the most steps in all (4.1)
-    COST = "cost"  # the most steps for the money, each job by itself (4.2), SLOs kept (4.3)
-    MAKESPAN = "makespan"  # the least time for all, within a budget (4.3)
+    THROUGHPUT = "throughput"  # the highest total throughput (4.1)
+    COST = "cost"  # the highest throughput per cost of each job (4.2), SLOs kept (4.3)
+    MAKESPAN = "makespan"  # the shortest time for all jobs, within a budget (4.3)
 
 
 @dataclass(frozen=True)
 class DynamicPricing:
-    """Jobs spread over instance types, by an objective over all of them.
+    """Spreads jobs over instance types by an objective over all jobs.
 
     Attributes:
-        goal: The objective.
-        round_s: How often at least it is solved again and jobs may move; oftener than daily is hardly of use (1).
-        price_change: It is solved again before that if a type's price has gone up or down by this share.
-        quotas: Machines of an instance type that jobs may run on at once; of types not named, any number. While a
-            job goes over to a new machine, both are held.
-        slo_h: Hours from the start within which a job has to be done, by its name.
-        budget_usd: For `MAKESPAN`: what is spent in all.
-        wakes_on: Prices.
+        goal: The objective of the allocation.
+        round_s: Longest time until it is solved again and jobs may move, seconds; less than a day hardly helps
+            (1).
+        price_change: Change of a type's price, as a share, that makes it solve earlier.
+        quotas: Most machines in use at once, by instance type; no limit for other types. During a move the old and
+        the new machine are both held.
+        slo_h: Hours from the start within which a job must be done, by job name.
+        budget_usd: Total budget for `MAKESPAN`, USD.
+        wakes_on: Price changes wake the policy.
     """
 
     goal: Goal = Goal.COST
@@ -79,7 +134,7 @@ class DynamicPricing:
                 yield from take_over(view, view.lease(event.lease_id))
         finished = any(event.wake is Wake.FINISHED for event in view.events)
         ends_s = memory.get("round_ends_s", -math.inf)
-        # A machine that is free is given to another job at once.
+        # A free machine is given to another job at once.
         if finished or view.now_s >= ends_s - 1e-6 or self._prices_have_changed(view):
             self._plan(view)
             yield WakeAt(memory["round_ends_s"])
@@ -93,7 +148,7 @@ class DynamicPricing:
             yield WakeAt(memory["round_ends_s"])
 
     def _prices_have_changed(self, view: View) -> bool:
-        """Whether the allocation was solved with prices that are no longer near the true ones."""
+        """Whether current prices differ too much from those the allocation was solved with."""
         memory = view.memory
         changed = (event.market for event in view.events if event.market is not None)
         of_use = {
@@ -103,7 +158,7 @@ class DynamicPricing:
         }
         far = any(self._is_far(view, kind) for kind in of_use)
         if far and view.now_s < memory["round_began_s"] + _LEAST_ROUND_S:
-            # The round ends when the time has come.
+            # The round ends when its shortest time is over.
             memory["round_ends_s"] = min(memory["round_ends_s"], memory["round_began_s"] + _LEAST_ROUND_S)
             return False
         return far
@@ -117,7 +172,7 @@ class DynamicPricing:
         return abs(price - solved_with) > self.price_change * solved_with
 
     def _plan(self, view: View) -> None:
-        """Solve, and note the type of each job for the round that begins."""
+        """Solve the problem and record the type of each job for the round that begins."""
         memory = view.memory
         self._account(view)
         memory["round_began_s"], memory["round_ends_s"] = view.now_s, view.now_s + self.round_s
@@ -125,7 +180,7 @@ class DynamicPricing:
         cheapest = _cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
         kinds = sorted(cheapest)
-        # Who can run on nothing that is to be had now waits.
+        # Jobs that cannot run on any available machine wait.
         jobs = [
             job
             for job in self._unfinished(view)
@@ -139,7 +194,8 @@ class DynamicPricing:
         except InputError:
             if view.now_s == memory["started_s"]:
                 raise
-            # What could be met at the start no longer can: prices rose, or machines were taken. As near as may be.
+            # SLOs that could be met at the start no longer can, as prices rose or machines were revoked: drop
+            # them.
             shares = self._shares(view, replace(problem, slo_h=np.full(len(jobs), np.inf)))
         had = memory.setdefault("hours", {})
         hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
@@ -150,7 +206,7 @@ class DynamicPricing:
         }
 
     def _account(self, view: View) -> None:
-        """Note what each job has had of its type since the last plan."""
+        """Record the time that each job has had on its type since the last plan."""
         memory = view.memory
         had_h = (view.now_s - memory.get("round_began_s", view.now_s)) / HOUR_S
         hours: dict[str, float] = memory.setdefault("hours", {})
@@ -159,7 +215,7 @@ class DynamicPricing:
             hours[key] = hours.get(key, 0.0) + had_h
 
     def _problem(
-        self, view: View, jobs: Sequence[JobProgress], kinds: Sequence[str], markets: Sequence[Market]
+        self, view: View, jobs: Sequence[JobView], kinds: Sequence[str], markets: Sequence[Market]
     ) -> AllocationProblem:
         gone_h = (view.now_s - view.memory["started_s"]) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
@@ -187,11 +243,11 @@ class DynamicPricing:
                 raise
             return min_cost(problem, CostObjective.LINEAR)
 
-    def _unfinished(self, view: View) -> Iterator[JobProgress]:
+    def _unfinished(self, view: View) -> Iterator[JobView]:
         return (job for job in view.jobs if not job.is_finished)
 
-    def _follow(self, view: View, job: JobProgress) -> Iterator[Action]:
-        """Bring a job to the cheapest market of the type that it has in this round, or let it wait."""
+    def _follow(self, view: View, job: JobView) -> Iterator[Action]:
+        """Move a job to the cheapest market of its type in this round, or let it wait."""
         held = _steady(view, job)
         kind = view.memory["types"].get(str(job.job_id))
         if kind is None:
@@ -209,18 +265,18 @@ class DynamicPricing:
         if stays and view.price(market) >= (1.0 - _CHEAPER) * view.price(here):  # type: ignore[arg-type]
             return
         if any(math.isnan(lease.running_s) for lease in held):
-            # A move is under way.
+            # A move is in progress.
             return
         yield Request(market, list_price(view, market), job=job.job_id)
 
 
-def _steady(view: View, job: JobProgress) -> list[Lease]:
-    """Machines of a job, or on their way to it, that are not about to be taken."""
+def _steady(view: View, job: JobView) -> list[LeaseView]:
+    """A job's machines, running or starting, without a revocation notice."""
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
 
 
 def _cheapest(view: View, only: str | None = None) -> dict[str, Market]:
-    """Of each instance type, or of one, the cheapest market that is not above its max price."""
+    """The cheapest market, not above its max price, of each instance type or of one."""
     found: dict[str, Market] = {}
     for market in view.markets:
         kind = market.instance_type

@@ -1,4 +1,4 @@
-"""ExoSphere: spread a cluster over markets as an investor would, and tell applications what is coming."""
+"""ExoSphere: clusters spread over markets as an investor would spread money, and warnings to applications."""
 
 from ebbtide.policies.exosphere.solving import solve_portfolio
 

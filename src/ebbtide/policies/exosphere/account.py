@@ -1,4 +1,4 @@
-"""What ExoSphere's master remembers: of each application, and of servers that no application has."""
+"""The state of ExoSphere's master: an account per application, and the list of servers without one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide.policies.exosphere.construction import Holding
-from ebbtide.policies.exosphere.interface import PortfolioRequest, RentedServer
+from ebbtide.policies.exosphere.applications import PortfolioRequest, RentedServer
+from ebbtide.policies.exosphere.portfolio import Holding
 
 
 class Account:
-    """One application's, over plain values in the policy's memory, so that a restarted policy still knows them."""
+    """The state of one application, kept as plain values in the policy's memory, so that it survives a restart."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -28,11 +28,11 @@ class Account:
 
     @property
     def is_new(self) -> bool:
-        """Whether the application has not begun."""
+        """Whether the application has not begun yet."""
         return not self._values
 
     def begin(self, now_s: float) -> None:
-        """Open the account."""
+        """Set the initial state."""
         self._values.update(
             application={},
             wanted=[0.0, 0.0],
@@ -40,11 +40,11 @@ class Account:
             request=None,
             servers=[],
             lost=[],
-            dear=[],
-            shaky=[],
+            expensive=[],
+            at_risk=[],
             calls=[],
             closed=[],
-            told_s=now_s,
+            next_call_s=now_s,
         )
 
     @property
@@ -55,7 +55,7 @@ class Account:
 
     @property
     def wanted(self) -> Resources:
-        """What the cluster is to have."""
+        """Resources that the cluster should have."""
         return Resources(*self._values["wanted"])
 
     @wanted.setter
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def request(self) -> PortfolioRequest | None:
-        """What was asked for last."""
+        """The last portfolio request; None before the first."""
         kept = self._values["request"]
         if kept is None:
             return None
@@ -78,13 +78,13 @@ class Account:
 
     @property
     def price_threshold(self) -> float:
-        """Share of the bid above which nothing is rented."""
+        """Share of the bid above which no server is rented."""
         request = self.request
         return request.price_threshold if request else 1.0
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        """The portfolio."""
+        """The markets of the portfolio."""
         return tuple(Holding(Market(*kept[:-2]), kept[-2], kept[-1]) for kept in self._values.get("holdings", ()))
 
     @holdings.setter
@@ -95,7 +95,7 @@ class Account:
 
     @property
     def servers(self) -> list[int]:
-        """Lease ids that the application was last seen with."""
+        """Lease ids of the application's servers at the last update."""
         found: list[int] = self._values["servers"]
         return found
 
@@ -104,54 +104,54 @@ class Account:
         self._values["servers"] = lease_ids
 
     def drop(self, lease_id: int) -> None:
-        """Forget a server that is given back."""
+        """Remove a server that is released."""
         self.servers = [other for other in self.servers if other != lease_id]
 
     @property
-    def told_s(self) -> float:
-        """When the application is to be told of its portfolio next."""
-        return float(self._values["told_s"])
+    def next_call_s(self) -> float:
+        """When the next regular up-call about the portfolio is due, seconds since 1970."""
+        return float(self._values["next_call_s"])
 
-    @told_s.setter
-    def told_s(self, time_s: float) -> None:
-        self._values["told_s"] = time_s
+    @next_call_s.setter
+    def next_call_s(self, time_s: float) -> None:
+        self._values["next_call_s"] = time_s
 
     def newly_lost(self, leaving: Iterable[RentedServer]) -> list[RentedServer]:
-        """Of servers that are going or gone, those that were not told of."""
+        """The leaving or lost servers that were not reported before."""
         lost = [server for server in leaving if server.lease_id not in self._values["lost"]]
         self._values["lost"] += [server.lease_id for server in lost]
         return lost
 
     def newly(self, kind: str, servers: Sequence[RentedServer]) -> list[RentedServer]:
-        """Of these servers, those that were not of this kind the last time."""
+        """The servers that were not of this kind at the last call."""
         before = self._values[kind]
         self._values[kind] = [server.lease_id for server in servers]
         return [server for server in servers if server.lease_id not in before]
 
     def call_at(self, time_s: float) -> None:
-        """Note when the application wants to be called."""
+        """Record a time at which the application wants to be called."""
         if time_s not in self._values["calls"]:
             self._values["calls"].append(time_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it wanted to be called by now; if so, that is done with."""
+        """Whether a call was due by now; due calls are removed."""
         later = [time_s for time_s in self._values["calls"] if time_s > now_s]
         due = len(later) < len(self._values["calls"])
         self._values["calls"] = later
         return due
 
     def close(self, market: Market, until_s: float) -> None:
-        """A launch failed there: not to be tried until then."""
+        """Avoid a market until a time, because a launch failed there."""
         self._values["closed"].append([*_fields(market), until_s])
 
     def closed(self, now_s: float) -> set[Market]:
-        """Markets that are not to be tried now."""
+        """Markets to avoid now."""
         self._values["closed"] = [kept for kept in self._values["closed"] if kept[-1] > now_s]
         return {Market(*kept[:-1]) for kept in self._values["closed"]}
 
 
 class FreeList:
-    """Servers that are kept for applications to come (5): until when, by lease id."""
+    """Servers kept for later applications (5), with the time each is kept until, by lease id."""
 
     def __init__(self, until_s: dict[str, float], given_back: list[int]) -> None:
         self._until_s = until_s
@@ -159,19 +159,19 @@ class FreeList:
 
     @classmethod
     def in_memory(cls, memory: dict[str, Any]) -> FreeList:
-        """The one of a run."""
+        """The free list of a run."""
         return cls(memory.setdefault("free", {}), memory.setdefault("given_back", []))
 
     def never(self, lease_id: int) -> None:
-        """It is given back: though it is there until what runs on it is saved, no one is to have it."""
+        """Exclude a released server: it stays until its work is saved, but no application may get it."""
         self._given_back.append(lease_id)
 
     def until_s(self, lease_id: int) -> float:
-        """Until when one is kept."""
+        """Time until which a server is kept, seconds since 1970."""
         return self._until_s[str(lease_id)]
 
     def enter(self, idle: Iterable[int], until_s: float) -> Iterator[int]:
-        """Keep what no application has, and forget what one has again; yields those that are new."""
+        """Add idle servers and remove those in use again; yields the ids of the added ones."""
         now_idle = {str(lease_id) for lease_id in idle if lease_id not in self._given_back}
         for known in set(self._until_s) - now_idle:
             del self._until_s[known]
@@ -180,11 +180,11 @@ class FreeList:
             yield int(lease_id)
 
     def expired(self, now_s: float) -> list[int]:
-        """Those that have been kept for long enough."""
+        """Ids of the servers whose time is over."""
         return [int(lease_id) for lease_id, until_s in self._until_s.items() if until_s <= now_s]
 
     def take(self, view: View, counts: Counter[Market]) -> list[int]:
-        """Lease ids for an application, up to so many in each market."""
+        """Take servers for an application, up to `counts` in each market; returns their lease ids."""
         taken: list[int] = []
         left = Counter(counts)
         for lease_id in [int(known) for known in self._until_s]:

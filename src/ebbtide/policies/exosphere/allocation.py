@@ -1,4 +1,4 @@
-"""Machines for a portfolio, and what is left of them for others (ExoSphere 3.4, 3.5)."""
+"""Machines for a portfolio, and sharing of their free resources (ExoSphere 3.4, 3.5)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market
 
-# So little is rounding, and no machine more.
+# Smaller amounts are rounding errors and need no machine.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Cores and memory.
+    """An amount of cores and memory.
 
     Attributes:
-        vcpus: Cores.
-        memory_gib: Memory.
+        vcpus: Number of cores, fractions allowed.
+        memory_gib: Amount of memory, GiB.
     """
 
     vcpus: float
@@ -34,7 +34,7 @@ class Resources:
         return Resources(self.vcpus * factor, self.memory_gib * factor)
 
     def without(self, other: Resources) -> Resources:
-        """What is left; nothing where there is less."""
+        """The difference, not below 0."""
         return Resources(max(self.vcpus - other.vcpus, 0.0), max(self.memory_gib - other.memory_gib, 0.0))
 
     def least(self, other: Resources) -> Resources:
@@ -50,11 +50,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Server:
-    """A machine with what is free on it.
+    """A rented machine and its free resources.
 
     Attributes:
-        market: Where it was rented.
-        free: Not given to any application.
+        market: The market it was rented in.
+        free: Resources not given to any application.
     """
 
     market: Market
@@ -63,13 +63,13 @@ class Server:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What an application gets.
+    """The resources that an application gets.
 
     Attributes:
-        new: Machines to rent, by market.
-        servers: All machines after it, old ones first, with what is then free on each.
-        taken: What the application has of each of these machines, by its place among them.
-        surplus: Share of what is rented anew beyond what was asked for, the larger of cores' and memory's.
+        new: Number of machines to rent, by market.
+        servers: All machines afterwards, old ones first, with the resources then free on each.
+        taken: Resources that the application uses on each of these machines, by index in `servers`.
+        surplus: Share of the newly rented resources that was not needed, the larger of cores' and memory's.
     """
 
     new: Mapping[Market, int]
@@ -79,12 +79,12 @@ class Allocation:
 
 
 def server_count(share: float, wanted: Resources, machine: Resources) -> int:
-    """Machines of a market for its share of what is wanted (Equation 8, which gives fractions: rounded up)."""
+    """Machines needed in a market for its share of the wanted resources (Equation 8, rounded up)."""
     return math.ceil(machines_needed(share, wanted, machine) - _ROUNDING)
 
 
 def machines_needed(share: float, wanted: Resources, machine: Resources) -> float:
-    """The same, a fraction."""
+    """Machines needed in a market for its share of the wanted resources (Equation 8), as a fraction."""
     return max(share * wanted.vcpus / machine.vcpus, share * wanted.memory_gib / machine.memory_gib)
 
 
@@ -94,13 +94,13 @@ def allocate(
     machine_of: Callable[[Market], InstanceType],
     servers: Sequence[Server] = (),
 ) -> Allocation:
-    """Meet a portfolio's demand, in each market, from what is free there first, then with new machines (3.5).
+    """Meet a portfolio's demand in each market, first from free resources, then with new machines (3.5).
 
     Args:
-        shares: Of the resources, by market; they sum to 1.
-        wanted: By the application.
-        machine_of: What a machine of a market is.
-        servers: Rented already, and shared; none: a cluster of its own.
+        shares: Share of the resources in each market; they sum to 1.
+        wanted: Resources that the application wants.
+        machine_of: Gives the instance type of a market.
+        servers: Machines already rented and shared; none: a cluster of its own.
 
     Raises:
         InputError: The shares do not sum to 1, or a machine is not in the catalogue.
@@ -137,7 +137,7 @@ def allocate(
 
 
 def _best_fit(servers: Sequence[Server], market: Market, missing: Resources) -> Iterable[int]:
-    """Machines of a market with anything free, those with most of what is missing first (3.5)."""
+    """Indices of a market's machines with free resources, those that fit the missing ones best first (3.5)."""
     here = [n for n, server in enumerate(servers) if server.market == market and not server.free.is_nothing]
 
     def fits(place: int) -> float:

@@ -1,7 +1,7 @@
-"""ExoSphere's master: rents for applications, tells them what is coming, does what they ask (ExoSphere 4, 5).
+"""ExoSphere's master: rents servers for applications and exchanges calls with them (ExoSphere 4, 5).
 
-Applications are told by up-calls and answer with down-calls; whatever the market does, each is brought to what it
-wants of its portfolio: servers on the free list first, then new ones.
+Applications receive up-calls and answer with down-calls. Whatever the market does, the master brings each cluster
+to its wanted size: first with servers from the free list, then with new ones.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from dataclasses import dataclass
 from ebbtide._utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.job import Coupling
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.account import Account, FreeList
 from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
-from ebbtide.policies.exosphere.applications import Mpi, Spark
-from ebbtide.policies.exosphere.construction import Holding, construct, time_to_revocation
-from ebbtide.policies.exosphere.interface import (
+from ebbtide.policies.exosphere.applications import (
     Application,
     CallAgain,
     Checkpoint,
     DownCall,
+    Mpi,
     PortfolioRequest,
     ReleaseServers,
     RentedServer,
     Resize,
+    Spark,
     VirtualCluster,
 )
-from ebbtide.policies.exosphere.risk import COVARIANCES
-from ebbtide.policies.exosphere.selection import Selection
+from ebbtide.policies.exosphere.candidates import COVARIANCES
+from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
 
-# How often applications are told how long their portfolio lives (4). So soon is asked again if nothing is there.
-TOLD_EVERY_S = 300.0
+# How often applications get the mean time to revocation (4), and how soon a failed request is retried.
+CALL_EVERY_S = 300.0
 
 
 @dataclass(frozen=True)
 class ExoSphere:
-    """Portfolios of servers for transiency-aware applications, one for each job.
+    """Portfolios of servers for transiency-aware applications, one portfolio for each job.
 
     Attributes:
-        applications: One a job, in order; empty: of each job what it looks like, see `default_application`.
-        history_s: How much of the past portfolios are made from: EC2 tells of three months (5).
-        covariance: Of `price`, of `revocation`, or of both: `hybrid`.
-        selection: Who chooses markets: portfolios, or a rival in their place.
-        soft_share: A server whose price comes to this part of its bid may be taken soon: a soft revocation.
-        free_list_s: Servers of an application that has ended are kept so long for others: twice what a new one
-            takes to come (5).
+        applications: One application per job, in order; empty: `default_application` of each job.
+        history_s: Length of the price history used, seconds: EC2 publishes three months (5).
+        covariance: Name of the covariance: `price`, `revocation`, or `hybrid` for both.
+        selection: The rule that selects markets: portfolios, or a rival.
+        soft_share: Share of its bid at which a server's price counts as a warning (soft revocation).
+        free_list_s: How long servers of a finished application are kept for others, seconds: twice the time that a
+        new server needs to start (5).
     """
 
     applications: tuple[Application, ...] = ()
@@ -78,16 +78,16 @@ class ExoSphere:
                 yield from self._serve(view, job, account, free)
         yield from self._free(view, free)
 
-    def application(self, view: View, job: JobProgress) -> Application:
-        """The one that a job is."""
+    def application(self, view: View, job: JobView) -> Application:
+        """The application of a job."""
         if not self.applications:
             return default_application(view, job)
         if len(self.applications) != len(view.jobs):
             raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
         return self.applications[job.job_id]
 
-    def _concerns(self, view: View, job: JobProgress, account: Account) -> bool:
-        """Prices of markets that a cluster is not in change nothing for it, nor does that a server has come."""
+    def _concerns(self, view: View, job: JobView, account: Account) -> bool:
+        """Whether an event matters to a job: not prices of other markets, nor the start of one of its servers."""
         held = {holding.market for holding in account.holdings}
         concerned = False
         for event in view.events:
@@ -99,7 +99,7 @@ class ExoSphere:
                 concerned = True
         return concerned
 
-    def _serve(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+    def _serve(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
         while calls:
@@ -107,7 +107,7 @@ class ExoSphere:
             match call:
                 case PortfolioRequest():
                     self._make(view, job, account, call)
-                    calls.extend(self._tell_mttr(view, job, account, application))
+                    calls.extend(self._report_mttr(view, job, account, application))
                 case Resize(resources):
                     shrinks = not account.wanted.without(resources).is_nothing
                     account.wanted = resources
@@ -120,17 +120,17 @@ class ExoSphere:
                 case CallAgain(time_s):
                     account.call_at(time_s)
                     yield WakeAt(time_s)
-        if account.told_s <= view.now_s:
-            account.told_s = view.now_s + TOLD_EVERY_S
-            yield WakeAt(account.told_s)
+        if account.next_call_s <= view.now_s:
+            account.next_call_s = view.now_s + CALL_EVERY_S
+            yield WakeAt(account.next_call_s)
         yield from self._rent(view, job, account, free)
 
     # Up-calls.
 
     def _up_calls(
-        self, view: View, job: JobProgress, account: Account, application: Application
+        self, view: View, job: JobView, account: Account, application: Application
     ) -> Iterator[DownCall]:
-        """What has happened since the last time, told to the application, and what it answers."""
+        """Report to the application what has happened since the last time; yields its answers."""
         if account.is_new:
             account.begin(view.now_s)
             yield from application.begin(self._cluster(view, job, account))
@@ -144,41 +144,41 @@ class ExoSphere:
         steady = [server for server in self._cluster(view, job, account).servers if not server.is_leaving]
         threshold = account.price_threshold
         above = [one for one in steady if one.usd_per_hour > threshold * one.bid_usd_per_hour]
-        dear = account.newly("dear", above)
-        if dear and threshold < 1.0:
-            yield from application.on_price_threshold(self._cluster(view, job, account), dear)
-        # The cloud's own early warning counts as much as a price that rises.
+        expensive = account.newly("expensive", above)
+        if expensive and threshold < 1.0:
+            yield from application.on_price_threshold(self._cluster(view, job, account), expensive)
+        # The cloud's own early warning counts as much as a rising price.
         warned = {event.lease_id for event in view.events if event.wake is Wake.REBALANCE}
         near = [
             one
             for one in steady
             if one.lease_id in warned or one.usd_per_hour >= self.soft_share * one.bid_usd_per_hour
         ]
-        shaky = account.newly("shaky", near)
-        if shaky:
-            yield from application.on_soft_revocation(self._cluster(view, job, account), shaky)
+        at_risk = account.newly("at_risk", near)
+        if at_risk:
+            yield from application.on_soft_revocation(self._cluster(view, job, account), at_risk)
         if account.is_due(view.now_s):
             yield from application.on_due(self._cluster(view, job, account))
-        if account.told_s <= view.now_s:
-            yield from self._tell_mttr(view, job, account, application)
+        if account.next_call_s <= view.now_s:
+            yield from self._report_mttr(view, job, account, application)
 
-    def _tell_mttr(
-        self, view: View, job: JobProgress, account: Account, application: Application
+    def _report_mttr(
+        self, view: View, job: JobView, account: Account, application: Application
     ) -> Iterable[DownCall]:
-        deaf = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
-        if deaf or not account.holdings:
+        unused = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
+        if unused or not account.holdings:
             return ()
         mttr = time_to_revocation(view, account.holdings, self.history_s)
         return application.on_portfolio_mttr(self._cluster(view, job, account), mttr)
 
-    # What an application has.
+    # The cluster of an application.
 
-    def _cluster(self, view: View, job: JobProgress, account: Account) -> VirtualCluster:
+    def _cluster(self, view: View, job: JobView, account: Account) -> VirtualCluster:
         servers = [_server(view, lease) for lease in view.leases_of(job.job_id)]
         done = job.steps_done / job.job.steps
         return VirtualCluster(view.now_s, done, account.wanted, servers, account.of_application)
 
-    def _make(self, view: View, job: JobProgress, account: Account, request: PortfolioRequest) -> None:
+    def _make(self, view: View, job: JobView, account: Account, request: PortfolioRequest) -> None:
         account.request = request
         account.wanted = request.resources
         account.holdings = construct(
@@ -191,13 +191,13 @@ class ExoSphere:
             without=account.closed(view.now_s),
         )
 
-    # Renting and giving back.
+    # Renting and releasing.
 
-    def _rent(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
-        """What is missing of what is wanted."""
+    def _rent(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
+        """Rent the resources that are wanted but missing."""
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
-                account.close(view.lease(event.lease_id).market, view.now_s + TOLD_EVERY_S)
+                account.close(view.lease(event.lease_id).market, view.now_s + CALL_EVERY_S)
         held = self._cluster(view, job, account)
         missing = account.wanted.without(held.steady)
         if missing.is_nothing or account.request is None:
@@ -205,13 +205,13 @@ class ExoSphere:
             return
         open_now = self._open(view, account)
         if not open_now:
-            # All of it has become dear: another portfolio, of what there is.
+            # The whole portfolio is too expensive now: make another of the available markets.
             wanted = account.wanted
             self._make(view, job, account, account.request)
             account.wanted = wanted
             open_now = self._open(view, account)
         if not open_now:
-            yield WakeAt(view.now_s + TOLD_EVERY_S)
+            yield WakeAt(view.now_s + CALL_EVERY_S)
             return
         steady = Counter(server.market for server in held.servers if not server.is_leaving)
         counts = self._counts(view, open_now, steady, missing, account.wanted)
@@ -226,7 +226,7 @@ class ExoSphere:
                 yield Request(market, bids[market], job=job.job_id, count=count, keep=True)
 
     def _open(self, view: View, account: Account) -> list[Holding]:
-        """Markets of the portfolio that can be rented now."""
+        """The portfolio's markets that can be rented now."""
         closed = account.closed(view.now_s)
         return [
             holding
@@ -238,7 +238,7 @@ class ExoSphere:
     def _counts(
         self, view: View, holdings: list[Holding], held: Counter[Market], missing: Resources, wanted: Resources
     ) -> Counter[Market]:
-        """Machines to rent by market: all of a portfolio by Equation 8; what was lost of it one by one."""
+        """Machines to rent by market: a whole portfolio by Equation 8, replacements one by one."""
         total = sum(holding.share for holding in holdings)
         shares = {holding.market: holding.share / total for holding in holdings}
         if not held:
@@ -251,8 +251,8 @@ class ExoSphere:
             missing = missing.without(Resources(machine.vcpus, machine.memory_gib))
         return counts
 
-    def _shrink(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
-        """Give back whole servers beyond what is wanted, first of markets that have most beyond their share."""
+    def _shrink(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
+        """Release surplus servers, first in the markets furthest above their share."""
         cluster = self._cluster(view, job, account)
         left = [server for server in cluster.servers if not server.is_leaving]
         shares = {holding.market: holding.share for holding in account.holdings}
@@ -275,7 +275,7 @@ class ExoSphere:
             yield Release(last.lease_id)
 
     def _give_back(
-        self, view: View, job: JobProgress, account: Account, free: FreeList, lease_ids: Iterable[int]
+        self, view: View, job: JobView, account: Account, free: FreeList, lease_ids: Iterable[int]
     ) -> Iterator[Action]:
         mine = {server.lease_id: server for server in self._cluster(view, job, account).servers}
         for lease_id in lease_ids:
@@ -287,7 +287,7 @@ class ExoSphere:
             yield Release(lease_id)
 
     def _free(self, view: View, free: FreeList) -> Iterator[Action]:
-        """Servers of ended applications: kept for a while, then given back."""
+        """Keep servers of finished applications for a while, then release them."""
         used = {lease.lease_id for job in view.jobs if not job.is_finished for lease in view.leases_of(job.job_id)}
         idle = [lease for lease in view.leases if lease.lease_id not in used and lease.state is LeaseState.RUNNING]
         for lease_id in free.enter((lease.lease_id for lease in idle), view.now_s + self.free_list_s):
@@ -296,8 +296,8 @@ class ExoSphere:
             yield Release(lease_id, save=False)
 
 
-def default_application(view: View, job: JobProgress) -> Application:
-    """What a job looks like: a gang is MPI, the other kind Spark; of as many of the smallest machines as it wants.
+def default_application(view: View, job: JobView) -> Application:
+    """The application for a job: MPI for a gang, else Spark, with the cores of its number of smallest machines.
 
     Raises:
         InputError: The job cannot run on any machine here.
@@ -311,7 +311,7 @@ def default_application(view: View, job: JobProgress) -> Application:
     return Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
 
 
-def _server(view: View, lease: Lease) -> RentedServer:
+def _server(view: View, lease: LeaseView) -> RentedServer:
     machine = view.machine(lease.market)
     return RentedServer(
         lease.lease_id,
@@ -323,11 +323,11 @@ def _server(view: View, lease: Lease) -> RentedServer:
     )
 
 
-def _is_leaving(lease: Lease) -> bool:
+def _is_leaving(lease: LeaseView) -> bool:
     return lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
 
 
 def _short(view: View, market: Market, share: float, count: int, wanted: Resources) -> float:
-    """How many machines a market is below its share."""
+    """Number of machines that a market is below its share, as a fraction."""
     machine = view.machine(market)
     return machines_needed(share, wanted, Resources(machine.vcpus, machine.memory_gib)) - count

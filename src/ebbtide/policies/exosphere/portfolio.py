@@ -1,30 +1,37 @@
-"""Portfolios of candidates: weights by aversion to risk, their frontier, a cache of them (ExoSphere 3.3, 5)."""
+"""Portfolios of markets: weights by risk aversion, rival selections, and portfolios built from a view
+(ExoSphere 3.3, 5, 6.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market
-from ebbtide.market.price_series import Floats
-from ebbtide.policies.exosphere.candidates import Candidates
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.policies.api.view import View
+from ebbtide.policies.exosphere.applications import PortfolioMttr, PortfolioRequest
+from ebbtide.policies.exosphere.candidates import COVARIANCES, Candidates, Windows, assess, with_unseen
 from ebbtide.policies.exosphere.solving import solve_portfolio
 
-# A market with less of the weight gets no machine of a cluster of a thousand (6.2).
+# A market with a smaller weight gets no machine in a cluster of a thousand (6.2).
 _LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Portfolio:
-    """How a cluster is spread over markets.
+    """The distribution of a cluster over markets.
 
     Attributes:
-        markets: Which.
-        weights: Share of the resources in each, shape (n,).
-        saving: Expected, of the on-demand price.
+        markets: The candidate markets, in the order of the weights.
+        weights: Share of the resources in each market, shape (n,).
+        saving: Expected saving, as a fraction of the on-demand price.
         risk: x' V x, in the units of the covariance.
     """
 
@@ -35,16 +42,16 @@ class Portfolio:
 
     @property
     def used(self) -> dict[Market, float]:
-        """The markets that get a machine of a cluster of a thousand, the largest first."""
+        """Weights of the markets that get a machine in a cluster of a thousand, the largest first."""
         return _used(self.markets, self.weights)
 
     @property
     def shares(self) -> dict[Market, float]:
-        """The weights of the markets used, summing to 1."""
+        """Weights of the used markets, scaled to sum to 1."""
         return shares_of(self.markets, self.weights)
 
     def mttr_s(self, candidates: Candidates) -> float:
-        """Of a machine of it: revocations add up, by weight; infinity if none was seen."""
+        """Mean time to revocation of a machine, seconds: rates add up by weight; infinity if none was observed."""
         shares = self.shares
         weights = np.array([shares.get(market, 0.0) for market in candidates.markets])
         rate = float(weights @ (1.0 / candidates.mttr_s))
@@ -52,7 +59,7 @@ class Portfolio:
 
 
 def shares_of(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
-    """Weights of the markets that get a machine of a cluster of a thousand, summing to 1, the largest first."""
+    """Weights of the markets that get a machine in a cluster of a thousand, scaled to sum to 1, largest first."""
     used = _used(markets, weights)
     total = sum(used.values())
     return {market: weight / total for market, weight in used.items()}
@@ -65,26 +72,26 @@ def _used(markets: tuple[Market, ...], weights: Floats) -> dict[Market, float]:
 
 
 def weighted(candidates: Candidates, covariance: Floats, weights: Floats) -> Portfolio:
-    """A portfolio of given weights, whoever chose them."""
+    """The portfolio with given weights, shape (n,)."""
     saving, risk = float(candidates.returns @ weights), float(weights @ covariance @ weights)
     return Portfolio(candidates.markets, weights, saving, risk)
 
 
 def best_portfolio(candidates: Candidates, covariance: Floats, alpha: float) -> Portfolio:
-    """The best for an aversion to risk (Equation 5)."""
+    """The best portfolio for a risk aversion (Equation 5)."""
     return weighted(candidates, covariance, solve_portfolio(candidates.returns, covariance, alpha))
 
 
 def frontier(candidates: Candidates, covariance: Floats, alphas: Sequence[float]) -> list[Portfolio]:
-    """The best for each of several (Figure 3)."""
+    """The best portfolio for each risk aversion (Figure 3)."""
     return [best_portfolio(candidates, covariance, alpha) for alpha in alphas]
 
 
 def greedy_portfolio(candidates: Candidates, covariance: Floats, count: int) -> Portfolio:
-    """So many of those that save most, in equal parts (6.1); one: Spot Fleet's lowest cost; all: its diversified.
+    """The `count` markets that save most, in equal parts (6.1); one: Spot Fleet's lowest cost; all: diversified.
 
     Raises:
-        InputError: There are not so many.
+        InputError: The count is not between 1 and the number of markets.
     """
     if not 1 <= count <= len(candidates.markets):
         raise InputError(f"{count} of {len(candidates.markets)} markets; from 1 to all of them are possible")
@@ -95,11 +102,11 @@ def greedy_portfolio(candidates: Candidates, covariance: Floats, count: int) -> 
 
 @dataclass(eq=False)
 class PortfolioCache:
-    """Portfolios solved before: construction is a look-up where nothing constrains it (5).
+    """A cache of solved portfolios: without constraints, construction is a look-up (5).
 
     Attributes:
-        candidates: Of all of them.
-        covariance: Theirs.
+        candidates: The markets of all the portfolios.
+        covariance: Covariance of the markets, shape (n, n).
     """
 
     candidates: Candidates
@@ -107,7 +114,177 @@ class PortfolioCache:
     _known: dict[float, Portfolio] = field(default_factory=dict)
 
     def get(self, alpha: float) -> Portfolio:
-        """The best for an aversion to risk."""
+        """The best portfolio for a risk aversion."""
         if alpha not in self._known:
             self._known[alpha] = best_portfolio(self.candidates, self.covariance, alpha)
         return self._known[alpha]
+
+
+class Selection(StrEnum):
+    """The rule that selects markets for a cluster: ExoSphere's portfolios, or a rival (ExoSphere 6.1)."""
+
+    PORTFOLIO = "portfolio"
+    LOWEST_COST = "lowest-cost"  # Spot Fleet: the market with the lowest price per core now
+    DIVERSIFIED = "diversified"  # Spot Fleet: all markets in equal parts
+    CHEAPEST = "cheapest"  # the market that saved most while at or below the bid
+    GREEDY = "greedy"  # the ten markets that saved most, in equal parts
+
+
+# Number of markets of the greedy selection (6.1 tries several; Figure 7a).
+_GREEDY_COUNT = 10
+
+
+def rival_weights(
+    selection: Selection,
+    found: Candidates,
+    price: Callable[[Market], float],
+    machine: Callable[[Market], InstanceType],
+) -> Floats:
+    """The weights that a rival selection gives to markets.
+
+    Args:
+        selection: Any selection but `PORTFOLIO`.
+        found: Candidate markets, n of them.
+        price: Gives the current price of a market, USD per hour.
+        machine: Gives the instance type of a market.
+
+    Returns:
+        Weights, shape (n,); they sum to 1.
+    """
+    by_core: Floats = np.array([price(market) / machine(market).vcpus for market in found.markets])
+    orders: Mapping[Selection, tuple[Floats, int]] = {
+        Selection.LOWEST_COST: (by_core, 1),
+        Selection.DIVERSIFIED: (by_core, len(by_core)),
+        Selection.GREEDY: (-found.returns, _GREEDY_COUNT),
+        Selection.CHEAPEST: (-found.returns_paid, 1),
+    }
+    values, count = orders[selection]
+    chosen = np.argsort(values, kind="stable")[:count]
+    weights = np.zeros(len(values))
+    weights[chosen] = 1.0 / len(chosen)
+    return weights
+
+
+# Markets whose history begins within this share of the past count as known for all of it.
+_SETTLING_SHARE = 0.1
+
+# A candidate is available for this share of the time, unless no market is.
+_LEAST_SHARES = (0.5, 0.0)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One market in a portfolio.
+
+    Attributes:
+        market: The market to rent in.
+        share: Share of the cluster's resources, 0 to 1.
+        bid_usd_per_hour: The on-demand price, or the highest observed price of the type where that is unknown.
+    """
+
+    market: Market
+    share: float
+    bid_usd_per_hour: float
+
+
+def construct(
+    view: View,
+    job: Job,
+    request: PortfolioRequest,
+    *,
+    history_s: float,
+    covariance: str,
+    selection: Selection = Selection.PORTFOLIO,
+    without: Iterable[Market] = (),
+) -> tuple[Holding, ...]:
+    """The best portfolio of the markets that can be rented now; empty if there is none.
+
+    If no market lives as long as the request wants, those that live longest are used.
+
+    Args:
+        view: Current and past prices.
+        job: The job to run.
+        request: The application's request.
+        history_s: Length of the price history used, seconds.
+        covariance: Name of a covariance in `COVARIANCES`.
+        selection: The rule that selects markets.
+        without: Markets that are not available.
+    """
+    avoided = set(without)
+    suitable = [market for market in view.markets if market not in avoided and _suits(view, job, request, market)]
+    series, start_s = _past(view, suitable, history_s)
+    if not series:
+        return ()
+    known = assess(series, view.on_demand_price, start_s, view.now_s)
+    bids = dict(zip(known.markets, known.on_demand_usd.tolist(), strict=True))
+    places = [
+        place
+        for place, market in enumerate(known.markets)
+        if view.price(market) <= request.price_threshold * bids[market]
+    ]
+    if not places:
+        return ()
+    found = _living(known.take(places), request.least_mttr_s)
+    if selection is not Selection.PORTFOLIO:
+        weights = rival_weights(selection, found, view.price, view.machine)
+    elif request.alpha == 0.0:
+        weights = solve_portfolio(found.returns, np.zeros((len(found.markets),) * 2), 0.0)
+    else:
+        measure, size = COVARIANCES[covariance]
+        windows = Windows.within(start_s, view.now_s)
+        matrix = with_unseen(measure(series, found, windows), windows, size)
+        weights = solve_portfolio(found.returns, matrix, request.alpha)
+    shares = shares_of(found.markets, weights)
+    return tuple(Holding(market, share, bids[market]) for market, share in shares.items())
+
+
+def time_to_revocation(view: View, holdings: Sequence[Holding], history_s: float) -> PortfolioMttr:
+    """Mean time to revocation of a portfolio and of its markets, from the past `history_s` seconds."""
+    bids = {holding.market: holding.bid_usd_per_hour for holding in holdings}
+    series, start_s = _past(view, list(bids), history_s)
+    found = assess(series, bids.get, start_s, view.now_s)
+    rates = dict(zip(found.markets, found.revocations_per_s.tolist(), strict=True))
+    known = [holding for holding in holdings if holding.market in rates]
+    total = sum(holding.share for holding in known)
+    rate = sum(holding.share * rates[holding.market] for holding in known) / total
+    return PortfolioMttr(1.0 / rate, {market: 1.0 / rate for market, rate in rates.items()})
+
+
+def _suits(view: View, job: Job, request: PortfolioRequest, market: Market) -> bool:
+    if request.instance_types and market.instance_type not in request.instance_types:
+        return False
+    return view.steps_per_s(job, market) > 0.0
+
+
+def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict[Market, PriceSeries], float]:
+    """Past prices by market, and the time since which all of them are known."""
+    series = {}
+    for market in markets:
+        times_s, usd = view.past_prices(market, history_s)
+        if len(times_s):
+            series[market] = PriceSeries(times_s, usd)
+    if not series:
+        return {}, view.now_s
+    begun = np.array([float(one.times_s[0]) for one in series.values()])
+    settled_s = begun.min() + _SETTLING_SHARE * (view.now_s - begun.min())
+    start_s = float(begun[begun <= settled_s].max())
+    if view.now_s - start_s < HOUR_S:
+        # Almost no history: assume that the first known price held for an hour.
+        start_s = view.now_s - HOUR_S
+        for market, one in series.items():
+            times_s = one.times_s.copy()
+            times_s[0] = min(times_s[0], start_s)
+            series[market] = PriceSeries(times_s, one.prices)
+    return series, start_s
+
+
+def _living(candidates: Candidates, least_mttr_s: float) -> Candidates:
+    """The candidates that are mostly available and live as long as wanted, or else longest."""
+    share = candidates.rented_s / candidates.watched_s
+    for least in _LEAST_SHARES:
+        places = np.flatnonzero(share >= least)
+        if len(places):
+            break
+    had = candidates.take(places.tolist())
+    lives_s = had.known_mttr_s
+    return had.take(np.flatnonzero(lives_s >= min(least_mttr_s, float(lives_s.max()))).tolist())

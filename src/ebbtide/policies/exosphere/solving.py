@@ -1,8 +1,8 @@
-"""Portfolios of markets: the most return for the risk (ExoSphere 3.3, Equation 5).
+"""The quadratic program of portfolios: the best return for the risk (ExoSphere 3.3, Equation 5).
 
-A portfolio uses few of the markets there are. So the problem is solved on a few columns, checked on all, and
-solved again with those columns that would better it, until none would: then it is the optimum of the whole, as the
-check is Karush, Kuhn and Tucker's. Each solution moves from the last one, and so betters it.
+A portfolio uses few of the markets. So the problem is solved on a few columns, checked on all, and solved again
+with those columns that would improve it, until none would (column generation). The check is the Karush-Kuhn-Tucker
+conditions, so the result is the optimum of the whole problem. Each solution starts from the last one.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from scipy.linalg.lapack import dpotrf
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
 
-# Of the largest gradient: no column is worth more by so little.
+# Tolerance, relative to the largest gradient: smaller gains of a column do not count.
 _TOLERANCE = 1e-10
-# Added to the diagonal, of its mean: singular matrices have a solution then, too. What it is off is worked off by
-# solving for the rest, again and again.
+# Added to the diagonal, relative to its mean, so that singular matrices can be solved, too. Iterative refinement
+# removes the error.
 _RIDGE = 1e-9
 _MOST_REFINEMENTS = 30
 _REFINED = 1e-13
-# How much less than nothing an eigenvalue may be, of the largest element, times how many there are: rounding.
+# How far below 0 an eigenvalue may be by rounding, relative to the largest element times the matrix size.
 _ROUNDING = 1e-12
 _FEW_ROUNDS = 24
 _MOST_ROUNDS = 1000
-# Weights of an interior point above this are perhaps above nothing at the optimum.
+# Weights of an interior-point solution above this may be positive at the optimum.
 _NEAR = 1e-7
 _BLOCK = 256
 _LEAST_ROOM = 16
 
 
 def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> Floats:
-    """The weights that maximise returns . x - alpha x' V x; they sum to 1 and none is negative.
+    """The weights x that maximise returns . x - alpha x' V x; they sum to 1 and none is negative.
 
     Args:
-        returns: Of each market, shape (n,).
+        returns: Return of each market, shape (n,).
         covariance: V, symmetric and positive semidefinite, shape (n, n).
-        alpha: Aversion to risk; 0: the best market alone.
+        alpha: Risk aversion; 0: only the best market.
 
     Returns:
         Weights, shape (n,).
 
     Raises:
-        InputError: Shapes do not go together; a value is not finite; the covariance is not symmetric or is
-            indefinite; alpha is negative.
+        InputError: Shapes do not match; a value is not finite; the covariance is not symmetric or is
+        indefinite; alpha is negative.
     """
     gains, risks = _checked(returns, covariance, alpha)
     if alpha == 0.0 or len(gains) == 1 or not risks.any():
@@ -53,7 +53,7 @@ def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> 
     best = int((gains - alpha * risks.diagonal()).argmax())
     support, x, is_best = _grown(gains, risks, 2.0 * alpha, np.array([best]), np.ones(1), _FEW_ROUNDS)
     if not is_best:
-        # Many columns that stand in for each other: begin anew beside the optimum.
+        # Many interchangeable columns: restart near the optimum.
         near = _by_interior_point(gains, risks, alpha)
         support = np.flatnonzero(near > _NEAR)
         x = near[support] / near[support].sum()
@@ -66,7 +66,7 @@ def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> 
 def _grown(
     gains: Floats, risks: Floats, scale: float, support: np.ndarray, x: Floats, rounds: int
 ) -> tuple[np.ndarray, Floats, bool]:
-    """Columns and their weights, bettered in so many rounds at the most; whether that is the optimum of all."""
+    """Columns and weights, improved in at most `rounds` rounds, and whether they are optimal over all columns."""
     ridge, added = _RIDGE * float(risks.diagonal().mean()), len(x)
     for _ in range(rounds):
         before = len(support)
@@ -78,7 +78,7 @@ def _grown(
         better = np.flatnonzero(excess > allowed)
         if not len(better):
             return support, x, True
-        # As many again, unless most of them would be left out.
+        # Add as many columns as there are, unless most of them were dropped the last time.
         stayed = len(support) - (before - added)
         room = max(min(2 * stayed, len(support)), _LEAST_ROOM)
         chosen = better if len(better) <= room else better[np.argpartition(-excess[better], room)[:room]]
@@ -91,17 +91,16 @@ def _grown(
 def _settled(
     gains: Floats, risks: Floats, scale: float, ridge: float, x: Floats, support: np.ndarray
 ) -> tuple[Floats, np.ndarray]:
-    """The optimum on some columns, or at least a better point than a feasible one; without columns at nothing.
+    """The optimum on some columns, or at least an improved feasible point, without columns of weight 0.
 
-    First all columns that would go below nothing are left out together, as long as there are any. That is mostly
-    the optimum; if it is no better than the point begun with, they are left out one after the other as they are
-    met on the way.
+    First all columns with a negative weight are dropped together, as long as there are any. That is mostly the
+    optimum; if it does not improve the starting point, columns are dropped one by one along the way (active set).
     """
     columns, weight = support, x
     while len(columns):
         target = _unbounded(gains[columns], risks[np.ix_(columns, columns)], scale, ridge)
         if (target >= 0.0).all():
-            # With all that had weight before, it is the best of more than there was.
+            # With all columns that had weight before, it is the optimum over a larger set.
             still = np.count_nonzero(weight) == np.count_nonzero(x)
             if still or _worth(gains, risks, scale, target, columns) > _worth(gains, risks, scale, x, support):
                 return target, columns
@@ -112,7 +111,7 @@ def _settled(
         target = _unbounded(gains[support], risks[np.ix_(support, support)], scale, ridge)
         if (target >= 0.0).all():
             return target, support
-        # New columns that would go below nothing at once; the best of all new ones never does.
+        # New columns whose weight would be negative at once; that of the best new column never is.
         stuck = (x == 0.0) & (target < 0.0)
         if stuck.any():
             if first < len(x) and stuck[x == 0.0].all():
@@ -138,7 +137,7 @@ def _worth(gains: Floats, risks: Floats, scale: float, x: Floats, support: np.nd
 
 
 def _unbounded(gains: Floats, risks: Floats, scale: float, ridge: float) -> Floats:
-    """The optimum with weights that sum to 1, whatever their signs."""
+    """The optimum with weights that sum to 1 and may be negative."""
     matrix = scale * risks
     matrix[np.diag_indices_from(matrix)] += scale * ridge
     while True:
@@ -162,7 +161,7 @@ def _unbounded(gains: Floats, risks: Floats, scale: float, ridge: float) -> Floa
 
 
 def _by_interior_point(gains: Floats, risks: Floats, alpha: float) -> Floats:
-    """The whole problem at once, by cvxopt: for what does not settle soon."""
+    """The whole problem at once, by cvxopt: for problems where column generation converges slowly."""
     from cvxopt import matrix, solvers, spdiag
 
     count = len(gains)
@@ -191,7 +190,7 @@ def _checked(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> tuple[F
         raise InputError(f"alpha is {alpha}; a number from 0 on is needed")
     if not np.isfinite(gains).all():
         raise InputError(f"returns[{int(np.flatnonzero(~np.isfinite(gains))[0])}] is not finite")
-    # A sum is finite only if all its terms are, but for what cancels and what overflows.
+    # A finite sum means finite terms, except for cancellation and overflow.
     if not np.isfinite(risks.sum()) and not np.isfinite(risks).all():
         row, column = np.argwhere(~np.isfinite(risks))[0].tolist()
         raise InputError(f"covariance[{row}, {column}] is not finite")
@@ -201,7 +200,7 @@ def _checked(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> tuple[F
 
 
 def _check_symmetric(risks: Floats) -> None:
-    """Block by block, so that what is compared is near in memory."""
+    """Compare block by block, so that compared values are near in memory."""
     blocks = range(0, len(risks), _BLOCK)
     for row, column in ((row, column) for row in blocks for column in blocks if row <= column):
         rows, columns = slice(row, row + _BLOCK), slice(column, column + _BLOCK)

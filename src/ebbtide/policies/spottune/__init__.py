@@ -1,1 +1,1 @@
-"""SpotTune's policy."""
+"""SpotTune's policy: hyper-parameter sweeps on spot machines, bad trials ended early."""

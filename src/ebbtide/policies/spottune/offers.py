@@ -1,4 +1,11 @@
-"""Offers: what a step of a trial is expected to cost in each market, and who reckons it."""
+"""Offers: the expected cost of a step of a trial in each market, and the two ways to estimate it.
+
+`StepCost` is SpotTune's own rule (Eq. 1 and 2). `BestBid` (`spottune-bid`) chooses market and max price together.
+The max price decides when a machine is revoked, and so both what is refunded and how much is trained before: a
+machine that is revoked while it boots costs nothing and does nothing, but Eq. 1 counts such an hour as free steps.
+`BestBid` treats a lease as a cycle with an expected cost, an expected time and expected steps; by the
+renewal-reward theorem the long-run cost per step is the ratio of the expectations.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +18,11 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.revocation.forecasts import Forecast, RecentFrequency
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.billing import Refund
+from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, Passages, SimilarMoments
+from ebbtide.market.billing import Billing, Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 # Delta as published (Algorithm 1, line 4), USD per hour.
@@ -23,14 +31,14 @@ PUBLISHED_DELTA_USD = (0.00001, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A market, at a max price, for one trial.
+    """A market and a max price for one trial, with its expected cost.
 
     Attributes:
-        market: What to rent.
-        max_price_usd_per_hour: What to ask for.
-        usd_per_step: Expected.
-        revoked: Chance that it is taken within the hour; NaN: not asked, since whatever it is, others are better.
-        seconds_per_step: Of the trial there.
+        market: The market to rent in.
+        max_price_usd_per_hour: The max price to request, USD per hour.
+        usd_per_step: Expected cost of a step, USD.
+        revoked: Probability of a revocation within the hour; NaN: not computed, as others are better anyway.
+        seconds_per_step: Time of a step there, seconds.
     """
 
     market: Market
@@ -41,24 +49,24 @@ class Offer:
 
 
 class Provisioner(Protocol):
-    """Reckons offers."""
+    """Estimates the cost of a step in each market."""
 
     def offers(
-        self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
-        """One for each market.
+        """An offer for each market.
 
         Args:
-            view: Now, and the past.
-            job: The trial.
-            steps_left: Until it leaves its machine by itself.
-            markets: Where it can run, shape (n,).
-            seconds: Per step, shape (n,).
+            view: Current and past prices.
+            job: The trial to rent for.
+            steps_left: Steps until the trial leaves its machine by itself.
+            markets: Markets where it can run, n of them.
+            seconds: Seconds per step in each market, shape (n,).
         """
         ...
 
     def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
-        """USD per step of staying in one of the markets, on a machine that is paid for whatever comes."""
+        """Cost per step, USD, of staying in the market at index `place`, on a machine without further refunds."""
         ...
 
 
@@ -67,11 +75,11 @@ class StepCost:
     """SpotTune's `getBestInst`: `M x (1 - p) x` mean price of the last hour (Eq. 1, 2).
 
     Attributes:
-        forecast: Foretells revocations.
-        delta: How far the max price is above the price: a share of it, drawn evenly from this interval; None: as
-            published, 0.00001 to 0.2 USD per hour.
-        doubt: Added to the probability of paying: a forecast that is all but sure may still be wrong, and on a
-            dear machine that is what the hour costs. 0 is Eq. 1.
+        forecast: Gives the probability of a revocation within the hour.
+        delta: Max price above the current price, as a share of it, drawn uniformly from this interval; None: as
+        published, 0.00001 to 0.2 USD per hour.
+        doubt: Added to the probability of paying, since a nearly certain forecast may be wrong, and the hour on an
+        expensive machine is then charged. 0 is Eq. 1.
     """
 
     forecast: Forecast = field(default_factory=RecentFrequency)
@@ -81,7 +89,7 @@ class StepCost:
     def offers(
         self,
         view: View,
-        job: JobProgress,
+        job: JobView,
         steps_left: float,
         markets: Sequence[Market],
         seconds: Floats,
@@ -91,15 +99,15 @@ class StepCost:
         p = np.zeros(len(markets))
         if view.billing.refund is Refund.WITHIN_FIRST_HOUR and job.job.checkpoint is not None:
             max_prices = self._max_prices(view, markets)
-            # Who would be dearer than another's sure price even if it were surely free need not be asked about.
+            # No forecast for markets that are too expensive even if their revocation were certain.
             able = np.flatnonzero(sure * self.doubt <= sure.min() * (1.0 + self.doubt))
             p[:] = math.nan
             asked = [markets[place] for place in able.tolist()]
             p[able] = self.forecast.probabilities(view, asked, max_prices[able])
         else:
-            # Nothing is gained by being revoked; without checkpoints, all is lost by it.
+            # A revocation gains nothing here; without checkpoints, it loses everything.
             max_prices = np.full(len(markets), math.inf)
-        # A trial that is done before the hour is over leaves less time to be revoked in, and then it pays.
+        # A trial that ends before the hour is over leaves less time for a revocation, so it more likely pays.
         p = p * np.minimum(steps_left * seconds / HOUR_S, 1.0)
         usd = sure - np.nan_to_num(p) * seconds * mean / HOUR_S
         columns = (max_prices.tolist(), usd.tolist(), p.tolist(), seconds.tolist())
@@ -113,3 +121,133 @@ class StepCost:
         if self.delta is None:
             return np.asarray(prices + view.random.uniform(*PUBLISHED_DELTA_USD, len(markets)))
         return np.asarray(prices * (1.0 + view.random.uniform(*self.delta, len(markets))))
+
+
+# Max prices to choose from, as shares above the price; hardly any price exceeds the last.
+RISES = np.array([1e-4, 0.002, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0])
+
+# A lease without refund, its start included, costs at most this multiple of its work alone.
+_OVERHEAD = 1.25
+
+_NEVER = np.append(np.zeros(CELLS), 1.0)[None, :]
+
+# From the request for a machine to its first charge, seconds: this part of the start is free.
+_REQUEST_S = 20.0
+
+
+@dataclass(frozen=True)
+class BestBid:
+    """The lowest expected cost of a useful step, over markets and max prices.
+
+    Attributes:
+        passages: Predicts when prices exceed max prices.
+        doubt: Share by which predicted revocations are reduced: the lowest of many estimates mostly errs in our
+        favour.
+        time_share: Value of an hour of the trial, as a share of the price of the market with the lowest step cost.
+        start_s: Time from the request for a machine to training on it, seconds.
+    """
+
+    passages: Passages = field(default_factory=SimilarMoments)
+    doubt: float = 0.1
+    time_share: float = 0.3
+    start_s: float = 120.0
+
+    def offers(
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
+    ) -> list[Offer]:
+        mean = _mean_prices(view, markets)
+        hour_usd = self._hour_usd(mean, seconds)
+        saves = job.job.checkpoint is not None
+        # Without checkpoints, work is lost with its machine: then only the highest max price is sensible.
+        rises = RISES if saves else RISES[-1:]
+        # No prediction for markets that are too expensive even if everything but the doubt were refunded.
+        least = (self.doubt * mean + hour_usd) * seconds
+        able = least <= ((mean + hour_usd) * seconds).min() * _OVERHEAD
+        cores = [view.machine(market).vcpus for market in markets]
+        cycles = _cycle(
+            view.billing,
+            mean[:, None],
+            (steps_left * seconds)[:, None],
+            np.array([[self.start_s + job.job.restore_s(vcpus)] for vcpus in cores]),
+            np.array([[job.job.save_s(vcpus) if saves else math.inf] for vcpus in cores]),
+        )
+        found = []
+        for place, (market, step_s, asks) in enumerate(zip(markets, seconds.tolist(), able, strict=True)):
+            chances = self._chances(view, market, rises) if asks else _NEVER
+            useful = chances @ cycles.useful_s[place] / step_s
+            usd = chances @ cycles.usd[place] + hour_usd * (chances @ cycles.lasts_s[place]) / HOUR_S
+            per_step = np.full(len(usd), math.inf)
+            np.divide(usd, useful, out=per_step, where=useful > 0.0)
+            best = int(np.argmin(per_step))
+            max_price = view.price(market) * (1.0 + float(rises[best] if asks else rises[-1]))
+            revoked = 1.0 - float(chances[best, -1]) if asks else math.nan
+            found.append(Offer(market, max_price, float(per_step[best]), revoked, step_s))
+        return found
+
+    def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
+        mean = _mean_prices(view, markets)
+        return float(seconds[place] * (mean[place] + self._hour_usd(mean, seconds)) / HOUR_S)
+
+    def _hour_usd(self, mean: Floats, seconds: Floats) -> float:
+        """Value of an hour of a trial, USD."""
+        return self.time_share * float(mean[np.argmin(mean * seconds)])
+
+    def _chances(self, view: View, market: Market, rises: Floats) -> Floats:
+        """Distribution of the time at which each max price is exceeded; shape (rises, CELLS + 1)."""
+        if not view.billing.price_revokes:
+            return np.tile(_NEVER, (len(rises), 1))
+        chances = self.passages.chances(view, market, rises)
+        believed = chances * (1.0 - self.doubt)
+        believed[:, -1] += self.doubt
+        return believed
+
+
+def _mean_prices(view: View, markets: Sequence[Market]) -> Floats:
+    return np.array([view.mean_price(market, HOUR_S) for market in markets])
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """Leases by the time at which the price exceeds their max price; shape (CELLS + 1,), or one row per market.
+
+    Attributes:
+        useful_s: Time of training whose result is kept, seconds.
+        usd: Cost of the lease, USD.
+        lasts_s: Time from the request to the end, seconds.
+    """
+
+    useful_s: Floats
+    usd: Floats
+    lasts_s: Floats
+
+
+def _cycle(
+    billing: Billing,
+    price: float | Floats,
+    work_s: float | Floats,
+    before_s: float | Floats,
+    save_s: float | Floats,
+) -> _Cycle:
+    """Cost and duration of a lease for each cell of the hour in which its notice may come, and without notice.
+
+    Args:
+        billing: Billing rule of spot leases.
+        price: Price of the machine, USD per hour.
+        work_s: Work left, seconds; the machine is released when it is done, or after an hour.
+        before_s: Time from the request for the machine to the first new step, seconds.
+        save_s: Time to save before the machine goes, seconds; infinity: it cannot save.
+    """
+    own_end_s = np.minimum(before_s + work_s, HOUR_S + before_s)
+    # The notice comes in the middle of its cell; whether the lease is still free depends on the cell's end.
+    notice_at_s = np.append((np.arange(CELLS) + 0.5) * CELL_S, math.inf)
+    taken_s = notice_at_s + billing.notice_s
+    revoked = taken_s < own_end_s
+    lasts_s = np.minimum(taken_s, own_end_s)
+    useful_s = np.maximum(lasts_s - before_s - np.where(revoked, save_s, 0.0), 0.0)
+    held_s = np.maximum(lasts_s - _REQUEST_S, 0.0)
+    paid_s = np.ceil(np.maximum(held_s, billing.minimum_s) / billing.period_s) * billing.period_s
+    if billing.refund is Refund.WITHIN_FIRST_HOUR:
+        paid_s = np.where(revoked & (held_s + CELL_S / 2.0 < HOUR_S), 0.0, paid_s)
+    elif billing.refund is Refund.LAST_PARTIAL_PERIOD:
+        paid_s = np.where(revoked, held_s // billing.period_s * billing.period_s, paid_s)
+    return _Cycle(useful_s, price * paid_s / HOUR_S, lasts_s)

@@ -1,41 +1,117 @@
 """SpotTune (Algorithm 1): every trial on the machine of least expected step cost, bad trials ended early.
 
 A machine that its provider revokes within the first hour costs nothing where the billing says so. SpotTune then
-prefers machines likely to be revoked, and gives a machine back after an hour.
+prefers machines likely to be revoked, and releases a machine after an hour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
-from ebbtide.forecasts.learning_curves.curves import Bools
+from ebbtide.forecasts.learning_curves.curves import Bools, observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.learning_curves.predictions import observed
-from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.billing import Refund
+from ebbtide.market.catalogue import InstanceType
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
-from ebbtide.policies.spottune.step_times import ObservedStepTimes
 
-# Algorithm 1 looks every ten seconds; whether staying is still cheaper, every ten minutes will do.
+
+@dataclass(frozen=True)
+class ObservedStepTimes:
+    """M[instance][trial] of SpotTune: seconds per step, kept in a policy's memory.
+
+    Before any observation, a machine's speed follows from its cores (`ThroughputModel`); if all of a step is
+    parallel, that is `C0 / CPUs` (Algorithm 1, line 12 prints a product, by which more cores would be slower). A
+    type on which a trial has trained has the time observed there. Trials of a sweep differ in size, but hardly in
+    the machines that suit them: the ratio of two types observed for some trials is used for the others.
+
+    Attributes:
+        seen: Observed seconds per step, by trial and instance type.
+        parallel: Parallel share of a step (Amdahl), assumed before any observation.
+    """
+
+    seen: dict[str, dict[str, float]]
+    parallel: float = 1.0
+    _slowness: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def in_memory(cls, memory: dict[str, Any], parallel: float) -> ObservedStepTimes:
+        """The times kept in a policy's memory, which survive a restart."""
+        return cls(memory.setdefault("seconds_per_step", {}), parallel)
+
+    def observe(self, view: View, job: JobView) -> None:
+        """Record the speed of a trial on its current machine."""
+        for lease in job.leases:
+            if lease.state is LeaseState.RUNNING and job.steps_run > 0:
+                rate = view.seen_steps_per_s(job.job, lease.market)
+                own = self.seen.setdefault(str(job.job_id), {})
+                if rate and own.get(lease.market.instance_type) != 1.0 / rate:
+                    own[lease.market.instance_type] = 1.0 / rate
+                    self._slowness.clear()
+
+    def of_all(self, view: View, job: JobView, markets: Sequence[Market]) -> list[float]:
+        """Seconds per step of a trial in each market, in the order of the markets."""
+        own = self.seen.get(str(job.job_id), {})
+        slowness = self._slowness_on(view)
+        sizes = [math.log(seconds) - slowness[name] for name, seconds in own.items()]
+        size = sum(sizes) / len(sizes) if sizes else 0.0
+        return [
+            own.get(market.instance_type) or math.exp(size + slowness[market.instance_type]) for market in markets
+        ]
+
+    def _slowness_on(self, view: View) -> dict[str, float]:
+        """Logarithm of each type's slowness: the model's, corrected by trials that ran on several types."""
+        if not self._slowness:
+            for market in view.markets:
+                if market.instance_type not in self._slowness:
+                    seconds = _before_seen(self.parallel, view.machine(market))
+                    self._slowness[market.instance_type] = math.log(seconds)
+            self._slowness.update(self._corrected(self._slowness))
+        return self._slowness
+
+    def _corrected(self, slowness: Mapping[str, float]) -> dict[str, float]:
+        several = [own for own in self.seen.values() if len(own) > 1]
+        found = dict(slowness)
+        # Estimate sizes of trials and slowness of types in turns: for so few values it converges at once.
+        for _ in range(3 if several else 0):
+            off: dict[str, list[float]] = {}
+            for own in several:
+                size = sum(math.log(seconds) - found[name] for name, seconds in own.items()) / len(own)
+                for name, seconds in own.items():
+                    off.setdefault(name, []).append(math.log(seconds) - size)
+            found |= {name: sum(values) / len(values) for name, values in off.items()}
+        return found
+
+
+@cache
+def _before_seen(parallel: float, machine: InstanceType) -> float:
+    return ThroughputModel(1.0, parallel).seconds_per_step(machine)
+
+
+# Algorithm 1 runs every ten seconds; whether staying is still cheaper is checked every ten minutes.
 _LOOP_S = 10.0
 _LOOK_AGAIN_S = 600.0
 
-# Of the time up to a deadline, what may be planned for training; the rest is for starting, moving and waiting.
+# Share of the time until the deadline planned for training; the rest is for starts, moves and waiting.
 _TRAINING_SHARE = 0.8
 
-# Of a trial, how often it is looked at whether it has converged.
+# How often, over a trial's steps, convergence is checked.
 _CONVERGENCE_CHECKS = 10
 
 
@@ -44,22 +120,22 @@ class SpotTune:
     """SpotTune's provisioner and orchestrator.
 
     Attributes:
-        theta: Trials are predicted from this share of their steps; 1: all are trained to the end.
-        mcnt: So many trials, the best by prediction, are chosen.
-        trains_on: Train the chosen to the end; else they are ended, too, where they were predicted.
-        provisioner: Reckons what a step costs in each market, and the max price to ask for.
-        stays: After an hour, stay where moving is not expected to be cheaper, the time it takes reckoned; else
-            move every hour whatever it costs, as Algorithm 1 has it.
-        parallel: Share of a step that cores do together, before a machine's speed is seen; 1 is the paper's start.
-        measured: The trials' rates were measured beforehand; else seconds per step are learnt while they train.
-        predictor: Of where curves end; None: EarlyCurve as calibrated.
-        maximise: The metric is better the higher it is.
-        deadline_s: Seconds from the start by which all should be done: dearer machines are taken where cheaper
-            ones would be too slow.
-        machines: Where capacity, not price, decides: machines are rented by this policy instead, under its
-            deadline, whose time for what is left after theta it holds back.
-        name: For tables.
-        wakes_on: Nothing but what is always delivered.
+        theta: Share of its steps after which a trial is predicted; 1: all are trained to the end.
+        mcnt: Number of trials, the best by prediction, that are chosen.
+        trains_on: Train the chosen trials to the end; else they end where they were predicted, too.
+        provisioner: Estimates the cost of a step in each market and gives the max price to request.
+        stays: After an hour, stay if moving, its time included, is not expected to be cheaper; else move every
+        hour at any cost, as in Algorithm 1.
+        parallel: Parallel share of a step, before a machine's speed is observed; 1 is the paper's start.
+        measured: The trials' rates were measured beforehand; else seconds per step are learnt during training.
+        predictor: Predicts final metrics; None: EarlyCurve as calibrated.
+        maximise: Whether a higher metric is better.
+        deadline_s: Seconds from the start until the deadline; more expensive machines are used where cheaper ones
+        would be too slow.
+        machines: Where capacity decides, not price: the policy that rents machines instead, under its deadline. It
+        reserves the time for the training after theta.
+        name: The policy's name in tables.
+        wakes_on: Empty: only the events that are always delivered.
     """
 
     theta: float = 0.7
@@ -103,33 +179,32 @@ class SpotTune:
             wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
             yield from self.machines.provide(view, wanted)
 
-    def offers(self, view: View, job: JobProgress) -> list[Offer]:
-        """What a step of a trial would cost now, in each market that can run it."""
+    def offers(self, view: View, job: JobView) -> list[Offer]:
+        """The current offers for a trial, one per market that can run it."""
         return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
 
-    def _goal(self, job: JobProgress) -> int:
-        """Steps before the trial is predicted."""
+    def _goal(self, job: JobView) -> int:
+        """Number of steps after which the trial is predicted."""
         return max(math.ceil(self.theta * job.job.steps), 1)
 
-    def _end(self, view: View, job: JobProgress) -> int:
-        """Steps at which the trial, as things stand, leaves its machine by itself."""
+    def _end(self, view: View, job: JobView) -> int:
+        """Number of steps at which the trial, as things stand, leaves its machine by itself."""
         chosen = view.memory.get("chosen")
         return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
 
-    def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _milestones(self, view: View, job: JobView) -> Iterator[Action]:
         if self._selects(view):
             yield WakeAtStep(job.job_id, self._goal(job))
         for check in range(1, _CONVERGENCE_CHECKS):
             yield WakeAtStep(job.job_id, max(job.job.steps * check // _CONVERGENCE_CHECKS, 1))
 
     def _selects(self, view: View) -> bool:
-        """Whether trials are compared at theta: there have to be more than are wanted, and they have to be able
-        to wait."""
+        """Whether trials are compared at theta: there are more than will be chosen, and all can wait."""
         can_wait = all(job.job.checkpoint is not None for job in view.jobs)
         return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
 
-    def _reached(self, view: View, job: JobProgress) -> Iterator[Action]:
-        """A trial has come to theta, or to a look at whether it has converged."""
+    def _reached(self, view: View, job: JobView) -> Iterator[Action]:
+        """A trial has reached theta or a convergence check."""
         if job.is_finished:
             return
         steps, metric = self._measured(view, job)
@@ -143,13 +218,13 @@ class SpotTune:
                 yield Release(lease.lease_id)
 
     def _give_back(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
-        """Machines held for an hour: from now on they would be paid even if they were revoked."""
+        """Release machines held for an hour: from now on they would be charged even if revoked."""
         if view.billing.refund is not Refund.WITHIN_FIRST_HOUR:
             return
         given_back = view.memory.setdefault("given_back", [])
-        # When each machine that was kept is to be looked at again, by lease.
+        # When each kept machine is checked again, by lease.
         looks: dict[str, float] = view.memory.setdefault("looks", {})
-        # What cannot be saved cannot move.
+        # Jobs without checkpoints cannot move.
         for job in (job for job in view.jobs if job.job.checkpoint is not None):
             for lease in job.leases:
                 held_s = view.now_s - lease.started_s
@@ -165,8 +240,8 @@ class SpotTune:
                 given_back.append(lease.lease_id)
                 yield Release(lease.lease_id)
 
-    def _stays(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
-        """Whether no offer is cheaper than staying, the time of moving reckoned."""
+    def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
+        """Whether no offer is cheaper than staying, the time of the move included."""
         markets, seconds = self._usable(view, job, times)
         place = markets.index(here)
         if not self._in_time(view, job, seconds)[place]:
@@ -178,11 +253,11 @@ class SpotTune:
         return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
 
     def _select(self, view: View) -> Iterator[Action]:
-        """Predict where every trial ends; train the best on, end the others (lines 48 to 53)."""
+        """Predict the final metric of every trial; continue the best, end the others (lines 48 to 53)."""
         waiting = [view.jobs[job_id] for job_id in view.memory["paused"]]
         measured = [self._measured(view, job) for job in waiting]
         if not all(len(steps) for steps, _ in measured):
-            # Nothing to compare them by: all are trained on.
+            # Nothing to compare: all continue.
             view.memory["chosen"] = [job.job_id for job in waiting]
             return
         pairs = zip(waiting, measured, strict=True)
@@ -195,8 +270,8 @@ class SpotTune:
             if job.job_id not in chosen or not self.trains_on:
                 yield Stop(job.job_id)
 
-    def _measured(self, view: View, job: JobProgress) -> tuple[Floats, Floats]:
-        """Steps and metric so far, turned so that lower is better."""
+    def _measured(self, view: View, job: JobView) -> tuple[Floats, Floats]:
+        """Steps and metric so far; the metric's sign is changed where needed, so that lower is better."""
         steps, metric = view.measured(job.job_id)
         return steps, -metric if self.maximise else metric
 
@@ -204,12 +279,12 @@ class SpotTune:
         return self.predictor or default_calibration().everywhere
 
     def _provide(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
-        """A machine for each trial that has none, or none that stays."""
+        """Request a machine for each trial that has none, or none that stays."""
         memory = view.memory
         given_back = set(memory.get("given_back", []))
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
         if refused and not any(event.wake is Wake.TIMER for event in view.events):
-            # Asked again at once, it would be refused again.
+            # A request now would be refused again.
             yield WakeAt(view.now_s + _LOOP_S)
             return
         for job in view.jobs:
@@ -226,12 +301,12 @@ class SpotTune:
             else:
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
 
-    def _waits(self, view: View, job: JobProgress) -> bool:
-        """Paused at theta, it waits for the choice, and goes on if it is among the chosen."""
+    def _waits(self, view: View, job: JobView) -> bool:
+        """Whether a trial is paused at theta, waiting for the selection or not selected."""
         return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
 
-    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
-        """getBestInst: of the markets where the trial ends in time, the one of least expected step cost."""
+    def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
+        """getBestInst: the market with the lowest expected step cost, among those where the trial ends in time."""
         offers = self._offers(view, job, times)
         if not offers:
             return None
@@ -239,22 +314,22 @@ class SpotTune:
         kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
         return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
 
-    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[Offer]:
+    def _offers(self, view: View, job: JobView, times: ObservedStepTimes) -> list[Offer]:
         markets, seconds = self._usable(view, job, times)
         if not markets:
             return []
         left = self._end(view, job) - job.steps_done
         return self.provisioner.offers(view, job, left, markets, seconds)
 
-    def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
-        """Where the trial can run, and its seconds per step there."""
+    def _usable(self, view: View, job: JobView, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
+        """The markets where the trial can run, and its seconds per step there, shape (n,)."""
         markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
         if self.measured:
             return markets, np.array([1.0 / view.steps_per_s(job.job, market) for market in markets])
         return markets, np.array(times.of_all(view, job, markets))
 
-    def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:
-        """Which seconds per step let the trial end by the deadline; if none does, the least."""
+    def _in_time(self, view: View, job: JobView, seconds: Floats) -> Bools:
+        """Mask of the seconds per step that meet the deadline; if none does, of the lowest. Shape (n,)."""
         if math.isinf(self.deadline_s):
             return np.ones(len(seconds), dtype=bool)
         left_s = self.deadline_s - (view.now_s - view.memory["started_s"])

@@ -1,1 +1,1 @@
-"""Live runs with faults at random moments: whether anything is lost by them."""
+"""Live runs with random faults, and checks that nothing is lost."""

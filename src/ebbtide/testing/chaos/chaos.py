@@ -1,8 +1,8 @@
-"""Runs with faults: `python -m ebbtide.testing.chaos.chaos --seeds 5 --faults 50`.
+"""Live runs with random faults: `python -m ebbtide.testing.chaos.chaos --seeds 5 --faults 50`.
 
-Training, agents and the controller are killed, storage refuses, falls silent and stores halves. In the end the
-sweep is to be as if nothing had been: nothing lost but what no complete checkpoint had, nothing counted twice, no
-machine left, and our ledger the provider's.
+Trainings, agents and the controller are killed; storage refuses, stops answering and truncates uploads. In the end
+nothing may be lost that was in a complete checkpoint, nothing counted twice, no machine may be left running, and
+our ledger must equal the provider's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import begin_local, end_local
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.stopping import controller_pid
 from ebbtide.live.storage import object_store
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
@@ -41,13 +42,16 @@ _STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
-_CONTROLLER_STARTS_S = 3.0
+# A controller that has taken the run over has so long to do something before it may be killed.
+_CONTROLLER_LIVES_S = 1.0
+# Shares of all faults at most: under load there may be nothing else to disturb for a while.
+_MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
 # A run that has not ended so long after its last fault never will.
 _LONGEST_S = 240.0
-# Restoring begins some time before training does; checkpoints of that time need not be in it.
+# A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
 
-# A controller takes a while to begin again: the others are to have faults meanwhile.
+# Weights of faults. A controller takes a while to restart, so it gets fewer.
 _KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
 
 _CONTROLLER = """
@@ -65,18 +69,18 @@ run_local(folder, policy_of(Sweep.model_validate(folder.settings.sweep)))
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """What one run with faults showed.
+    """The results of one run with faults.
 
     Attributes:
-        seed: Of all chance.
-        faults: How many took place, by kind.
-        finished: The sweep ended, all trials at their last step.
-        steps_lost: Beyond what no complete checkpoint had.
-        steps_counted_twice: Steps left out count, too.
-        instances_left_running: Afterwards.
-        ledger_difference_usd: To the provider's record.
-        revocations: By the market, beside the faults.
-        seconds: Real ones.
+        seed: Seed of all random numbers.
+        faults: Number of faults, by kind.
+        finished: Whether all trials reached their last step.
+        steps_lost: Lost steps that were in a complete checkpoint.
+        steps_counted_twice: Steps counted twice or left out.
+        instances_left_running: Machines still running after the run.
+        ledger_difference_usd: Difference of our ledger from the provider's record, USD.
+        revocations: Number of revocations by the market.
+        seconds: Duration of the run, real seconds.
     """
 
     seed: int
@@ -91,13 +95,13 @@ class ChaosReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was the worse for it."""
+        """Whether the run finished without any damage."""
         wrong = (self.steps_lost, self.steps_counted_twice, self.instances_left_running)
         return self.finished and not any(wrong) and self.ledger_difference_usd < 1e-9
 
 
 def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
-    """One sweep, with so many faults."""
+    """Run one sweep with a number of faults, in folder `place`."""
     from moto.server import ThreadedMotoServer
 
     began = time.monotonic()
@@ -163,10 +167,10 @@ def _sweep(notes: Path) -> Sweep:
 def _disturb(
     folder: RunFolder, storage: FaultyStorage, draws: random.Random, faults: int
 ) -> tuple[Counter[str], set[int]]:
-    """Run it; let faults happen until there were enough, then let it end."""
+    """Run the sweep with faults until there were enough, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
-    controller, began_s = _controller(folder), time.monotonic()
+    controller, took_over_s = _controller(folder), math.inf
     journal = Journal(folder.journal)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
@@ -175,16 +179,21 @@ def _disturb(
         if code is not None:
             if journal.state("outcome") is not None:
                 break
-            controller, began_s = _controller(folder), time.monotonic()
+            controller, took_over_s = _controller(folder), math.inf
+        if took_over_s == math.inf and controller_pid(folder.path) == controller.pid:
+            took_over_s = time.monotonic()
         agents_now = _agents(folder, prices)
         agents |= set(agents_now)
         if sum(counts.values()) < faults:
+            end_s = time.monotonic() + _LONGEST_S
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
-            if kind == "controller" and time.monotonic() - began_s < _CONTROLLER_STARTS_S:
-                pass  # it has not done anything yet
+            new = time.monotonic() - took_over_s < _CONTROLLER_LIVES_S
+            if kind == "controller" and (new or counts[kind] >= _MOST_CONTROLLERS * faults):
+                pass
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
-            elif len(storage.armed) < 2:
+            elif kind not in storage.armed and storage.done < _MOST_STORAGE * faults:
+                # An upload to be cut short may be a while in coming: other faults must not wait behind it.
                 storage.arm(kind)
             counts["storage"] = storage.done
         else:
@@ -203,7 +212,7 @@ def _controller(folder: RunFolder) -> subprocess.Popen[bytes]:
 
 
 def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
-    """Process ids."""
+    """Process ids of the agents."""
     try:
         return sorted(LocalCloud(folder.path / "cloud", prices).processes().values())
     except CloudError:
@@ -211,7 +220,7 @@ def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
 
 
 def _kill(kind: str, agents: list[int], controller: subprocess.Popen[bytes], draws: random.Random) -> int:
-    """Kill one of a kind; returns how many that were."""
+    """Kill one process of a kind; returns the number killed."""
     if kind == "controller":
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
@@ -260,7 +269,7 @@ def _report(
 
 
 def _lost(notes: Path, seen: Seen, trial: str) -> int:
-    """Steps that were in a complete checkpoint, and that a life of the program began without."""
+    """Steps that were in a complete checkpoint but missing at a later start of the program."""
     lost = 0
     for line in notes.read_text().splitlines():
         time_text, begins = line.split()
@@ -274,7 +283,7 @@ def _lost(notes: Path, seen: Seen, trial: str) -> int:
 
 
 def _wrong(store: str, trial: str, number: int) -> int:
-    """How many steps too many, or too few, are in what a trial ended with."""
+    """Number of steps too many or too few in a trial's final state."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "newest"
         if CheckpointStore(object_store(store), trial).restore(folder) is None:
@@ -285,7 +294,7 @@ def _wrong(store: str, trial: str, number: int) -> int:
 
 
 def main() -> None:
-    """Several runs, and a report of them."""
+    """Run several seeds and write a report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="the first one")

@@ -1,6 +1,6 @@
-"""A training that adds numbers up: what it ends with tells whether a step was left out or taken twice.
+"""A training that adds up numbers: the sum shows whether a step was left out or done twice.
 
-Beside its checkpoints it notes where each of its lives began, in a file that nothing takes back.
+Besides its checkpoints, it logs the first step of each start in a file that is never restored.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from ebbtide.trial import Trial
 
 
 class Sum:
-    """What it has added up."""
+    """The sum so far, with save and restore."""
 
     def __init__(self) -> None:
         self.total = 0
 
     @property
     def ends_at(self) -> int | None:
-        """Known between steps alone."""
+        """Unknown: it can be saved only between steps."""
         return None
 
     def save(self, folder: Path, *, within_step: bool) -> None:  # noqa: ARG002
-        """Write it."""
+        """Write the sum."""
         (folder / "sum.json").write_text(json.dumps(self.total))
 
     def restore(self, folder: Path) -> None:
-        """Read it."""
+        """Read the sum."""
         self.total = json.loads((folder / "sum.json").read_text())
 
 
 def main() -> None:
-    """Add up the numbers of all steps."""
+    """Add up the numbers of all steps, as a trial."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-s", type=float, required=True)
     parser.add_argument("--notes", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Storage that fails when it is told to: in front of a real S3 API, on loopback."""
+"""Storage that fails on request: a proxy in front of a real S3 API, on loopback."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _SILENT_S = 1.0
 
 
 class StorageFault(StrEnum):
-    """What may become of a request."""
+    """The kind of failure of a request."""
 
-    ERROR = "error"  # it is refused with a 503
-    SILENCE = "silence"  # nothing comes, and then the connection is gone
-    TRUNCATED = "truncated"  # half of an upload is stored, and is said to be all of it
+    ERROR = "error"  # refused with a 503
+    SILENCE = "silence"  # no answer, then the connection is closed
+    TRUNCATED = "truncated"  # half of an upload is stored, and success is reported
 
 
 @dataclass
 class Seen:
-    """Checkpoints as storage has them.
+    """The checkpoints that storage has received.
 
     Attributes:
-        complete: By trial: when each manifest was written, its number and its step.
-        damaged: Trials and numbers of which an upload was cut short.
+        complete: Time of each manifest, its number and its step, by trial.
+        damaged: Trials and checkpoint numbers with a truncated upload.
     """
 
     complete: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)
@@ -42,14 +42,14 @@ class Seen:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
-        """Whoever asked was killed: that is what all this is for."""
+        """Ignore errors of clients that were killed."""
 
 
 class FaultyStorage:
-    """A proxy before an S3 endpoint.
+    """A proxy in front of an S3 endpoint.
 
     Args:
-        port: Of the endpoint, on loopback.
+        port: Port of the endpoint, on loopback.
     """
 
     def __init__(self, port: int) -> None:
@@ -92,7 +92,7 @@ class FaultyStorage:
                     self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 if self.command != "HEAD":
-                    # Who asked may have been killed meanwhile.
+                    # The client may have been killed meanwhile.
                     with contextlib.suppress(OSError):
                         self.wfile.write(content)
 
@@ -105,12 +105,12 @@ class FaultyStorage:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def arm(self, fault: StorageFault) -> None:
-        """Let the next request that it fits fail so."""
+        """Make the next suitable request fail with this fault."""
         with self._lock:
             self.armed.append(fault)
 
     def fault_for(self, method: str, path: str) -> StorageFault | None:
-        """The next fault, if it fits this request."""
+        """The next fault, if it suits this request."""
         with self._lock:
             if not self.armed:
                 return None
@@ -123,7 +123,7 @@ class FaultyStorage:
             return self.armed.popleft()
 
     def note(self, path: str, body: bytes, *, truncated: bool) -> None:
-        """What was stored."""
+        """Record what was stored."""
         manifest, data = _MANIFEST.search(path), _DATA.search(path)
         with self._lock:
             if manifest is not None:
@@ -138,7 +138,7 @@ class FaultyStorage:
     def forward(
         port: int, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Ask the endpoint."""
+        """Send a request to the endpoint; returns status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         try:
             connection.request(method, path, body=body, headers=headers)
@@ -155,6 +155,6 @@ class FaultyStorage:
             connection.close()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()

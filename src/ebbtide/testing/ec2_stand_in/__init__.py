@@ -1,1 +1,1 @@
-"""An EC2 on loopback whose machines run what they are told: moto's API, real start scripts, notices, refusals."""
+"""A stand-in for EC2 on loopback: moto's API, machines that run real start scripts, notices and refusals."""

@@ -1,4 +1,4 @@
-"""moto's server with prices of ours, and refusals when they are wanted: real HTTP, read by a real boto3."""
+"""moto's server with our prices and refusals on request, over real HTTP for a real boto3."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _STATUS = {
 
 @dataclass
 class Refusals:
-    """What EC2 is to refuse.
+    """The requests that EC2 refuses.
 
     Attributes:
-        launches: Codes with which the next launches are refused, one each; empty: that one is let through.
-        expired: Access keys that hold no more.
-        ends: Code with which the end of machines is refused; empty: it is not.
-        told: Codes that were sent, in order.
+        launches: Error codes of the next launches, one each; empty text: the launch succeeds.
+        expired: Access keys that have expired.
+        ends: Error code for terminations of machines; empty: they succeed.
+        sent: Error codes that were sent, in order.
     """
 
     launches: deque[str] = field(default_factory=deque)
     expired: set[str] = field(default_factory=set)
     ends: str = ""
-    told: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
 
 
 class StandInApi:
     """Serves EC2 and S3 until it is closed.
 
     Args:
-        prices: What EC2 tells as the price history.
+        prices: Price history that EC2 reports.
 
     Raises:
         InputError: moto is not installed.
@@ -67,7 +67,7 @@ class StandInApi:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -99,11 +99,11 @@ class StandInApi:
             if not code and action == "TerminateInstances":
                 code = refusals.ends
             if code:
-                refusals.told.append(code)
+                refusals.sent.append(code)
             return code
 
     def _history(self, region: str, asked: dict[str, str]) -> str:
-        """All on one page."""
+        """The price history as XML, on one page."""
         types = {value for name, value in asked.items() if name.startswith("InstanceType")}
         items = [
             f"<item><instanceType>{market.instance_type}</instanceType><productDescription>{LINUX}</productDescription>"

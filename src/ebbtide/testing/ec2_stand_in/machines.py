@@ -1,4 +1,4 @@
-"""What moto leaves out: its instances as processes here, which run their start script, and are taken by notice."""
+"""moto's instances as local processes, which run their start script and are revoked with a notice."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _TICK_S = 0.05
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
-# The instance profile's role, whose credentials machines are given by their metadata.
+# The role of the instance profile; machines get its credentials from their metadata.
 _ROLES, _ROLE, ROLE_KEY = "latest/meta-data/iam/security-credentials", "stand-in-role", "OF-THE-ROLE"
 _ROLE_S = 3600.0
 
-# On a machine of its own this ends it.
+# Stands for the shutdown command, which ends a machine.
 _SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
 
 
 @dataclass(eq=False)
 class Machine:
-    """One instance.
+    """One instance of the stand-in.
 
     Attributes:
-        instance: moto's.
-        folder: Its own file system.
-        process: Runs its start script.
-        began_s: When, seconds since 1970.
-        taken_at_s: When it will be taken; infinity: nobody has said so.
-        ended_s: When it ended; NaN: it runs.
-        taken: It was by then.
+        instance: The instance object of moto.
+        folder: Folder that stands for its file system.
+        process: Process that runs its start script.
+        began_s: When it started, seconds since 1970.
+        taken_at_s: When it will be revoked, seconds since 1970; infinity: no notice.
+        ended_s: When it ended, seconds since 1970; NaN: it runs.
+        taken: Whether it was revoked.
     """
 
     instance: Any
@@ -53,14 +53,14 @@ class Machine:
 
 @dataclass(eq=False)
 class StandInMachines:
-    """All instances of moto, in whatever region, as processes.
+    """All instances of moto, in all regions, as processes.
 
     Attributes:
-        folder: For all that they write.
-        written: In start scripts the folder that is each machine's own here.
-        environment: Every machine's, beside what a bare one has.
+        folder: Folder for all files of the machines.
+        written: Path in start scripts that is replaced by a folder of each machine.
+        environment: Environment variables of every machine, beyond those of a bare one.
         all: Machines that ever ran, by instance id.
-        ignores_shutdown: A machine that shuts itself down goes on, as one whose shutdown hangs.
+        ignores_shutdown: Machines that shut down keep running, as if the shutdown hung.
     """
 
     folder: Path
@@ -106,16 +106,16 @@ class StandInMachines:
 
     @property
     def running(self) -> list[Machine]:
-        """Those that have not ended, the oldest first."""
+        """Machines that have not ended, the oldest first."""
         with self._lock:
             return [machine for machine in self.all.values() if math.isnan(machine.ended_s)]
 
     def take(self, machine: Machine, notice_s: float) -> None:
-        """Tell it so by its metadata, and take it when the notice is over."""
+        """Revoke a machine: its metadata shows a notice, after which it ends."""
         machine.taken_at_s = time.time() + notice_s
 
     def metadata(self, name: str, path: str) -> str | None:
-        """What an instance's metadata hold; None: nothing."""
+        """The value at a path of an instance's metadata; None: there is none."""
         if path.startswith(_ROLES):
             return _ROLE if path == _ROLES else json.dumps(_role_credentials(time.time()))
         machine = self.all.get(name)
@@ -125,7 +125,7 @@ class StandInMachines:
         return json.dumps({"action": "terminate", "time": at})
 
     def close(self) -> None:
-        """End every process; again does nothing."""
+        """End every process; further calls do nothing."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -158,7 +158,7 @@ class StandInMachines:
         folder.mkdir()
         script = instance.user_data.decode()
         (folder / "start.sh").write_text(script.replace(self.written, str(folder / "root")))
-        # Of what is installed here a machine knows nothing.
+        # A machine does not see what is installed here.
         environment = {
             **self.environment,
             "EBBTIDE_STAND_IN": str(folder),
@@ -180,7 +180,7 @@ class StandInMachines:
             self.all[instance.id] = Machine(instance, folder, process, time.time())
 
     def _end(self, machine: Machine, reason: str = "") -> None:
-        """With all that it runs; training is in a process group of its own, and ends with its agent."""
+        """End a machine with its processes; trainings have their own process group and end with their agent."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(machine.process.pid, signal.SIGKILL)
         machine.process.wait()
@@ -219,7 +219,7 @@ def _state(instance: Any) -> str:
 
 
 def _mark_ended(instance: Any, reason: str, ended_s: float) -> None:
-    """Terminated as EC2 does it, not as a user does."""
+    """Terminate an instance as EC2 does, not as a user does."""
     from moto.ec2.models.instances import StateReason
 
     instance.terminate()

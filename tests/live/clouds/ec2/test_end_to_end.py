@@ -102,12 +102,12 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
         machines.take(machines.running[0], notice_s=12.0)
         # The credentials end, and are renewed where they are kept.
         api.refusals.expired.add("FIRST")
-        wait_for(lambda: "RequestExpired" in api.refusals.told)
+        wait_for(lambda: "RequestExpired" in api.refusals.sent)
         write_credentials(tmp_path / "stand-in" / "credentials", "RENEWED")
         assert controller.wait(120) == 0
     finally:
         controller.kill()
-    assert set(api.refusals.told) == {*REFUSED, "RequestExpired"} - {""}
+    assert set(api.refusals.sent) == {*REFUSED, "RequestExpired"} - {""}
     assert machines.running == []
     folder = find_run(runs, None)
     journal = Journal(folder.journal)
