@@ -441,6 +441,18 @@ class Batches(NamedTuple):
     paid: Any
 
 
+class Books(NamedTuple):
+    """What a cluster has accumulated.
+
+    Attributes:
+        extra: Overhead that is not worked off yet, machine-hours.
+        usd: Cost so far in USD.
+    """
+
+    extra: float
+    usd: float
+
+
 # Replays of DeepSpotCloud.
 
 # A change point of a price. `above`: index of the first point from this one on with a price above the list price.

@@ -77,7 +77,7 @@ def run_zones(
     """One run over several zones.
 
     Args:
-        rule: `FAILOVER` or `TABLE`.
+        rule: The rule to run, `FAILOVER` or `TABLE`.
         problem: The job, the zones and their expected prices.
         tape: Recorded availability and prices.
         first: Index of the tick at which the run starts.

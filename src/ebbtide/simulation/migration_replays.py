@@ -1,4 +1,4 @@
-"""Replays of `DeepSpotCloud` by the thousand: a scenario put into plain numbers for `compiled`."""
+"""Replays of `DeepSpotCloud` by the thousand: a scenario as plain numbers for compiled code."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _CHUNK = 25
 
 @dataclass(frozen=True, eq=False)
 class Replays:
-    """What came of one policy from many starts; arrays have a value for each start.
+    """Results of one policy from many starts; arrays of shape (starts,).
 
     Attributes:
-        cost_usd: Net of refunds, egress included.
-        egress_usd: Of it.
-        makespan_s: NaN: the record ended first.
-        machines: How many were charged for.
-        revocations: How many of them the provider took.
-        steps_lost: Run, and run again.
+        cost_usd: Cost after refunds, with egress, USD.
+        egress_usd: Egress part of the cost, USD.
+        makespan_s: Seconds from the start to the job's end; NaN if the record ended first.
+        machines: Number of machines that were charged.
+        revocations: Number of machines that the provider revoked.
+        steps_lost: Steps that had to be run again.
     """
 
     cost_usd: Floats
@@ -70,13 +70,14 @@ class Replays:
 
 
 class MigrationReplays:
-    """`DeepSpotCloud` in one scenario, compiled; the same to the cent as the scenario's own `run`.
+    """`DeepSpotCloud` in one scenario, compiled; costs agree to the cent with the scenario's own `run`.
 
     Args:
-        scenario: One job on one machine at a time that is saved only to move; no record of capacity.
+        scenario: A scenario of one job on one machine at a time that is saved only to move, without a record of
+            capacity.
 
     Raises:
-        InputError: The scenario is not such a one.
+        InputError: The scenario is of another kind.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -88,7 +89,7 @@ class MigrationReplays:
         self._delays = _delays(scenario.delay)
 
     def run(self, policy: DeepSpotCloud, starts_s: Sequence[float], *, workers: int = 2) -> Replays:
-        """Replay the policy from every start, on so many threads."""
+        """Replay the policy from every start (seconds since 1970), on `workers` threads."""
         rule = _rule(self._scenario, policy)
         found = np.zeros(len(starts_s), dtype=STATE)
         chunks = [range(low, min(low + _CHUNK, len(starts_s))) for low in range(0, len(starts_s), _CHUNK)]
@@ -125,7 +126,7 @@ class MigrationReplays:
 
 
 def _rule(scenario: Scenario, policy: DeepSpotCloud) -> Any:
-    """The policy's, the job's and the billing's numbers as one record."""
+    """The settings of policy, job and billing as one record."""
     job = scenario.jobs[0]
     rules = np.zeros(1, dtype=RULE)
     values = charging_of(scenario.billing) | {
@@ -152,7 +153,8 @@ def _rule(scenario: Scenario, policy: DeepSpotCloud) -> Any:
 
 
 def _describe_markets(scenario: Scenario, markets: Any) -> Floats:
-    """Fill in what the job does in each market; returns what its checkpoint takes from place to place."""
+    """Fill in the job's speed and times in each market; returns seconds and USD to move its checkpoint from place
+    to place."""
     job, catalogue, egress = scenario.jobs[0], scenario.catalogue, scenario.egress
     places, clouds = sorted({market.place for market in scenario.prices}), _clouds(scenario)
     checkpoint, dataset = job.checkpoint, job.dataset
@@ -178,7 +180,7 @@ def _clouds(scenario: Scenario) -> list[str]:
 
 
 def covers(job: Job) -> bool:
-    """Whether compiled replays know jobs of this kind."""
+    """Whether compiled replays support jobs of this kind."""
     saves = job.checkpoint is not None and job.checkpoint.interval_s is None
     return saves and job.coupling is Coupling.GANG and job.speedup_of(1) == 1.0
 

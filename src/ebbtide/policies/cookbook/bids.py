@@ -1,4 +1,4 @@
-"""What is bid for the machines that a cookbook asks for (Cümülön-D 5.3, 6.6, 6.7)."""
+"""Bids for the machines that a cookbook asks for (Cümülön-D 5.3, 6.6, 6.7)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 
 @dataclass(frozen=True, eq=False)
 class Bids:
-    """What is bid for machines, USD per hour; infinity where another try would come too late for the deadline.
+    """Bids for machines; infinity where another try would come too late for the deadline.
 
     Attributes:
-        table: By step and work left, shape (steps, levels).
+        table: Bid by step and level of work left, USD per hour; shape (steps, levels).
     """
 
     table: Floats
 
     @classmethod
     def infinite(cls, book: Cookbook) -> Bids:
-        """No price is too high."""
+        """Infinite bids: no price is too high."""
         return cls.fixed(book, np.inf)
 
     @classmethod
     def fixed(cls, book: Cookbook, usd_per_hour: float) -> Bids:
-        """The same always."""
+        """The same bid in all steps and levels."""
         return cls(np.full(book.actions.shape[:2], usd_per_hour))
 
     @classmethod
     def skyline(cls, book: Cookbook, ahead: int = 4) -> Bids:
-        """As the cookbook finds a price too high, looking some steps ahead (5.3)."""
+        """The price from which the cookbook would rent no machine, looking some steps ahead (5.3)."""
         return cls(book.skyline(ahead))
 
     @classmethod
     def by_step(cls, book: Cookbook, usd_per_hour: Floats) -> Bids:
-        """By time alone."""
+        """Bids that depend on the step alone; shape (steps,)."""
         return cls(np.repeat(np.asarray(usd_per_hour)[:, None], book.actions.shape[1], axis=1))

@@ -1,4 +1,5 @@
-"""A cluster run by a cookbook where machines are charged by whole periods and come late (Cümülön-D 5.3, 5.4)."""
+"""A cluster run by a cookbook where machines are charged by whole periods and start after a delay (Cümülön-D 5.3,
+5.4)."""
 
 from __future__ import annotations
 
@@ -17,25 +18,26 @@ from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
-# Times closer than this are one.
+# Times closer than this are equal, seconds.
 _CLOCK_S = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class RunCluster:
-    """Holds as many machines as a cookbook says, or always so many, each to the end of a period that is paid.
+    """Holds as many machines as a cookbook says, or a fixed number, each to the end of a period that is paid.
 
     It decides the delay ahead: when the price has changed, when a machine is about to be charged again, when half
     a step has passed. A bid is infinite where another try would come too late for the deadline.
 
     Attributes:
-        book: What to do when, solved for decisions the delay ahead; its first step begins when the policy is
-            first asked. Of a fixed size only its workflow and deadline count.
-        market: Where.
-        bids: For spot machines.
-        delay_s: From asking for a machine to having it.
-        on_demand: Rent there while spot costs more, and where another try for spot would come too late (6.8).
-        fixed_size: So many machines always, instead of what the cookbook says (6.7); 0: what it says.
+        book: The cookbook, solved for decisions the delay ahead; its first step begins when the policy is first
+            asked. For a fixed size, only its workflow and deadline are used.
+        market: The market in which machines are rented.
+        bids: Bids for spot machines by step and work left.
+        delay_s: Seconds from the request for a machine to its start.
+        on_demand: Whether to rent on demand while spot costs more, and where another try for spot would come too
+            late (6.8).
+        fixed_size: Number of machines to hold always (6.7); 0: as the cookbook says.
     """
 
     book: Cookbook
@@ -92,8 +94,8 @@ class RunCluster:
     def _resize(
         self, view: View, hours: float, left_h: float, staying: Sequence[LeaseView], due: Sequence[LeaseView]
     ) -> Iterator[Action]:
-        """Ask for what is missing, and have go at the end of their period those that are too many, and those of
-        the kind that is dearer now."""
+        """Request missing machines; mark those to release at the end of their period: those too many, and those
+        of the kind that is more expensive now."""
         book, going, price = self.book, view.memory["going"], view.price(self.market)
         problem, steps = book.problem, len(book.actions)
         urgent = self._is_urgent(hours, left_h)
@@ -120,14 +122,14 @@ class RunCluster:
             yield WakeAt(view.now_s + view.billing.period_s)
 
     def _is_urgent(self, hours: float, left_h: float) -> bool:
-        """Whether the deadline could not be met if all that can be taken went just before this is asked again, at
-        most half a step from now: then nothing that can be taken counts, and bids are infinite."""
+        """Whether the deadline could not be met if all machines that can be revoked were revoked just before the
+        next decision, at most half a step from now: then none of these counts, and bids are infinite."""
         problem = self.book.problem
         rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - self.delay_s / HOUR_S
         return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
 
     def _left_then(self, left_h: float, leases: Sequence[LeaseView], until_s: float, view: View) -> float:
-        """Work left when a change takes effect, machines coming and going as they are bound to."""
+        """Machine-hours of work left when a change takes effect, with starts and stops that are due by then."""
         present = []
         for lease in leases:
             comes_s, goes_s = self._comes_s(lease), math.inf
@@ -142,7 +144,7 @@ class RunCluster:
         return left_h
 
     def _wakes(self, view: View, leases: Sequence[LeaseView]) -> Iterator[Action]:
-        """Before each next charge, and at it for what then goes."""
+        """Wake-ups: the delay before each next charge; for machines to be released, at the charge."""
         known: set[float] = view.memory.setdefault("wakes", set())
         for lease in leases:
             leaves = lease.lease_id in view.memory["going"]
@@ -156,7 +158,7 @@ class RunCluster:
         return lease.started_s if lease.is_charged else lease.requested_s + self.delay_s
 
     def _is_outbid(self, lease: LeaseView, view: View) -> bool:
-        """Whether it is lost, or will not come: its price is above what was bid."""
+        """Whether a machine is lost, or will not start, since its price is above its bid."""
         return (
             not lease.on_demand
             and self._comes_s(lease) <= view.now_s + _CLOCK_S
@@ -165,12 +167,12 @@ class RunCluster:
         )
 
     def _is_due(self, lease: LeaseView, time_s: float, view: View) -> bool:
-        """Whether it is charged again at a time."""
+        """Whether a machine is charged again at a time."""
         age_s, period_s = time_s - self._comes_s(lease), view.billing.period_s
         return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
 
     def _next_charge_s(self, lease: LeaseView, view: View, after_s: float | None = None) -> float:
-        """When it is charged next: now at the earliest, or after a time."""
+        """The time of a machine's next charge, seconds: now at the earliest, or after a given time."""
         comes_s, period_s = self._comes_s(lease), view.billing.period_s
         if after_s is None:
             return comes_s + max(math.ceil((view.now_s - comes_s - _CLOCK_S) / period_s), 1) * period_s

@@ -1,4 +1,4 @@
-"""Cookbooks: what to do in every state, and what is to be expected of it."""
+"""Cookbooks: the action in every state, and its expected cost and deviation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ebbtide.policies.cookbook.problem import CookbookProblem
 
 @dataclass(frozen=True, eq=False)
 class Cookbook:
-    """A solved problem.
+    """A solved cookbook problem.
 
     Attributes:
-        problem: What it was solved for.
-        actions: Machines to charge, shape (steps, levels, holdings, P).
-        mean_usd: Expected cost from there on, the same shape; infinity: the deadline cannot be met.
-        deviation_usd: Its standard deviation.
+        problem: The problem that it was solved for.
+        actions: Number of machines to charge; shape (steps, levels, holdings, P).
+        mean_usd: Expected cost from the state on, USD; infinity: the deadline cannot be met; the same shape.
+        deviation_usd: Standard deviation of that cost, USD; the same shape.
     """
 
     problem: CookbookProblem
@@ -29,15 +29,16 @@ class Cookbook:
     deviation_usd: NDArray[np.float32]
 
     def choose(self, hours: float, price: float, left_h: float, held: int) -> int:
-        """How many machines to hold now (5.4): what is said of the state, or between those of two steps.
+        """The number of machines to hold now (5.4), interpolated between the actions of two steps.
 
-        Work between two levels is taken for the upper. Never so few that the next step could not be begun in time.
+        Work between two levels is rounded up to the upper. It is never so few machines that the next step could
+        not be begun in time.
 
         Args:
-            hours: Since the start.
-            price: USD per hour.
-            left_h: Machine-hours left.
-            held: Machines held now.
+            hours: Hours since the start of the workflow.
+            price: Price of a machine, USD per hour.
+            left_h: Work left in machine-hours.
+            held: Number of machines held now.
         """
         problem = self.problem
         steps, most = len(self.actions), problem.most
@@ -50,7 +51,7 @@ class Cookbook:
         size = int(self.actions[step, level, held, place])
         if share > 1e-9 and step + 1 < steps and np.isfinite(self.mean_usd[step + 1, level, held, 0]):
             after = int(self.actions[step + 1, level, held, place])
-            # Rounded, halves up, however they come out of floating point.
+            # Rounded half up, with a tolerance for floating point.
             size = math.floor((1.0 - share) * size + share * after + 0.5 + 1e-9)
         rest_h = (1.0 - share) * problem.step_h
         while size < most:
@@ -61,12 +62,12 @@ class Cookbook:
         return size
 
     def level(self, left_h: float) -> int:
-        """The place of work left among its levels; between two, of the upper."""
+        """The index of the level of work left; between two levels, of the upper."""
         levels_h = self.problem.levels_h
         return min(int(np.searchsorted(levels_h, left_h - 1e-9)), len(levels_h) - 1)
 
     def can_begin(self, step: int, left_h: float, held: int) -> bool:
-        """Whether a step can be begun so and the deadline be met."""
+        """Whether the deadline can be met from the beginning of a step with this work left and machines held."""
         if left_h > self.problem.workflow.work_h + 1e-9:
             return False
         if step == len(self.actions):
@@ -74,16 +75,16 @@ class Cookbook:
         return bool(np.isfinite(self.mean_usd[step, self.level(left_h), held, 0]))
 
     def told(self, price: float) -> str:
-        """What is done first at a price, and what is expected of it all, in words."""
+        """The first action at a price and the expected cost, in words."""
         place = int(np.abs(self.problem.market.prices - price).argmin())
         begin = int(self.actions[0, -1, 0, place])
         mean, deviation = self.mean_usd[0, -1, 0, place], self.deviation_usd[0, -1, 0, place]
         return f"begin with {begin} machines; {mean:.2f} USD expected, standard deviation {deviation:.2f}"
 
     def ceilings(self) -> Floats:
-        """The least price at which no machine is charged, none being held (5.3); infinity: there is none.
+        """The least price at which no machine is charged when none is held (5.3), USD per hour; infinity: none.
 
-        By step and level, shape (steps, levels).
+        Shape (steps, levels).
         """
         idle = self.actions[:, :, 0, :] == 0
         first = idle.argmax(axis=2)
@@ -91,7 +92,7 @@ class Cookbook:
         return np.where(idle.any(axis=2), prices[first], np.inf)
 
     def skyline(self, ahead: int = 4) -> Floats:
-        """Bids: the highest ceiling of a step and the next `ahead`, at the same work left; (steps, levels)."""
+        """The highest ceiling of a step and the next `ahead` at the same work left; shape (steps, levels)."""
         ceilings = self.ceilings()
         steps = len(ceilings)
         return np.array([ceilings[step : min(step + ahead + 1, steps)].max(axis=0) for step in range(steps)])

@@ -1,8 +1,8 @@
-"""What a plan would cost that knows the prices to come (Cümülön-D 4): the least that any policy can pay.
+"""The cost of a plan that knows all future prices (Cümülön-D 4): a lower bound for every policy.
 
-With one speedup for all the work and no overhead, the simple greedy is optimal: one machine more in one tick,
-always where it does most for its money. Overheads only add to that, so it is a bound for every policy. In general
-a dynamic program is needed: the cookbook's own induction, on a market with one price in each step.
+With one speedup for all the work and no overhead, a greedy plan is optimal: add one machine in one tick, always
+where it does the most work for its price. Overheads only add to that, so it is a bound for every policy. In
+general a dynamic program is needed: the cookbook's own induction, on a market with one price in each step.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 
 
 def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: float, most: int) -> Floats:
-    """The least cost of each trace, USD, charged tick by tick; infinity: it cannot be done in the trace.
+    """The least cost on each trace, USD, charged tick by tick; infinity: the work does not fit; shape (runs,).
 
     Args:
-        workflow: Whose jobs have one speedup.
-        prices: USD per hour, rising, shape (P,).
-        traces: Places in `prices`, shape (runs, ticks).
-        tick_s: How long a tick is.
-        most: Machines at once.
+        workflow: A workflow whose jobs have the same speedup.
+        prices: Price levels, USD per hour, rising; shape (P,).
+        traces: Indices of `prices`; shape (runs, ticks).
+        tick_s: Length of a tick in seconds.
+        most: Largest number of machines at once.
 
     Raises:
         InputError: The jobs have several speedups, or a speedup that is not concave.
@@ -37,7 +37,7 @@ def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: 
     gains = np.diff(speeds[0]) * tick_s / 3600.0
     if (np.diff(gains) > 1e-9).any():
         raise InputError(f"{workflow.name}: a speedup that is not concave has no greedy plan")
-    # The best first: (price, which machine) by work for the money. Of equals, the first machine before the second.
+    # Pairs of price and machine in order of work per USD. Of equals, the first machine comes before the second.
     gained = np.broadcast_to(gains, (len(prices), most))
     worth = (gained / prices[:, None]).ravel()
     order = np.argsort(-worth, kind="stable")
@@ -49,12 +49,12 @@ def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: 
 
 
 def known_prices(workflow: Workflow, charges_usd: Floats, **given: Any) -> CookbookProblem:
-    """The problem of who knows every charge to come; `solve` it for the best plan (the dynamic program of 4).
+    """The problem with all future charges known; `solve` finds the best plan (the dynamic program of 4).
 
     Args:
-        workflow: What is to be done, with overheads, in jobs of any speedups.
-        charges_usd: Of a machine, step by step; shape (steps,).
-        given: Other fields of the problem: step_h, most, work_unit_h, charge_steps.
+        workflow: The workflow, with overheads, in jobs of any speedups.
+        charges_usd: Charge of a machine in each step, USD; shape (steps,).
+        given: Other fields of `CookbookProblem`: step_h, most, work_unit_h, charge_steps.
     """
     charges: Floats = np.asarray(charges_usd, dtype=np.float64)[:, None, None]
     steps = len(charges)
@@ -63,9 +63,9 @@ def known_prices(workflow: Workflow, charges_usd: Floats, **given: Any) -> Cookb
 
 
 def cheapest_charge(traces: np.ndarray, period_ticks: int) -> np.ndarray:
-    """Where periods are charged at the price at their beginning: the cheapest that a tick can be part of.
+    """Traces of the cheapest charge that a tick can be part of, where periods are charged at their first price.
 
-    With these, `least_costs` bounds what any plan pays that is charged so, of machines that are not taken.
+    With these, `least_costs` bounds the cost of any plan that is charged so, with machines that are not revoked.
     """
     found = traces.copy()
     for back in range(1, period_ticks):

@@ -19,14 +19,14 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 
 @dataclass(frozen=True, eq=False)
 class FollowCookbook:
-    """Holds as many machines of one market as a cookbook says; bids at infinity, as it was solved for.
+    """Holds as many machines of one market as a cookbook says; bids infinity, as it was solved for.
 
     Attributes:
-        book: What to do when; its first hour begins when the policy is first asked.
-        market: Where.
-        dynamic: Ask it whenever the price changes, half a step has passed, or machines are charged again, not only
-            when a step begins.
-        asked_every_s: Where charges are short, how often they count as a reason to ask.
+        book: The cookbook to follow; its first hour begins when the policy is first asked.
+        market: The market in which machines are rented.
+        dynamic: Whether to ask it whenever the price changes, half a step has passed, or machines are charged
+            again, not only when a step begins.
+        asked_every_s: Seconds between decisions while machines are held, where charges are short.
     """
 
     book: Cookbook
@@ -81,10 +81,9 @@ class FollowCookbook:
 
 
 def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float = 36_000.0) -> Job:
-    """A workflow as the engine runs it: small steps on any number of machines that come and go alone, its jobs one
-    after the other.
+    """A workflow as the engine runs it: small steps on any number of independent machines, its jobs in order.
 
-    What a machine that is added costs is time to restore; what one that is given back has begun is saved at once.
+    A machine that is added takes the time to restore; the work of one that is released is saved at once.
     """
     return Job.parse(
         {

@@ -1,4 +1,4 @@
-"""What a cookbook is solved for: a workflow, a deadline, a market as a Markov chain, an attitude to risk."""
+"""The problem of a cookbook: a workflow, a deadline, a market as a Markov chain, a weight for risk."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ChargeModel:
-    """Prices and charges as they look from a start, step by step (Cümülön-D, 5.1).
+    """Prices and charges from a start on, step by step (Cümülön-D, 5.1).
 
     Attributes:
-        prices: USD per hour, rising, shape (P,).
-        transition: Chance of each price at the beginning of the next step, given the one now;
-            (steps, P, P).
-        charge: What a machine is expected to be charged for in a step, USD, given the price at its beginning and
-            at that of the next; shape (steps, P, P).
-        charge_variance: Of the charge, given the price at the beginning of the step; shape (steps, P).
+        prices: Price levels, USD per hour, rising; shape (P,).
+        transition: Probability of each price at the beginning of the next step, given the price at the beginning
+            of this one; shape (steps, P, P).
+        charge: Expected charge of a machine for a step, USD, given the prices at its beginning and at that of the
+            next; shape (steps, P, P).
+        charge_variance: Variance of the charge, given the price at the beginning of the step; shape (steps, P).
     """
 
     prices: Floats
@@ -50,26 +50,26 @@ class ChargeModel:
 
     @property
     def mean_charge(self) -> Floats:
-        """Given the price at the beginning of the step alone, shape (steps, P)."""
+        """Expected charge given the price at the beginning of the step alone, USD; shape (steps, P)."""
         return np.asarray((self.transition * self.charge).sum(axis=2))
 
     @classmethod
     def at_step_start(cls, prices: Floats, transition: Floats, step_h: float) -> ChargeModel:
-        """Where a step is charged as a whole at the price at its beginning."""
+        """The model in which a step is charged as a whole at the price at its beginning."""
         charge: Floats = np.broadcast_to((prices * step_h)[None, :, None], transition.shape)
         return cls(prices, transition, charge, np.zeros(transition.shape[:2]))
 
     def with_on_demand(self, usd_per_step: float) -> ChargeModel:
-        """The market with machines beside it that cost the same always: each step on the cheaper of the two.
+        """The market with on-demand machines of one price beside it: each step uses the cheaper of the two.
 
-        As both are of one type, a step's machines are all of the kind that is expected to cost less in it.
+        As both are of one type, a step's machines are all of the kind with the lower expected charge.
         """
-        dear = self.mean_charge > usd_per_step
+        expensive = self.mean_charge > usd_per_step
         return ChargeModel(
             self.prices,
             self.transition,
-            np.where(dear[:, :, None], usd_per_step, self.charge),
-            np.where(dear, 0.0, self.charge_variance),
+            np.where(expensive[:, :, None], usd_per_step, self.charge),
+            np.where(expensive, 0.0, self.charge_variance),
         )
 
 
@@ -78,13 +78,13 @@ class CookbookProblem:
     """A workflow to be done by a deadline.
 
     Attributes:
-        workflow: What is to be done.
+        workflow: The work to be done, in jobs.
         market: Prices and charges; the deadline is at the end of its last step.
-        step_h: How long a step is.
-        most: Machines at once.
-        work_unit_h: How finely work is told apart.
+        step_h: Length of a step in hours.
+        most: Largest number of machines at once.
+        work_unit_h: Distance of two levels of work left, machine-hours.
         risk_aversion: gamma: USD of expected cost that a USD of standard deviation is worth.
-        charge_steps: kappa: steps in a charge period.
+        charge_steps: kappa: number of steps in a charge period.
 
     Raises:
         InputError: A number is out of range.
@@ -107,7 +107,7 @@ class CookbookProblem:
 
     @property
     def levels_h(self) -> Floats:
-        """Work left that is told apart, from none to all, machine-hours."""
+        """Levels of work left, from none to all, machine-hours; shape (levels,)."""
         count = math.ceil(self.workflow.work_h / self.work_unit_h - 1e-9)
         levels: Floats = np.minimum(np.arange(count + 1) * self.work_unit_h, self.workflow.work_h)
         return levels
@@ -115,13 +115,13 @@ class CookbookProblem:
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """What may have been charged in the last kappa steps, and where each action leads (Definition 3).
+    """All holdings, by what was charged in the last kappa steps, and where each action leads (Definition 3).
 
     Attributes:
         charged: Machines charged kappa, ..., 1 steps ago; shape (c, kappa).
-        held: Machines held in the step before, shape (c,).
-        sizes: Machines held in this step if m more are charged; shape (c, most + 1), -1: too many.
-        leads_to: Which holdings then; the same shape.
+        held: Machines held in the step before; shape (c,).
+        sizes: Machines held in this step if m more are charged, -1: too many; shape (c, most + 1).
+        leads_to: Index of the holding after that; the same shape.
     """
 
     charged: Integers
@@ -131,7 +131,7 @@ class Holdings:
 
     @classmethod
     def of(cls, most: int, charge_steps: int) -> Holdings:
-        """All that hold no more than so many machines at once."""
+        """All holdings of no more than `most` machines at once."""
         rows = [row for row in product(range(most + 1), repeat=charge_steps) if sum(row) <= most]
         index = {row: place for place, row in enumerate(rows)}
         sizes = np.full((len(rows), most + 1), -1)

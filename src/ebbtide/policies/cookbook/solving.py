@@ -1,45 +1,41 @@
 """Cookbooks by backward induction (Cümülön-D 5.1, 5.2), with expectation and variance.
 
-Lemma 1 takes a step's charge as known from the price at its beginning. Charges by the second are not: they vary,
-and go together with the next price. Here both are in the variance.
+Lemma 1 takes the charge of a step as known from the price at its beginning. Charges by the second are not: they
+vary, and are correlated with the next price. Here the variance includes both.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from ebbtide._compiled_records import FEASIBLE_USD, INFEASIBLE_USD, CostsToCome, Moves, StepSolution
 from ebbtide._compiling import compiled
 from ebbtide.errors import InputError
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
-
-# The cost from where no action ends the work in time; and what no cost is, nor that much less than all of it.
-_NEVER = 1e30
-_FEASIBLE = 1e15
 
 
 def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
     """The best action for every state (5.2).
 
     Args:
-        problem: What is to be solved.
-        workers: Threads.
+        problem: The workflow, market and deadline.
+        workers: Number of threads to use.
 
     Raises:
         InputError: The deadline cannot be met from the start, whatever is done.
     """
     market, levels_h = problem.market, problem.levels_h
     holdings = Holdings.of(problem.most, problem.charge_steps)
-    low, share = _progress(problem, levels_h)
+    moves = Moves(*_progress(problem, levels_h), holdings.held, holdings.sizes, holdings.leads_to)
     steps, states = market.steps, (len(levels_h), len(holdings.held), len(market.prices))
     actions = np.zeros((steps, *states), dtype=np.uint8 if problem.most < 256 else np.uint16)
     means = np.empty((steps, *states), dtype=np.float32)
     deviations = np.empty((steps, *states), dtype=np.float32)
-    mean = np.full(states, _NEVER)
+    mean = np.full(states, INFEASIBLE_USD)
     mean[0] = 0.0
     variance = np.zeros(states)
     for step in reversed(range(steps)):
@@ -47,30 +43,22 @@ def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
         charge = market.mean_charge[step]
         after = _expected(mean, transition)
         square = _expected(variance + mean**2, transition)
-        # How the charge and what is still to come go together: E[charge x cost to come].
+        # For the covariance of the charge and the cost to come: E[charge x cost to come].
         joint = _expected(mean, transition * market.charge[step])
         best_mean, best_variance = np.empty(states), np.empty(states)
         given = (
-            low,
-            share,
-            holdings.held,
-            holdings.sizes,
-            holdings.leads_to,
-            after,
-            square,
-            joint,
-            charge,
-            market.charge_variance[step],
+            moves,
+            CostsToCome(after, square, joint, charge, market.charge_variance[step]),
             float(problem.risk_aversion),
+            StepSolution(actions[step], best_mean, best_variance),
         )
-        found = actions[step], best_mean, best_variance
         with ThreadPoolExecutor(workers) as pool:
             parts = _parts(len(levels_h), 4 * workers)
-            done = [pool.submit(_induce, part.start, part.stop, *given, *found) for part in parts]
+            done = [pool.submit(_induce, part.start, part.stop, *given) for part in parts]
         for part_done in done:
             part_done.result()
         mean, variance = best_mean, best_variance
-        means[step] = np.where(mean < _FEASIBLE, mean, np.inf)
+        means[step] = np.where(mean < FEASIBLE_USD, mean, np.inf)
         deviations[step] = np.sqrt(variance)
     if not np.isfinite(means[0, -1, 0]).any():
         raise InputError(
@@ -81,7 +69,8 @@ def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
 
 
 def _progress(problem: CookbookProblem, levels_h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where a step leads from each level: the level below what is then left, and how far that is above it."""
+    """Where a step leads from each level: the level below the work then left, and the share of the way to the next
+    level; both of shape (levels, machines before, machines now)."""
     sizes = np.arange(problem.most + 1)
     left = problem.workflow.progress(
         levels_h[:, None, None], sizes[None, :, None], sizes[None, None, :], problem.step_h
@@ -95,7 +84,7 @@ def _progress(problem: CookbookProblem, levels_h: np.ndarray) -> tuple[np.ndarra
 
 
 def _expected(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Sums over the next price: values (levels, holdings, P), weights (P, P); infeasible stays so."""
+    """Weighted sums over the next price, of values (levels, holdings, P) with weights (P, P)."""
     shape = values.shape
     return np.asarray((values.reshape(-1, shape[2]) @ weights.T).reshape(shape))
 
@@ -109,22 +98,16 @@ def _parts(levels: int, count: int) -> list[range]:
 def _induce(
     first: int,
     last: int,
-    low: Any,
-    share: Any,
-    held: Any,
-    sizes: Any,
-    leads_to: Any,
-    after: Any,
-    square: Any,
-    joint: Any,
-    charge: Any,
-    charge_variance: Any,
+    moves: Moves,
+    coming: CostsToCome,
     risk_aversion: float,
-    actions: Any,
-    means: Any,
-    variances: Any,
+    found: StepSolution,
 ) -> None:
-    """One step, for the levels from `first` to before `last`; prices are innermost."""
+    """Solve one step, for the levels from `first` to before `last`; prices are innermost."""
+    low, share, held, sizes, leads_to = moves.low, moves.share, moves.held, moves.sizes, moves.leads_to
+    after, square, joint = coming.mean, coming.square, coming.joint
+    charge, charge_variance = coming.charge, coming.charge_variance
+    actions, means, variances = found.actions, found.means, found.variances
     prices = len(charge)
     best = np.empty(prices)
     for level in range(first, last):
@@ -172,4 +155,4 @@ def _induce(
                 variance = second - mean * mean + 2.0 * charged * (cross - charge[price] * mean)
                 variance += charged * charged * charge_variance[price]
                 means[level, holding, price] = mean + charged * charge[price]
-                variances[level, holding, price] = max(variance, 0.0) if mean < _FEASIBLE else 0.0
+                variances[level, holding, price] = max(variance, 0.0) if mean < FEASIBLE_USD else 0.0

@@ -31,7 +31,7 @@ def by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> int:
     """The answer of `deadline`: the choice of least expected cost.
 
     Args:
-        costs: The solved table.
+        costs: The solved table of `deadline`.
         task: The job, its zones and the prices that the table was solved for.
         now: What is held, and what is known of the zones.
 

@@ -1,8 +1,9 @@
-"""Deadlines on the engine, where capacity is known by asking: `deadline`, Uniform Progress, failing over, greedy.
+"""Policies for jobs with a deadline: `deadline`, Uniform Progress, failing over, greedy.
 
-One frame for all four: it knows the time left and the work left, what is held and who refused when, asks whom the
-rule names, and moves over once a machine has come. No rule can miss the deadline as long as on-demand machines
-start within `start_s`: the time for that is held back whatever else happens.
+Whether a market has capacity is known only from requests. One frame serves all four rules. It tracks the time and
+the work left, what is held and which market refused when; it requests a machine where the rule says, and moves the
+job once the machine runs. No rule can miss the deadline as long as on-demand machines start within `start_s`: time
+for such a start is always kept in reserve.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ebbtide.policies.moving import take_over
 
 
 class DeadlineRule(StrEnum):
-    """Who is asked, and when on-demand machines are rented."""
+    """Which market is asked for a spot machine, and when on-demand machines are rented."""
 
     TABLE = "deadline"  # by expected cost, over models of availability
     PROGRESS = "uniform-progress"  # NSDI 2024, in the market that is cheapest at the start
@@ -41,18 +42,18 @@ class DeadlineRule(StrEnum):
 
 @dataclass(frozen=True)
 class Deadline:
-    """Every job of a run by one deadline, each on one machine.
+    """Runs every job by one deadline, each on one machine.
 
     Attributes:
-        rule: Who is asked.
-        deadline_s: From the start on; infinity: `times_work` the longest job's work.
-        times_work: A deadline where none is given.
-        models: How availability comes and goes.
+        rule: The rule that chooses markets and on-demand machines.
+        deadline_s: Seconds from the start to the deadline; infinity: `times_work` times the longest job's work.
+        times_work: Deadline as a multiple of the longest job's work, where none is given.
+        models: Models of how long markets are up and down.
         gamma: USD of expected cost that a USD of standard deviation is worth.
-        ask_every_s: How often other zones are asked while a spot machine is held.
-        look_every_s: How often all is considered anew.
-        start_s: Held back for the start of a machine: no start takes longer.
-        wakes_on: Nothing but what is always delivered.
+        ask_every_s: Seconds between requests to other zones while a spot machine is held.
+        look_every_s: Seconds between decisions.
+        start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
+        wakes_on: Events asked for beyond those that are always delivered: none.
     """
 
     rule: DeadlineRule = DeadlineRule.TABLE
@@ -81,11 +82,11 @@ class Deadline:
         yield from self.provide(view, [(job, 0.0) for job in waiting])
 
     def provide(self, view: View, jobs: Sequence[tuple[JobView, float]]) -> Iterator[Action]:
-        """Answer the events of a view for those jobs that are to have a machine.
+        """Answer the events of a view for the jobs that are to have a machine.
 
         Args:
-            view: The world.
-            jobs: And of each the steps that it is to do later, after another start: time is held back for them.
+            view: The view that `decide` is given.
+            jobs: Jobs, each with the steps that it is to do later, after another start; time is reserved for them.
         """
         begun = {"began_s": view.now_s, "refused": {}, "jobs": {}}
         memory: dict[str, Any] = view.memory.setdefault("deadline", begun)
@@ -106,7 +107,7 @@ class Deadline:
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         if any(not lease.is_booted for lease in leases):
-            # One is on its way: what comes of it will wake us.
+            # A machine is starting; its next event wakes the policy.
             return
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
         if "zones" not in own:
@@ -122,13 +123,13 @@ class Deadline:
                 yield Request(_on_demand_market(view, zones, now), on_demand=True, job=job.job_id)
         elif now.held != SPOT or answer != now.zone:
             own["asked_s"], own["zone"] = view.now_s, own["zone"] if now.held == SPOT else answer
-            # Today no price takes a machine away: a max price would only add interruptions.
+            # Where the price revokes no machine, a max price would only add interruptions.
             price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
             yield Request(zones[answer], price, job=job.job_id)
 
     def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market]) -> int:
         if not own["can_save"]:
-            # What is lost with its machine is not put on one that can be taken.
+            # A job without checkpoints is not put on a machine that can be revoked.
             return GO_ON_DEMAND
         if self.rule is DeadlineRule.TABLE:
             table = table_for(self._question(own, zones))
@@ -137,7 +138,7 @@ class Deadline:
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
-        """What stays as it is for a job: its zones, and what is foreseen of prices and times."""
+        """What does not change for a job: its zones, and their expected prices and times."""
         if job.job.machines != 1:
             raise InputError(f"job {job.job.name} wants {job.job.machines} machines; policy {self.name} gives one")
         known = [market for market in view.markets if view.on_demand_price(market) is not None]
@@ -201,7 +202,7 @@ class Deadline:
             left_s -= later_steps / rate + save_s + own["restart_s"]
         to_do_s = max(job.steps_left - later_steps, 0.0) / rate + save_s
         if save_s > view.billing.notice_s:
-            # What is not saved when a machine goes is to be done again.
+            # Steps that cannot be saved within the notice are to be done again.
             to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
         spot = next((lease for lease in leases if not lease.on_demand), None)
         held = SPOT if spot else ON_DEMAND if leases else NOTHING
@@ -215,7 +216,7 @@ class Deadline:
                 own["fell_place"] = problem.place_of[own["zone"]]
                 memory["refused"][str(last.market)] = view.now_s
         since_s = spot.started_s if spot is not None else own["fell_s"]
-        # A market that is not shown is backed off from: it counts as having refused just now.
+        # A market that the view does not show is backed off from: it counts as having refused just now.
         times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
         shown = set(view.markets)
         refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
@@ -255,7 +256,7 @@ class Deadline:
 
 
 def _longest_h(view: View) -> float:
-    """The work of the longest job, each on the machine that does a step cheapest by the list price."""
+    """Hours of work of the longest job, each on the machine with the least cost of a step at list prices."""
     found = []
     for job in view.jobs:
         prices = [
@@ -269,6 +270,6 @@ def _longest_h(view: View) -> float:
 
 
 def _on_demand_market(view: View, zones: Sequence[Market], now: ZonesNow) -> Market:
-    """Where the checkpoint is, the cheapest on demand."""
+    """The cheapest on-demand market in the checkpoint's place."""
     here = zones[now.zone].place
     return min(zones, key=lambda one: (one.place != here, view.on_demand_price(one) or math.inf, one))
