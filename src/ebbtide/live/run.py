@@ -287,7 +287,7 @@ def run(
         policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
         provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
             `replay`: simulated training in no time.
-        **options: See `RunOptions`.
+        **options: What else may be given, by name: see `RunOptions`.
 
     Returns:
         For `local` and `ec2` a handle, at once: its controller runs in a thread of this process. For `replay` what
@@ -361,8 +361,8 @@ def begin(
         sweep: What is trained; one job is a sweep of one trial.
         folder: Folder of the code, in which its program runs.
         policy: Decides, by name or as an object; never beyond the sweep's budget.
-        provider: `local` or `ec2`.
-        options: See `RunOptions`.
+        provider: Name of the provider, `local` or `ec2`.
+        options: What else may be given, by name: see `RunOptions`.
 
     Raises:
         InputError: The policy or a preset is unknown, the program is not there, or no market has what is asked

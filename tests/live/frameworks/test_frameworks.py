@@ -30,6 +30,7 @@ from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
 from ebbtide.policies.exosphere.interface import Application
 from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
 START_S = to_epoch_s("2015-06-01T00:00:00Z")
@@ -76,12 +77,9 @@ def run(
     return run_framework(
         framework,
         ExoSphere((application,)),
-        job,
-        history(lost_s),
+        Scenario((job,), history(lost_s), billing, delay=StartDelay(0.0, 0.0)),
         START_S,
-        billing,
-        speed=SPEED,  # type: ignore[arg-type]
-        delay=StartDelay(0.0, 0.0),
+        speed=SPEED,
     )
 
 
