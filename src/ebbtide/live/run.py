@@ -24,7 +24,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import SPEED, begin_local, generated_market
+from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
 from ebbtide.live.phase import OVER, phase_of, state_now
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -398,10 +398,12 @@ def begin(
             sweep,
             folder,
             runs,
+            LocalMarket(
+                generated_market(sweep, seed, catalogue) if prices is None else prices,
+                None if start is None else to_epoch_s(start),
+                options.get("speed", SPEED),
+            ),
             policy=name,
-            prices=generated_market(sweep, seed, catalogue) if prices is None else prices,
-            start_s=None if start is None else to_epoch_s(start),
-            speed=options.get("speed", SPEED),
             seed=seed,
             store=options.get("store", ""),
             catalogue=catalogue,
