@@ -19,7 +19,7 @@ from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import begin_local, end_local, run_local
+from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
 from ebbtide.live.settings import RunFolder, find_run
 from ebbtide.live.storage import object_store
@@ -48,7 +48,7 @@ def begun() -> Iterator[list[RunFolder]]:
 def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **options: object) -> RunFolder:
     wanted = sweep(tmp_path, **options)  # type: ignore[arg-type]
     folder = begin_local(
-        wanted, tmp_path, tmp_path / "runs", policy="exosphere", prices=flapping(), start_s=START_S, speed=speed
+        wanted, tmp_path, tmp_path / "runs", LocalMarket(flapping(), START_S, speed), policy="exosphere"
     )
     begun.append(folder)
     return folder

@@ -60,6 +60,7 @@ def cluster_command(
     from ebbtide.market.billing import billing_preset
     from ebbtide.policies.exosphere.allocation import Resources
     from ebbtide.policies.exosphere.master import ExoSphere
+    from ebbtide.simulation.scenario import Scenario
 
     catalogue = catalogue_with(instance_types)
     history = PriceHistory.read(prices, catalogue)
@@ -76,15 +77,13 @@ def cluster_command(
         coupling=Coupling.GANG if kind is Kind.MPI else Coupling.INDEPENDENT,
     )
     rule = billing_preset("ec2-hourly")
+    rule = replace(rule, notice_s=max(rule.notice_s, _LEAST_NOTICE_S * speed))
     outcome, result = run_framework(
         framework,
         ExoSphere((application,)),
-        job,
-        history.select(markets),
+        Scenario((job,), history.select(markets), rule, catalogue=catalogue),
         to_epoch_s(start) if start is not None else (history.start_s + history.end_s) / 2,
-        replace(rule, notice_s=max(rule.notice_s, _LEAST_NOTICE_S * speed)),
         speed=speed,
-        catalogue=catalogue,
     )
     typer.echo(str(outcome))
     if result is None:

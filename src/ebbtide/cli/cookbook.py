@@ -239,9 +239,10 @@ def run_command(
     from ebbtide.live.tiled.provider import run_program
     from ebbtide.live.tiled.reading import read_program
     from ebbtide.market.billing import billing_preset
-    from ebbtide.policies.cookbook.policy import FollowCookbook
+    from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
     from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
     from ebbtide.policies.cookbook.solving import solve
+    from ebbtide.simulation.scenario import Scenario
     from ebbtide.simulation.start_delay import StartDelay
 
     what = read_program(program)
@@ -258,16 +259,17 @@ def run_command(
     outcome = run_program(
         what,
         FollowCookbook(book, chosen),
-        workflow,
-        chosen,
-        history.select([chosen]),
+        Scenario(
+            (elastic_job(workflow, chosen.instance_type),),
+            history.select([chosen]),
+            billing_preset("per-second"),
+            delay=StartDelay(0.0, 0.0),
+            catalogue=catalogue,
+        ),
         start_s,
         store,
         speed=speed,
         task_h=task,
-        billing=billing_preset("per-second"),
-        delay=StartDelay(0.0, 0.0),
-        catalogue=catalogue,
     )
     typer.echo(str(outcome))
     late = not outcome.finished or outcome.makespan_s > deadline * HOUR_S

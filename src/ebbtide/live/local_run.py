@@ -56,6 +56,21 @@ _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(frozen=True)
+class LocalMarket:
+    """The market that a local cloud replays.
+
+    Attributes:
+        prices: The price history that is replayed.
+        start_s: Time in the prices at which the run begins, seconds since 1970; None: a quarter into them.
+        speed: Market seconds in a real second.
+    """
+
+    prices: PriceHistory
+    start_s: float | None = None
+    speed: float = SPEED
+
+
+@dataclass(frozen=True)
 class Ended:
     """A live run that has ended on this machine, and its cloud with it.
 
@@ -110,11 +125,9 @@ def begin_local(
     sweep: Sweep,
     sweep_folder: Path,
     runs: Path,
+    market: LocalMarket,
     *,
     policy: str,
-    prices: PriceHistory,
-    start_s: float | None = None,
-    speed: float = SPEED,
     seed: int = 0,
     store: str = "",
     catalogue: Catalogue | None = None,
@@ -125,10 +138,8 @@ def begin_local(
         sweep: The sweep that is to be trained.
         sweep_folder: Folder with the user's code, in which programs run.
         runs: Folder in which runs are kept.
+        market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
-        prices: Price history that the local cloud replays.
-        start_s: Start of the replay in seconds since 1970; by default a quarter into the history.
-        speed: Market seconds in a real second.
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
@@ -138,10 +149,10 @@ def begin_local(
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())
-    prices = sweep.allowed(prices, catalogue)
+    prices, start_s = sweep.allowed(market.prices, catalogue), market.start_s
     begins_s = prices.start_s + (prices.end_s - prices.start_s) // 4 if start_s is None else start_s
     where = store or str(folder.path / "objects")
-    options: dict[str, Any] = {"start_s": begins_s, "speed": speed}
+    options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
     check_command(sweep, sweep_folder, here=True)
     code = _packed(sweep_folder)
     if code is not None:

@@ -1,4 +1,4 @@
-"""Machines by a replayed market on the real clock, for what really runs on them."""
+"""Machines of a replayed market on the real clock, for providers that run real processes on them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ebbtide.simulation.replayed_market import ReplayedMarket
 class RealTimeProvider(ABC):
     """The part of a provider that rents: market time runs with real time, faster by a factor.
 
-    What runs on the machines is up to those that derive from it.
+    Subclasses run the work on the machines.
 
     Args:
-        market: What to rent from.
+        market: The replayed market to rent from.
         speed: Market seconds in a real second.
     """
 
@@ -79,26 +79,26 @@ class RealTimeProvider(ABC):
 
     @abstractmethod
     def _listen(self, wait_s: float) -> None:
-        """Take in one message of what runs, if one comes in so many real seconds."""
+        """Handle one message of what runs, if one comes within `wait_s` real seconds."""
 
     @abstractmethod
     def _rented(self, event: Event, lease: Lease) -> None:
-        """Something has happened to a machine."""
+        """Handle an event of a rented machine: running, notice, ended."""
 
     @abstractmethod
     def _take_away(self, lease: Lease) -> None:
-        """The machine is gone, and what ran on it with it."""
+        """End what runs on a machine that is gone."""
 
     def _own_time_s(self) -> float:
-        """When something is to be done that the market does not know of."""
+        """Market time at which `_act` is due, seconds since 1970; infinity: never."""
         return math.inf
 
     def _act(self, now_s: float) -> None:
-        """Do it."""
+        """Do what was due at `_own_time_s`."""
         self._market.now_s = max(self._market.now_s, now_s)
 
     def _rent(self) -> None:
-        """What happens next in the market."""
+        """Let the market's next event happen."""
         event = self._market.advance()
         if event is None:
             return

@@ -24,7 +24,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import SPEED, begin_local, generated_market
+from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
 from ebbtide.live.phase import OVER, StopRequest, controller_pid, phase_of, request_stop, state_now
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -286,7 +286,7 @@ def run(
         policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
         provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
             `replay`: simulated training in no time.
-        **options: See `RunOptions`.
+        **options: What else may be given, by name: see `RunOptions`.
 
     Returns:
         For `local` and `ec2` a handle, at once: its controller runs in a thread of this process. For `replay` what
@@ -360,8 +360,8 @@ def begin(
         sweep: What is trained; one job is a sweep of one trial.
         folder: Folder of the code, in which its program runs.
         policy: Decides, by name or as an object; never beyond the sweep's budget.
-        provider: `local` or `ec2`.
-        options: See `RunOptions`.
+        provider: Name of the provider, `local` or `ec2`.
+        options: What else may be given, by name: see `RunOptions`.
 
     Raises:
         InputError: The policy or a preset is unknown, the program is not there, or no market has what is asked
@@ -397,10 +397,12 @@ def begin(
             sweep,
             folder,
             runs,
+            LocalMarket(
+                generated_market(sweep, seed, catalogue) if prices is None else prices,
+                None if start is None else to_epoch_s(start),
+                options.get("speed", SPEED),
+            ),
             policy=name,
-            prices=generated_market(sweep, seed, catalogue) if prices is None else prices,
-            start_s=None if start is None else to_epoch_s(start),
-            speed=options.get("speed", SPEED),
             seed=seed,
             store=options.get("store", ""),
             catalogue=catalogue,

@@ -24,7 +24,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.controller import command_of, metrics_of
-from ebbtide.live.local_run import begin_local, end_local, run_local
+from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import default_catalogue
@@ -76,9 +76,8 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
         sweep,
         sweep_file.parent,
         runs,
+        LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED),
         policy="spottune",
-        prices=generate_prices(days=_DAYS, seed=seed),
-        speed=_SPEED,
         seed=seed,
     )
     try:

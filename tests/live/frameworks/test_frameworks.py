@@ -29,6 +29,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Mpi, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
 START_S = to_epoch_s("2015-06-01T00:00:00Z")
@@ -75,12 +76,9 @@ def run(
     return run_framework(
         framework,
         ExoSphere((application,)),
-        job,
-        history(lost_s),
+        Scenario((job,), history(lost_s), billing, delay=StartDelay(0.0, 0.0)),
         START_S,
-        billing,
-        speed=SPEED,  # type: ignore[arg-type]
-        delay=StartDelay(0.0, 0.0),
+        speed=SPEED,
     )
 
 

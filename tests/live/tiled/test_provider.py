@@ -33,6 +33,7 @@ from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
 pytest.importorskip("distributed")
@@ -71,15 +72,16 @@ def run(
     return run_program(
         program,
         policy,
-        policy.book.problem.workflow,
-        MARKET,
-        prices,
+        Scenario(
+            (elastic_job(policy.book.problem.workflow, MARKET.instance_type),),
+            prices,
+            rule,
+            delay=StartDelay(0.0, 0.0),
+        ),
         MONDAY_S,
         url,
         speed=SPEED,
         task_h=TASK_H,
-        billing=rule,
-        delay=StartDelay(0.0, 0.0),
     )
 
 

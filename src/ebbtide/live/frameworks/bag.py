@@ -19,7 +19,7 @@ _MOST_FAILURES = 3
 
 @dataclass(eq=False)
 class _Task:
-    """One, with the units it has done in the process that is at it now."""
+    """One task: its number, and units of work done, saved and failed in its present process."""
 
     number: int
     done: int = 0
@@ -29,14 +29,14 @@ class _Task:
 
 
 class BagFramework:
-    """So many tasks of so many units of work, one at a time on each machine.
+    """Tasks of several units of work each, one task at a time on each machine.
 
     Args:
-        folder: For what tasks save.
-        tasks: How many.
-        units: Of work in each.
-        unit_s: Real seconds that one takes.
-        lazy: A task is saved when its machine is warned; else it begins again.
+        folder: Folder for what tasks save.
+        tasks: Number of tasks.
+        units: Number of units of work in each task.
+        unit_s: Real seconds that one unit takes.
+        lazy: Whether a task is saved when its machine gets notice; else it begins again.
     """
 
     def __init__(self, folder: Path, *, tasks: int, units: int, unit_s: float, lazy: bool = True) -> None:
@@ -157,7 +157,7 @@ class BagFramework:
         )
 
     def _drain(self, driver: Driver, task: _Task) -> None:
-        """Hear what it said before it was killed: it may have saved, or ended."""
+        """Read what it said before it was killed: it may have saved, or ended."""
         others = []
         while True:
             try:
@@ -173,5 +173,5 @@ class BagFramework:
 
 
 def expected_result(tasks: int, units: int) -> float:
-    """What all tasks together answer."""
+    """The sum of all tasks' answers."""
     return float(sum(number * units + units * (units - 1) // 2 for number in range(tasks)))

@@ -1,4 +1,4 @@
-"""Processes that tell of themselves in lines of JSON, and are told in lines of text."""
+"""Processes that report in lines of JSON on standard output, and take orders in lines of text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Driver:
     """One process in a group of its own.
 
     Args:
-        command: What to run.
-        log: Where its standard error goes.
-        environment: Added to that of this process.
-        news: Where its lines go; several processes may share one.
+        command: Executable and arguments of the process.
+        log: File to which its standard error is appended.
+        environment: Variables added to those of this process.
+        news: Queue of its lines, None at its end; several processes may share one.
     """
 
     def __init__(

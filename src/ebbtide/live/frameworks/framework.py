@@ -8,14 +8,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a framework's program has come, in parts of all its work.
+    """The progress of a framework's program, in shares of all its work.
 
     Attributes:
-        done: Of its work.
-        saved: In its newest checkpoint; what is kept without one counts, too.
-        lost: Computed, and lost with a machine; it adds up.
-        checkpoints: Complete ones.
-        result: Its answer, once it has ended.
+        done: Share of the work that is done, 0 to 1.
+        saved: Share of the work in the newest checkpoint, 0 to 1; what is kept without one counts, too.
+        lost: Share of the work that was computed and lost with machines so far; it may pass 1.
+        checkpoints: Number of complete checkpoints so far.
+        result: The program's answer; None: it has not ended.
     """
 
     done: float = 0.0

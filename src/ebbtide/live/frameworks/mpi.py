@@ -21,14 +21,14 @@ _MOST_FAILURES = 3
 
 
 class MpiFramework:
-    """A program of so many ranks, one on each machine, started whenever all are there.
+    """A program of several ranks, one on each machine, started whenever all machines are there.
 
     Args:
-        folder: For checkpoints and logs.
-        ranks: How many.
-        iterations: Of its work.
-        iteration_s: Real seconds that one takes.
-        checkpoints: Begin again from the newest checkpoint; else from the beginning.
+        folder: Folder for checkpoints and logs.
+        ranks: Number of ranks, one on each machine.
+        iterations: Number of iterations of the program.
+        iteration_s: Real seconds that one iteration takes.
+        checkpoints: Whether it restarts from its newest checkpoint; else from the beginning.
 
     Raises:
         InputError: MPI is not installed here.

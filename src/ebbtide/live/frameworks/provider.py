@@ -1,4 +1,4 @@
-"""The framework provider: a parallel program on processes that a replayed market gives and takes."""
+"""The framework provider: a parallel program on processes, which a replayed market starts and revokes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import numpy as np
 from ebbtide.engine.engine import run_policy
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.frameworks.framework import Framework
 from ebbtide.live.real_time import RealTimeProvider
-from ebbtide.market.billing import Billing
-from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 from ebbtide.market.price_series import Floats
-from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.simulation.replayed_market import ReplayedMarket
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.simulation.scenario import Scenario
 
 # Real seconds between looks at what runs.
 _LOOK_EVERY_S = 0.2
@@ -33,8 +29,8 @@ class FrameworkProvider(RealTimeProvider):
     """Runs one job as a framework's program, a machine for each lease.
 
     Args:
-        market: What to rent from.
-        framework: What runs.
+        market: The replayed market to rent from.
+        framework: The framework whose program runs.
         speed: Market seconds in a real second.
     """
 
@@ -59,7 +55,7 @@ class FrameworkProvider(RealTimeProvider):
         self._meet()
 
     def in_use(self, lease: Lease) -> bool:  # noqa: ARG002
-        """A machine may always be given back: what it alone has is computed again."""
+        """A machine may always be released: what it alone has is computed again."""
         return False
 
     def save(self, job_id: int) -> None:  # noqa: ARG002
@@ -95,7 +91,7 @@ class FrameworkProvider(RealTimeProvider):
         self._meet()
 
     def _meet(self) -> None:
-        """Let machines that have booted join; let go of those that the job is to leave."""
+        """Let machines that have booted join the program, and take those away that the job leaves."""
         wanted = {lease.lease_id for lease in self._assigned}
         for lease_id in sorted(self._joined - wanted):
             self._take_away(self._leases[lease_id])
@@ -139,41 +135,35 @@ class FrameworkProvider(RealTimeProvider):
 def run_framework(
     framework: Callable[[Path], Framework],
     policy: Policy,
-    job: Job,
-    prices: PriceHistory,
+    scenario: Scenario,
     start_s: float,
-    billing: Billing,
     *,
     speed: float,
-    delay: StartDelay | None = None,
     folder: Path | None = None,
-    catalogue: Catalogue | None = None,
 ) -> tuple[Outcome, float | None]:
-    """Run a framework's program once, for real, on a replayed market.
+    """Run a framework's program once, in real time, on a replayed market.
 
     Args:
-        framework: Makes it, given a folder of its own.
-        policy: Decides.
-        job: Its work and its rates, for the policy.
-        prices: The market.
-        start_s: When to begin.
-        billing: Of spot leases.
+        framework: Makes the framework, given a folder of its own.
+        policy: Decides what to rent.
+        scenario: One job (the program's steps and rates, for the policy), prices, billing, start delay, catalogue.
+        start_s: Market time at which it begins, seconds since 1970.
         speed: Market seconds in a real second.
-        delay: How long machines take to start.
-        folder: For checkpoints and logs; by default a temporary one.
-        catalogue: Instance types and list prices.
+        folder: Folder for checkpoints and logs; by default a temporary one.
 
     Returns:
-        What came of it, and the program's result; None: it did not end.
+        What came of it, and the program's result; None: the prices ended before the program.
 
     Raises:
         InputError: The program failed.
     """
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
         program = framework(folder or Path(temporary))
-        market = ReplayedMarket(prices, start_s, billing, delay=delay)
+        market = ReplayedMarket(scenario.prices, start_s, scenario.billing, delay=scenario.delay)
         provider = FrameworkProvider(market, program, speed)
-        outcome = run_policy(policy, [job], provider, billing, catalogue=catalogue, record=True)
+        outcome = run_policy(
+            policy, scenario.jobs, provider, scenario.billing, catalogue=scenario.catalogue, record=True
+        )
         return outcome, program.standing.result
 
 

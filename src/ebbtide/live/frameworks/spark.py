@@ -32,9 +32,9 @@ class SparkFramework:
     """An iterative program over data in memory, on as many workers as there are machines.
 
     Args:
-        folder: For checkpoints, logs and what workers write.
-        iterations: Of its work.
-        partitions: Of its data.
+        folder: Folder for checkpoints, logs and what workers write.
+        iterations: Number of iterations of the program.
+        partitions: Number of partitions of its data.
         task_s: Real seconds that one iteration of one partition takes.
 
     Raises:

@@ -32,7 +32,7 @@ class TaskDone:
     """A task has ended.
 
     Attributes:
-        task: Which.
+        task: The task that has ended.
         error: Why it failed, if it did.
     """
 

@@ -25,7 +25,7 @@ class Gnmf(Frozen):
         columns: Of tiles of V: words.
         tile: Side of a tile.
         topics: Of the factorisation: columns of W, rows of H.
-        iterations: How many.
+        iterations: Number of updates of W and H.
         density: Share of V's elements that are not zero.
         seed: Of the matrices' elements.
     """

@@ -25,7 +25,7 @@ class TileTask:
     """What makes one tile.
 
     Attributes:
-        operation: One of `OPERATIONS`.
+        operation: Name of what is computed, one of `OPERATIONS`.
         operands: The tiles of each operand, in order.
         output: What it writes; no other task does.
     """
@@ -72,7 +72,7 @@ def workflow_of(program: TiledProgram, task_h: float, most: int, *, start_work_h
     Args:
         program: What is to be done.
         task_h: How long a machine takes for a task.
-        most: Machines at once.
+        most: Largest number of machines at once.
         start_work_h: Spent on each machine that is added.
     """
     jobs = []
@@ -88,7 +88,7 @@ def run_task(task: TileTask, tiles: TileStore, *, least_s: float = 0.0) -> bool:
     """Make a tile, unless it is there; whether it was made.
 
     Args:
-        task: What to do.
+        task: The task to carry out.
         tiles: Where its operands are, and its output is to be.
         least_s: Take no less time than this: a machine of a described speed.
 

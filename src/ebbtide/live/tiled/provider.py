@@ -18,23 +18,17 @@ from ebbtide.engine.engine import run_policy
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.jobs.workflow import Workflow
 from ebbtide.live.real_time import RealTimeProvider
 from ebbtide.live.storage import object_store
 from ebbtide.live.tiled.dask_workers import DaskWorkers, TaskDone
 from ebbtide.live.tiled.program import TiledProgram, TileTask, write_inputs
 from ebbtide.live.tiled.tiles import DamagedTileError, TileName, TileStore
-from ebbtide.market.billing import Billing
-from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
-from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.cookbook.policy import elastic_job
 from ebbtide.simulation.replayed_market import ReplayedMarket
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.simulation.scenario import Scenario
 
 # So often is one tile made again because its bytes are damaged.
 _MOST_REMADE = 3
@@ -47,8 +41,8 @@ class TiledProvider(RealTimeProvider):
     """Runs one elastic job, a program, on a worker for each lease.
 
     Args:
-        market: What to rent from.
-        program: What is to be done. What of it is in the store is done.
+        market: The replayed market to rent from.
+        program: The tiled program to run; tiles that are in the store are not made again.
         store_url: Where its tiles are: a folder, or s3://bucket/prefix.
         folder: For what workers write beside tiles.
         speed: Market seconds in a real second.
@@ -244,36 +238,27 @@ def _worker_of(lease_id: int) -> str:
 def run_program(
     program: TiledProgram,
     policy: Policy,
-    workflow: Workflow,
-    market: Market,
-    prices: PriceHistory,
+    scenario: Scenario,
     start_s: float,
     store_url: str,
     *,
     speed: float,
     task_h: float,
-    billing: Billing,
-    delay: StartDelay | None = None,
-    catalogue: Catalogue | None = None,
 ) -> Outcome:
-    """Run a program once, for real, on workers that a policy rents of one market.
+    """Run a tiled program once, in real time, on workers that a policy rents.
 
     Args:
-        program: What is to be done.
-        policy: Decides how many machines.
-        workflow: The program as the policy's cookbook knows it.
-        market: Where.
-        prices: Of it.
-        start_s: When to begin.
-        store_url: Where tiles are, and what was done before.
+        program: The tiled program to run.
+        policy: Decides how many machines to rent.
+        scenario: One job (`elastic_job` of the program's workflow), prices, billing, start delay, catalogue.
+        start_s: Market time at which it begins, seconds since 1970.
+        store_url: Where tiles are, those of an earlier run too: a folder, or s3://bucket/prefix.
         speed: Market seconds in a real second.
         task_h: Market hours that a machine takes for a task, at least.
-        billing: Of leases.
-        delay: How long machines take to start.
-        catalogue: List prices.
     """
-    replayed = ReplayedMarket(prices, start_s, billing, delay=delay)
-    job = elastic_job(workflow, market.instance_type)
+    replayed = ReplayedMarket(scenario.prices, start_s, scenario.billing, delay=scenario.delay)
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as folder:
         provider = TiledProvider(replayed, program, store_url, Path(folder), speed=speed, task_h=task_h)
-        return run_policy(policy, (job,), provider, billing, catalogue=catalogue, record=True)
+        return run_policy(
+            policy, scenario.jobs, provider, scenario.billing, catalogue=scenario.catalogue, record=True
+        )

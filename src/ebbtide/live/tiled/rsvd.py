@@ -25,7 +25,7 @@ class Rsvd(Frozen):
         columns: Of tiles of A.
         sketch_rows: Of tiles of G.
         tile: Side of a tile.
-        power: k.
+        power: Number of power iterations, the paper's k.
         seed: Of the matrices' elements.
     """
 

@@ -26,7 +26,7 @@ class DamagedTileError(CheckpointError):
     """A tile's bytes are not those that were written.
 
     Attributes:
-        name: Which.
+        name: Name of the damaged tile.
     """
 
     def __init__(self, name: TileName) -> None:
@@ -42,9 +42,9 @@ class TileName:
     """Which tile of which matrix.
 
     Attributes:
-        matrix: Its name.
-        row: Of tiles, from 0.
-        column: Of tiles, from 0.
+        matrix: Name of the tile's matrix.
+        row: Row of tiles, counted from 0.
+        column: Column of tiles, counted from 0.
     """
 
     matrix: str
@@ -60,7 +60,7 @@ class TileStore:
     """Tiles in object storage.
 
     Args:
-        objects: Where.
+        objects: The object store that holds tiles.
         cached: So many tiles read or written last are kept in memory, too. Tiles never change.
     """
 

@@ -29,7 +29,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import begin_local, end_local
+from ebbtide.live.local_run import LocalMarket, begin_local, end_local
 from ebbtide.live.phase import controller_pid
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
@@ -128,8 +128,8 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
             _sweep(notes),
             place,
             place / "runs",
+            LocalMarket(generate_prices(days=10, seed=seed)),
             policy="spottune",
-            prices=generate_prices(days=10, seed=seed),
             seed=seed,
             store=f"s3://{_BUCKET}/run-{seed}",
         )
