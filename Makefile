@@ -4,13 +4,13 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint house bench clean
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "ebbtide needs Python 3.11, 3.12 or 3.13; none is on the PATH" >&2; exit 1; }
-	@# An environment made by one Python must not be made over by another.
+	@# An environment made by one Python must not be overwritten by another.
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -30,11 +30,11 @@ demo-times: $(INSTALLED)
 first-steps: $(INSTALLED)
 	$(BIN)/python -m tests.first_steps reports/first-steps.json $(FIRST_STEPS)
 
-# What wrong inputs end with: exit code and message of each; reports/wrong-inputs.md.
+# Exit code and message of each wrong input; reports/wrong-inputs.md.
 wrong-inputs: $(INSTALLED)
 	$(BIN)/python -m tests.cli.wrong_inputs reports/wrong-inputs.md
 
-# The nightly run, once, without a server: what is new is added, what depends on it is made again, what changed told.
+# The nightly run, once, without a server: adds new prices, updates what depends on them, reports what changed.
 nightly: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.nightly
 
@@ -42,8 +42,8 @@ nightly: $(INSTALLED)
 serve: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.serve
 
-# A sweep of a real network, trained by local processes that a market gives and takes; reports/demo-live.json.
-# PROVIDER=ec2: by machines of a stand-in for EC2.
+# A sweep of a real network, trained by local processes that a replayed market revokes; reports/demo-live.json.
+# PROVIDER=ec2: on machines of a stand-in for EC2.
 PROVIDER ?= local
 demo-live: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)
@@ -57,7 +57,7 @@ test: lint
 	# Twice as many workers as cores: many tests wait for processes of their own.
 	$(BIN)/python -m pytest -n 4 --dist loadfile --durations 25
 
-# What takes minutes: nights that are killed, the schedule with a server and a worker, the pages in a browser.
+# Tests that take minutes: killed nightly runs, the schedule with a server and a worker, the pages in a browser.
 long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
 
@@ -66,11 +66,17 @@ reference: $(INSTALLED)
 	$(BIN)/pdoc --docformat google --output-directory reports/reference ebbtide ebbtide.trial ebbtide.trial_torch \
 		$(addprefix ebbtide.,market forecasts jobs policies engine simulation live testing analysis)
 
+# Style, format and types; nothing is changed.
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# dist/ebbtide-*.whl, and what it does in an environment of its own, where nothing of this folder is.
+# The shape of the source: files, lines, functions with many parameters, import circles; reports/house.json.
+house: $(INSTALLED)
+	$(BIN)/python -m tests.house src reports/house.json
+
+# dist/ebbtide-*.whl, tested in an environment of its own, without this folder.
 wheel: $(INSTALLED)
 	$(BIN)/python -m tests.wheel dist
 	EBBTIDE_WHEEL="$$(ls $(CURDIR)/dist/ebbtide-*.whl)" $(BIN)/python -m pytest tests/test_wheel.py -m 'long or not long'

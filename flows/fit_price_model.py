@@ -13,15 +13,14 @@ from ebbtide._files import write_text
 from ebbtide._utc import DAY_S, iso
 from ebbtide.analysis.tracking import log_chain
 from ebbtide.errors import unknown_name
-from ebbtide.forecasts.chain_storage import save_chain
-from ebbtide.forecasts.price_chain import PriceChain
+from ebbtide.forecasts.price_chain import PriceChain, save_chain
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
 
 @task(persist_result=False)
 def score(series: PriceSeries, start_s: float, end_s: float, test_days: float) -> dict[str, float]:
-    """How much a chain of the earlier days tells of the last ones, and one that knows no hour."""
+    """Score on the last days a chain fitted on the earlier ones, with and without hours of the day."""
     split_s = end_s - test_days * DAY_S
     chain = PriceChain.fit(series, start_s, split_s)
     plain = chain.unconditioned(series, start_s, split_s)

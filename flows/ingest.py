@@ -22,7 +22,7 @@ def _may_pass(_task: object, _run: object, state: Any) -> bool:
 
 @task
 def generated(into: Path, days: float, seed: int) -> str:
-    """Make up a market."""
+    """Generate the prices of a market."""
     history = generate_prices(days=days, seed=seed)
     history.write(into)
     return f"{history.change_points} rows generated"
@@ -44,7 +44,7 @@ def from_ec2(into: Path, regions: list[str], instance_types: list[str]) -> str:
 
 @task
 def from_batches(into: Path, accepted: Path) -> str:
-    """Add the batches that nights have found good, in the order of their names: the same each time."""
+    """Add the batches that nightly runs accepted, in the order of their names, so that results repeat."""
     return str(ingest_files(sorted(accepted.iterdir()), into))
 
 

@@ -13,7 +13,7 @@ from ebbtide.market.prices import PriceHistory
 
 @task
 def write_grid(prices: Path, into: Path, step_s: float, method: str, max_gap_s: float | None) -> None:
-    """All markets at once: it is one look-up a market."""
+    """Write the grid of all markets in one task, since each market takes one look-up."""
     PriceHistory.read(prices).resample(step_s, method=method, max_gap_s=max_gap_s).write(into)
 
 

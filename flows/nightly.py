@@ -1,7 +1,7 @@
-"""The nightly run: new prices looked at and added, the pipeline brought up to date, what changed told.
+"""The nightly run: checks and adds new prices, brings the pipeline up to date, and reports what changed.
 
-Safe to run twice and after a crash: a batch is known by its content, the pipeline by DVC, and a run that was
-killed leaves nothing that the next does not do again.
+It is safe to run twice and after a crash: a batch is recognised by its content, the state of the pipeline is known
+to DVC, and the next run repeats whatever a killed run left undone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_fi
 from ebbtide.analysis.promotion import champion_version
 from ebbtide.analysis.tracking import PARENT, pipeline_run
 from ebbtide.errors import InputError
-from ebbtide.market.batches import BatchRules, Verdict, judged
+from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
+from flows.parameters import parameters as section_of_params
 from flows.task_runner import task_runner
 
 PRICES = Path("data/prices.parquet")
@@ -44,7 +45,7 @@ _STAGES_S = 6 * 3600.0
 
 @task(retries=3, retry_delay_seconds=[10, 60, 300], timeout_seconds=1800, persist_result=False)
 def collect(regions: list[str], instance_types: list[str], known: PriceHistory | None, incoming: Path) -> None:
-    """Fetch what EC2 has that is newer than what is known, as a batch to be looked at."""
+    """Fetch prices from EC2 that are newer than the known ones, as a batch that is then checked."""
     since: dict[str, float] = {}
     for market, series in (known or {}).items():
         since[market.region] = max(since.get(market.region, 0.0), float(series.times_s[-1]))
@@ -57,16 +58,16 @@ def collect(regions: list[str], instance_types: list[str], known: PriceHistory |
 
 @task(task_run_name="judge-{file.name}", timeout_seconds=1800, persist_result=False)
 def judge(file: Path, known: PriceHistory | None, rules: BatchRules) -> Verdict:
-    """Look at one batch."""
+    """Check one batch against the known prices and the rules."""
     return judged(file, known, rules)
 
 
 @task
 def sort_out(verdicts: Sequence[Verdict]) -> None:
-    """Move good batches to those that the pipeline reads, bad ones aside with what is wrong with them."""
+    """Move good batches to those that the pipeline reads, and set bad ones aside with the reason."""
     for verdict in verdicts:
         if not verdict.file.exists():
-            continue  # it was sorted out by a run that was killed then
+            continue  # a run that was killed has moved it already
         folder = SET_ASIDE if verdict.problem else ACCEPTED
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{_digest(verdict.file)}{''.join(verdict.file.suffixes)}"
@@ -77,7 +78,7 @@ def sort_out(verdicts: Sequence[Verdict]) -> None:
 
 @task(retries=1, retry_delay_seconds=30, timeout_seconds=_STAGES_S)
 def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """`dvc repro`, prices first where batches were added since; returns the stages that it ran."""
+    """Run `dvc repro`, ingestion first if batches were added since; returns the names of the stages that ran."""
     accepted = sorted(file.name for file in ACCEPTED.glob("*")) if ACCEPTED.exists() else []
     marker = STATE / "ingested.txt"
     known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
@@ -91,7 +92,7 @@ def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> 
 
 @task(retries=3, retry_delay_seconds=[5, 30, 120], timeout_seconds=1800)
 def push() -> bool:
-    """`dvc push`, if there is a remote whose place is there."""
+    """Run `dvc push` if a remote is set; returns whether it was run."""
     if not _dvc("remote", "list").strip():
         return False
     _dvc("push")
@@ -100,7 +101,7 @@ def push() -> bool:
 
 @task
 def tell(night: Night) -> None:
-    """The summary and the table, in a file and as artifacts of Prefect."""
+    """Write the summary to a file, and summary, tables and figure as artifacts of Prefect."""
     write_text(SUMMARY, night.summary())
     create_markdown_artifact(night.summary(), key="nightly-summary", description="What the night has changed")
     create_table_artifact(night.rows(), key="nightly-figures", description="Models and policies, before and after")
@@ -114,20 +115,20 @@ def tell(night: Night) -> None:
 
 @flow(name="nightly", validate_parameters=False, timeout_seconds=8 * 3600, task_runner=task_runner())
 def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, Any] | None = None) -> str:
-    """One night.
+    """Run one night.
 
     Args:
-        parameters: The `nightly` section of params.yaml; None: as it is there.
-        tracking: The `tracking` section; None: the same.
+        parameters: The `nightly` section of params.yaml by name; None: read from the file.
+        tracking: The `tracking` section of params.yaml by name; None: read from the file.
 
     Returns:
-        The summary.
+        The summary as Markdown text.
 
     Raises:
         InputError: Another nightly run is under way, or a parameter is not what it should be.
     """
-    parameters = _section("nightly") if parameters is None else parameters
-    tracking = _section("tracking") if tracking is None else tracking
+    parameters = section_of_params("nightly") if parameters is None else parameters
+    tracking = section_of_params("tracking") if tracking is None else tracking
     STATE.mkdir(parents=True, exist_ok=True)
     with only_one(STATE / "lock", "nightly run"):
         _end_leftovers()
@@ -168,7 +169,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
 
 
 def batches(incoming: Path) -> list[Path]:
-    """Those to be looked at; files still being written begin with a dot or end with .part."""
+    """Files to check, sorted by name; those still being written begin with a dot or end with .part."""
     return sorted(
         file
         for file in incoming.iterdir()
@@ -177,7 +178,7 @@ def batches(incoming: Path) -> list[Path]:
 
 
 def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run DVC in a process group of its own, noted down, so that what is left of it can be ended.
+    """Run DVC in a process group of its own, whose id is kept, so that the next run can end what is left of it.
 
     Raises:
         InputError: A stage or DVC itself failed.
@@ -207,7 +208,7 @@ def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _end_leftovers() -> None:
-    """A run that was killed may have left DVC and a stage at work; they are ours if they work in this folder."""
+    """End DVC and stages that a killed run left running; they belong to it if they work in this folder."""
     marker = STATE / "group"
     if marker.exists():
         _end_group(int(marker.read_text(encoding="utf-8")))
@@ -229,7 +230,7 @@ def _end_group(group: int) -> None:
 
 
 def _server() -> dict[str, str]:
-    """The Prefect server that this run talks to: stages need not start one each."""
+    """The address of the Prefect server of this run, so that stages need not start one each."""
     with get_client(sync_client=True) as client:
         url = str(client.api_url)
     return {"PREFECT_API_URL": url} if url.startswith("http") else {}
@@ -237,9 +238,3 @@ def _server() -> dict[str, str]:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
-
-
-def _section(name: str) -> dict[str, Any]:
-    from pipelines.stage import parameters
-
-    return parameters(name)

@@ -10,8 +10,7 @@ from prefect import flow, task
 
 from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.analysis.tracking import log_cookbook
-from ebbtide.forecasts.chain_storage import load_chain
-from ebbtide.forecasts.price_chain import PriceChain
+from ebbtide.forecasts.price_chain import PriceChain, load_chain
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem

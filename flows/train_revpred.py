@@ -12,9 +12,8 @@ from prefect.logging import get_run_logger
 
 from ebbtide._files import write_text
 from ebbtide.analysis.promotion import register
-from ebbtide.forecasts.revocation.card import model_card
-from ebbtide.forecasts.revocation.fitting import LatestFit, fit_latest
-from ebbtide.forecasts.revocation.storage import save_model
+from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
+from ebbtide.forecasts.revocation.storage import model_card, save_model
 from ebbtide.market.prices import PriceHistory
 from flows.task_runner import task_runner
 

@@ -1,4 +1,4 @@
-"""One nightly run, without a schedule: prints what it has changed."""
+"""One nightly run, without a schedule: prints a summary of what changed."""
 
 import sys
 

@@ -18,12 +18,12 @@ from pipelines.stage import run_stage
 _POOL = "ebbtide"
 _STARTS_S = 120.0
 _ENDS_S = 20.0
-# At three at night.
+# Three at night, UTC.
 _CRON = "0 3 * * *"
 
 
 def main() -> None:
-    """Until it is interrupted, or one of them ends."""
+    """Run until interrupted, or until one of the three ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="who can reach this address can run the flows")
     parser.add_argument("--port", type=int, default=4200)

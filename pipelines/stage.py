@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import yaml
+from flows.parameters import PARAMS, parameters
 
 from ebbtide.errors import InputError
 
-PARAMS = Path("params.yaml")
+__all__ = ["parameters", "run_stage"]
 
 # Embedded defaults: no server, nothing outside this folder, nothing sent anywhere. Setting these variables, or
 # PREFECT_API_URL, points the same flows at a real server.
 _DEFAULTS = {
     "PREFECT_HOME": str(Path(".prefect").resolve()),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a failure is told once, by the stage itself
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the stage itself reports a failure, once
     "DO_NOT_TRACK": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # Work is spread over processes: threads inside each would only wait for each other, spinning.
+    # Work is spread over processes; threads inside each would only compete for the same cores.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-
-
-def parameters(section: str) -> dict[str, Any]:
-    """One section of params.yaml.
-
-    Raises:
-        InputError: The file or the section is missing or is not a mapping.
-    """
-    try:
-        content = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("there is no such file; run from the project's folder", file=PARAMS) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML: {' '.join(str(error).split())}", file=PARAMS) from None
-    values = content.get(section) if isinstance(content, Mapping) else None
-    if not isinstance(values, dict):
-        raise InputError("is missing or is not a mapping", file=PARAMS, field=section)
-    return values
 
 
 def run_stage(stage: Callable[[], None]) -> None:

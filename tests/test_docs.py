@@ -9,9 +9,15 @@ import pytest
 import typer
 
 from ebbtide.cli.main import app
+from ebbtide.live.phase import State
+from ebbtide.market.leases import LeaseState
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "src" / "ebbtide_papers").glob("*/README.md")),
+]
 
 
 def named(page: Path) -> str:
@@ -44,6 +50,29 @@ def test_modules_that_are_named_are_there(page: Path) -> None:
     assert [
         name for name in names if name != "reports/" and not any((root / name).exists() for root in roots)
     ] == []
+
+
+def test_the_source_tree_is_true() -> None:
+    (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    named = [ROOT / name for name in re.findall(r"(?<![\w/])(?:\w+/)+", tree)]
+    assert [str(folder) for folder in named if not folder.is_dir()] == []
+    assert len(tree.splitlines()) == 10
+    rooms = {path.parent for path in (ROOT / "src" / "ebbtide").glob("*/__init__.py")}
+    assert rooms | {ROOT / "src" / "ebbtide_papers"} <= set(named)
+
+
+def test_every_paper_has_its_page() -> None:
+    papers = {path.parent for path in (ROOT / "src" / "ebbtide_papers").glob("*/command.py")}
+    assert papers == {page.parent for page in PAGES if page.parent.parent.name == "ebbtide_papers"}
+
+
+@pytest.mark.parametrize(("section", "states"), [("machine", LeaseState), ("run", State)])
+def test_diagrams_have_every_state(section: str, states: type[LeaseState] | type[State]) -> None:
+    text = (ROOT / "docs" / "live.md").read_text()
+    (diagram,) = re.findall(rf"## The life of a {section}\n.*?```mermaid\n(.*?)```", text, re.DOTALL)
+    drawn = set(re.findall(r"^ +(\w+) -->", diagram, re.MULTILINE))
+    names = dict(re.findall(r'state "([^"]+)" as (\w+)', diagram))
+    assert drawn == {names.get(str(state), str(state)) for state in states}
 
 
 def test_the_policy_of_the_how_to_runs(

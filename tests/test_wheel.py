@@ -49,17 +49,23 @@ def unzipped(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_has_every_file_of_the_package_and_nothing_else(unzipped: Path) -> None:
-    source = ROOT / "src" / "ebbtide"
-    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    found = {
-        path.relative_to(unzipped / "ebbtide")
-        for path in (unzipped / "ebbtide").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    }
-    assert found == wanted
+def files_below(folder: Path) -> set[Path]:
+    """What a package has, but for what Python compiles of it."""
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
+@pytest.mark.parametrize("package", ["ebbtide", "ebbtide_papers"])
+def test_it_has_every_file_of_a_package(unzipped: Path, package: str) -> None:
+    source = ROOT / "src" / package
+    wanted = files_below(source)
+    assert files_below(unzipped / package) == wanted
     for name in wanted:
-        assert (unzipped / "ebbtide" / name).read_bytes() == (source / name).read_bytes(), name
+        assert (unzipped / package / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_it_has_its_licence_and_nothing_else(unzipped: Path) -> None:
+    (licence,) = unzipped.glob("ebbtide-*.dist-info/licenses/LICENSE")
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert {path.name.split("-")[0] for path in unzipped.iterdir()} == {"ebbtide", "ebbtide_papers"}
 
 

@@ -25,7 +25,7 @@ def build_wheel(into: Path) -> Path:
     for old in into.glob("ebbtide-*.whl"):
         old.unlink()
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, folder)
         shutil.copytree(
             ROOT / "src", Path(folder, "src"), ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")

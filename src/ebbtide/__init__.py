@@ -8,7 +8,9 @@ result = eb.backtest([eb.Reactive(), eb.CheapestSpot(), eb.OnDemand()], job, pri
                      billing="ec2-second", starts=200, seed=1)
 print(result)        # a table: cost, makespan, revocations, refunds, with spread
 result.plot()        # prices with leases drawn on them, cost by policy, progress over time
-eb.run(eb.Reactive(), job, provider="local")   # the same policy, for real
+job = eb.Job(command="python train.py", budget_usd=20)
+run = eb.run(job, eb.Reactive(), provider="local")   # the same policy, for real: a handle
+run.status(), run.logs(), run.stop(), run.result()
 """
 
 from importlib.metadata import version as _version

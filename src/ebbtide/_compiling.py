@@ -1,53 +1,106 @@
-"""Functions in compiled code, and where the result of compiling is kept from run to run."""
+"""Compiling functions with Numba, and keeping the machine code on disk between runs."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import platformdirs
 from numba import config, njit
+from numba.core.registry import CPUDispatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_PACKAGE = Path(__file__).parent
+_IMPORT = re.compile(rb"^from ebbtide\.([\w.]+) import", re.MULTILINE)
+
+# Constants and record types that are compiled into functions of other modules.
+_RECORDS = _PACKAGE / "_compiled_records.py"
+
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function that Python calls."""
-    return cast(_Function, _compile(function))
+    """Compile a function that Python code may call; compiled on its first call with each combination of types."""
+    return cast(_Function, _compile(function, njit(nogil=True, error_model="numpy")))
 
 
 def inner(function: _Function) -> _Function:
-    """Compile a function that only compiled code calls: what Python would need to call it costs as much again."""
-    return cast(_Function, _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True))
+    """Compile a function that only other compiled functions may call; called from Python, it raises `TypeError`.
+
+    It gets no entry point for Python, which would take as long to compile as the function itself.
+    """
+    return cast(_Function, _compile(function, _inner_dispatcher))
 
 
-def _compile(function: Any, **options: bool) -> Any:
-    folder = _folder(Path(function.__code__.co_filename).parent)
-    if folder is None:
-        return njit(nogil=True, error_model="numpy", **options)(function)
+class _InnerFunction(CPUDispatcher):  # type: ignore[misc]
+    """A compiled function without an entry point for Python: to enter it anyway would crash the interpreter."""
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.py_func.__module__}.{self.py_func.__qualname__} is called by compiled functions only, not "
+            "from Python; call the function decorated with @compiled that uses it"
+        )
+
+
+def _inner_dispatcher(function: Any) -> Any:
+    if config.DISABLE_JIT:
+        return function
+    options = {
+        "nopython": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+        "boundscheck": None,
+    }
+    return _InnerFunction(py_func=function, locals={}, targetoptions=options)
+
+
+def _compile(function: Any, dispatcher_of: Callable[[Any], Any]) -> Any:
+    folder = _folder(Path(function.__code__.co_filename))
+    dispatcher = dispatcher_of(function)
+    if folder is None or config.DISABLE_JIT:
+        return dispatcher
     before = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
     try:
-        return njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        dispatcher.enable_caching()
     finally:
         config.CACHE_DIR = before
+    return dispatcher
 
 
 @cache
-def _folder(package: Path) -> Path | None:
-    """A folder for the very sources of a package; None: nothing can be kept.
+def _folder(source: Path) -> Path | None:
+    """The cache folder for the compiled functions of one source file; None: no folder can be made.
 
-    Numba looks only whether a function's own file has changed, not those of the functions compiled into it; these
-    are to be in the same package.
+    Numba recompiles a function only when its own file has changed, not when a function or constant of another file
+    that was compiled into it has. So the folder is named by a hash of all these files.
     """
-    sources = sorted(package.glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    folder = platformdirs.user_cache_path("ebbtide") / "compiled" / digest
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_compiled_into(source))))
+    folder = platformdirs.user_cache_path("ebbtide") / "compiled" / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
     return folder
+
+
+def _compiled_into(source: Path) -> set[Path]:
+    """A file, the file of records, and all files with compiled functions that it imports, directly or not."""
+    found, waiting = {_RECORDS}, [source]
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        for name in _IMPORT.findall(path.read_bytes()):
+            imported = _PACKAGE.joinpath(*name.decode().split(".")).with_suffix(".py")
+            if (
+                imported not in found
+                and imported.is_file()
+                and b"from ebbtide._compiling" in imported.read_bytes()
+            ):
+                waiting.append(imported)
+    return found

@@ -9,6 +9,7 @@ import pytest
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
+from ebbtide._utc import to_epoch_s
 from ebbtide.analysis.record import Record
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
@@ -78,7 +79,7 @@ def test_starts_leave_room_and_begin_when_half_the_markets_have() -> None:
 
 def test_starts_can_be_named(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     result = eb.backtest([eb.Reactive()], one_day, prices, starts=["2015-04-03T00:00:00Z"])
-    assert result.starts_s == (eb.utc.to_epoch_s("2015-04-03T00:00:00Z"),)
+    assert result.starts_s == (to_epoch_s("2015-04-03T00:00:00Z"),)
     with pytest.raises(InputError, match="outside the history"):
         eb.backtest([eb.Reactive()], one_day, prices, starts=["2012-04-03T00:00:00Z"])
 

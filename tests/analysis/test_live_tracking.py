@@ -27,11 +27,11 @@ from ebbtide.engine.snapshot import lease_values
 from ebbtide.engine.timeline import Timeline
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.agent_state import Stretch
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
-from ebbtide.live.stretches import Stretch
 from ebbtide.market.billing import Bill, Charge
 from ebbtide.market.leases import Lease, LeaseState
 

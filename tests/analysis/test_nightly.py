@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ebbtide.analysis.nightly import Figures, Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.market.batches import Verdict
+from ebbtide.market.ingestion import Verdict
 
 BEFORE = Figures({"revpred (Brier)": 0.2}, {"on-demand": 5.0, "reactive": 1.0}, {"reactive": 0}, "1")
 AFTER = Figures({"revpred (Brier)": 0.1}, {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2}, {"wild": 3}, "2")

@@ -13,7 +13,7 @@ from mlflow.models import Model
 
 import ebbtide as eb
 from ebbtide.analysis.promotion import register
-from ebbtide.forecasts.revocation.fitting import LatestFit, fit_latest, later_scores
+from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest, later_scores
 from ebbtide.forecasts.revocation.storage import save_model
 from ebbtide.market.generator import demo_markets
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tests.benchmarks.floors import tell
 
+from ebbtide._compiled_records import ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
-from ebbtide.policies.deadline.zone_table import solve_zones
-from ebbtide.policies.deadline.zones import ZonesProblem
+from ebbtide.forecasts.spells.records import ZoneRecord
+from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
+from ebbtide.policies.deadline.table import solve_zones
+from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
 from ebbtide_papers.deadlines.study import draw_ticks, study_zone
 
 GAP_S, TICKS = 195.0, 20_158
@@ -50,23 +51,10 @@ def test_the_optimum(benchmark, record: ZoneRecord) -> None:
     """One optimum; the floor: as many sums and comparisons of rows of slack."""
     steps, ticks = 1_322, int(70 * HOUR_S / GAP_S)
     up = record.available[None]
-    arguments = (
-        up,
-        np.full(up.shape, 0.97),
-        100,
-        GAP_S,
-        48 * HOUR_S,
-        70 * HOUR_S,
-        360.0,
-        np.full((1, 1), 360.0),
-        3.06,
-        np.zeros(1, dtype=np.int64),
-        np.zeros((1, 1)),
-        steps,
-        60.0,
-    )
-    hindsight_zones(*arguments)
-    benchmark.pedantic(lambda: hindsight_zones(*arguments), rounds=5)
+    tape = ZonesTape(up, np.full(up.shape, 0.97), GAP_S)
+    problem = in_one_zone(DeadlineProblem(48.0, 70.0, 0.1, 0.97, 3.06))
+    least_cost(problem, tape, 100, 60.0)
+    benchmark.pedantic(lambda: least_cost(problem, tape, 100, 60.0), rounds=5)
     told = f"{ticks} ticks, {steps} steps of slack; floor: the sums by NumPy, with its temporaries"
     tell("an optimum", told, benchmark.stats.stats.median, bare_s(ticks * 12, steps))
 

@@ -17,10 +17,11 @@ from tests.live.sweeps import START_S, flapping
 import ebbtide as eb
 from ebbtide._cores import usable_cores
 from ebbtide._utc import DAY_S, iso
-from ebbtide.cli.one_training import generated_market, is_told_where_to_save, wanted_from
+from ebbtide.cli.one_training import is_told_where_to_save, wanted_from
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
+from ebbtide.live.local_run import generated_market
 from ebbtide.live.settings import find_run
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_series import PriceSeries

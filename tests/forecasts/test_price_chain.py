@@ -10,8 +10,14 @@ import pytest
 import ebbtide as eb
 from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.forecasts.chain_storage import load_chain, save_chain
-from ebbtide.forecasts.price_chain import PriceChain, hour_of_week, nearest_level, price_levels
+from ebbtide.forecasts.price_chain import (
+    PriceChain,
+    hour_of_week,
+    load_chain,
+    nearest_level,
+    price_levels,
+    save_chain,
+)
 from ebbtide.market.price_series import PriceSeries
 
 MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")

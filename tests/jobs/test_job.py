@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Amdahl, Job, SpeedupTable
+from ebbtide.jobs.job import UNKNOWN_STEPS, Amdahl, Job, SpeedupTable
+from ebbtide.jobs.single import sweep_of
 from ebbtide.market.catalogue import default_catalogue
 
 GOOD = "name: a\nsteps: 100\nsteps_per_hour: {c3.xlarge: 10}\n"
@@ -24,7 +25,7 @@ def test_a_job_is_read_with_its_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (GOOD + "colour: red\n", "job.yaml, field colour: unknown field; known: checkpoint"),
+        (GOOD + "colour: red\n", "job.yaml, field colour: unknown field; known: accelerators"),
         ("name: a\nsteps_per_hour: {c3.xlarge: 10}\n", "job.yaml, field steps: missing; write `steps: 24000`"),
         (GOOD.replace("100", "-5"), "job.yaml, field steps: .*greater than 0"),
         (GOOD.replace("10}", "0}"), "job.yaml, field steps_per_hour.c3.xlarge: .*greater than 0"),
@@ -66,3 +67,26 @@ def test_speedups() -> None:
     table = SpeedupTable(table={2: 1.9, 4: 3.5})
     assert [table.speedup(n) for n in (1, 2, 3, 4, 9)] == pytest.approx([1.0, 1.9, 2.7, 3.5, 3.5])
     assert Job(name="a", steps=1, steps_per_hour={"c3.xlarge": 1}).speedup_of(3) == 3.0
+
+
+def test_a_command_is_enough_to_run_a_job_and_not_to_replay_it() -> None:
+    job = Job(command="torchrun train.py --epochs 3", accelerators="T4:1", budget_usd=20, deadline_h=12)
+    assert (job.name, job.steps) == ("train", UNKNOWN_STEPS)
+    with pytest.raises(InputError, match="train cannot be replayed or planned yet"):
+        job.check_replayable()
+    sweep = sweep_of(job)
+    assert (sweep.name, sweep.command, sweep.max_trial_steps) == ("train", job.command, None)
+    assert (sweep.accelerators, sweep.budget_usd, sweep.deadline_h) == ("T4:1", 20, 12)
+    known = Job(command=["python", "-m", "pkg.fit"], name="mine", steps=100, steps_per_hour={"c3.xlarge": 10})
+    known.check_replayable()
+    assert (sweep_of(known).name, sweep_of(known).max_trial_steps) == ("mine", 100)
+
+
+def test_what_a_job_without_a_command_cannot_have_is_told() -> None:
+    fields = {"name": "x", "steps": 10, "steps_per_hour": {"c3.xlarge": 1}}
+    with pytest.raises(InputError, match="budget_usd is for a job that is run"):
+        Job.parse(fields | {"budget_usd": 20})
+    with pytest.raises(InputError, match="has nothing to run"):
+        sweep_of(Job.parse(fields))
+    with pytest.raises(InputError, match="more or less than one machine"):
+        sweep_of(Job.parse(fields | {"command": "python x.py", "machines": 2}))

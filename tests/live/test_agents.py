@@ -14,7 +14,7 @@ from tests.live.sweeps import START_S, A
 
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.mailbox import Letters
+from ebbtide.live.agent.messages import MessageLog
 from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
@@ -132,7 +132,7 @@ def test_a_machine_that_the_cloud_forgot_has_ended_when_it_was_last_seen(tmp_pat
     assert (lease.state, lease.ended_s) == (LeaseState.RELEASED, START_S + 99.0)
 
 
-def test_messages_that_are_none_are_left_out_and_the_others_heard(
+def test_messages_that_are_none_are_left_out_and_the_others_received(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Storage holds whatever anybody with a machine's role wrote."""
@@ -141,7 +141,7 @@ def test_messages_that_are_none_are_left_out_and_the_others_heard(
     rents._log = lambda trial, line: logged.append((trial, line))
     rents._training.trials = [SimpleNamespace(trial_id="run-000", ended=True, attempt=0, on=None)]  # type: ignore[list-item]
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
-    rents._post.open(0)
+    rents._mailboxes.open(0)
     store = FolderStore(tmp_path)
     odd = [
         7,
@@ -151,14 +151,14 @@ def test_messages_that_are_none_are_left_out_and_the_others_heard(
         {"type": "log", "trial": "/tmp/x", "log": "out", "count": 3},
         {"type": "log", "count": 4},
         {"type": "step", "count": "five"},
-        {"type": "log", "trial": "run-000", "log": "heard", "count": 6},
+        {"type": "log", "trial": "run-000", "log": "received", "count": 6},
     ]
     for number, content in enumerate((b"{torn", json.dumps(odd).encode(), b'"text"', b"[" * 100_000), start=1):
         store.put_once(f"machines/run-m0000/reports/{number:08d}", content)
-    rents._hear(lease)
-    assert logged == [("run-000", "heard")]
+    rents._receive(lease)
+    assert logged == [("run-000", "received")]
     assert caplog.text.count("left out") >= 5
-    assert Letters(store, "run-m0000", "reports").last() == 4
+    assert MessageLog(store, "run-m0000", "reports").last() == 4
 
 
 def test_a_cloud_that_is_no_more_ends_the_run_with_one_line(tmp_path: Path) -> None:

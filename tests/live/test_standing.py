@@ -13,12 +13,11 @@ from tests.live.sweeps import START_S, A
 
 from ebbtide.cli.live_table import answer_lines, state_line, warning_lines
 from ebbtide.engine.snapshot import lease_values
-from ebbtide.live.money import Money
+from ebbtide.live.agent_state import Stretch, encode_stretches
+from ebbtide.live.money import Money, settled_usd
 from ebbtide.live.phase import Phase, State
 from ebbtide.live.settings import LiveSettings
-from ebbtide.live.settling import settled_usd
 from ebbtide.live.standing import RunStanding, standing
-from ebbtide.live.stretches import Stretch, encode_stretches
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.live.stretches import Stretch, decode_stretches, encode_stretches, resumed
+from ebbtide.live.agent_state import Stretch, decode_stretches, encode_stretches, resumed
 
 
 def stretch(**options: object) -> Stretch:

@@ -46,10 +46,10 @@ class Training:
         lease.state = LeaseState.REVOKED
         self.training.gone(lease)
 
-    def tell(self, lease: Lease, **letter: Any) -> None:
+    def tell(self, lease: Lease, **message: Any) -> None:
         trial = self.training.trials[0]
-        about: Mapping[str, Any] = {"trial": trial.trial_id, "attempt": trial.attempt, **letter}
-        self.training.hear(lease, about)
+        about: Mapping[str, Any] = {"trial": trial.trial_id, "attempt": trial.attempt, **message}
+        self.training.receive(lease, about)
 
     @property
     def warnings(self) -> str:

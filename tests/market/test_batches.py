@@ -10,7 +10,7 @@ import pytest
 import ebbtide as eb
 from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.batches import BatchRules, judged
+from ebbtide.market.ingestion import BatchRules, judged
 from ebbtide.market.price_series import PriceSeries
 
 BEGAN_S = to_epoch_s("2015-06-01T00:00:00Z")
@@ -45,7 +45,7 @@ def test_a_good_one_is_let_by(tmp_path: Path) -> None:
 def test_a_gap_is_told_with_its_length(tmp_path: Path) -> None:
     batch = written(tmp_path, A, (24 + 49, 0.05), (24 + 50, 0.06))
     problem = judged(batch, KNOWN, BatchRules()).problem
-    assert "49 h after what is known ends; at most 48 are let by" in problem
+    assert "49 h after the known prices end; at most 48 h are allowed" in problem
     assert not judged(batch, KNOWN, BatchRules(max_gap_h=50)).problem
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import default_catalogue, read_instance_types
+from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue, read_instance_types
 from ebbtide.market.markets import Market
 
 # SpotTune's Table III and the list prices of DeepSpotCloud's and the public traces' instances.
@@ -75,6 +75,19 @@ def test_users_can_add_types_from_a_file(tmp_path: Path) -> None:
     path.write_text(head + "aws,x9.huge,many,4096,,0\n")
     with pytest.raises(InputError, match=r"types.csv, row 1, field vcpus: 'many' is not a number"):
         read_instance_types(path)
+
+
+def test_a_catalogue_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:
+    own = InstanceType("aws", "x9.huge", 128, 4096.0, "NVIDIA T4", 2)
+    catalogue = Catalogue((*default_catalogue().instance_types, own), {})
+    catalogue.write(tmp_path / "catalogue.json")
+    read = Catalogue.read(tmp_path / "catalogue.json")
+    assert read.instance_types == catalogue.instance_types
+    market, time_s = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge"), to_epoch_s("2015-04-01T00:00:00Z")
+    assert read.on_demand(market, time_s) == catalogue.on_demand(market, time_s) is not None
+    (tmp_path / "catalogue.json").write_text("{}")
+    with pytest.raises(InputError, match="is no catalogue of instance types"):
+        Catalogue.read(tmp_path / "catalogue.json")
 
 
 def test_the_data_itself_is_sane() -> None:

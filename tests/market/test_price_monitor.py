@@ -13,8 +13,7 @@ from tests.markets import START_S, history
 import ebbtide as eb
 from ebbtide._utc import from_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.price_monitor import PriceMonitor
-from ebbtide.market.price_store import PriceStore
+from ebbtide.market.price_store import PriceMonitor, PriceStore
 from ebbtide.market.sources.ec2_api import fetch_prices
 
 HERE = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")

@@ -78,7 +78,7 @@ def test_linear_resampling_draws_lines_between_change_points(two_markets: eb.Pri
     assert grid.prices[:3, 0].tolist() == pytest.approx([0.03, 0.045, 0.06])
 
 
-def test_holes_longer_than_max_gap_stay_empty(two_markets: eb.PriceHistory) -> None:
+def test_gaps_longer_than_max_gap_stay_empty(two_markets: eb.PriceHistory) -> None:
     grid = two_markets.resample(60, max_gap_s=600)
     known = ~np.isnan(grid.prices[:, 0])
     assert known[: (90 + 600) // 60 + 1].all()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.market.probe_log import Life, by_machine, read_probe_log
+from ebbtide.market.lifetimes import Life, by_machine, read_probe_log
 
 T0 = pd.Timestamp("2020-03-01T00:00:00Z")
 

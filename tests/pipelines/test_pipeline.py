@@ -9,9 +9,9 @@ import pytest
 from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 
 import ebbtide as eb
-from ebbtide.forecasts.chain_storage import load_chain
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
+from ebbtide.forecasts.price_chain import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
 from ebbtide.policies.registry import policies
 

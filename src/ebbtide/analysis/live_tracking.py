@@ -27,7 +27,6 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.money import money_of
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
-from ebbtide.market.catalogue import default_catalogue
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
             client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
             client.set_terminated(run, _status(job.is_finished, bool(trial["problem"])))
         parent = kept["parent"]
-        money = money_of(state, default_catalogue())
+        money = money_of(state, folder.catalogue)
         whole = {
             "cost_usd": outcome.cost_usd,
             "on_demand_usd": money.on_demand_usd,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
-from ebbtide.market.batches import Verdict
+from ebbtide.market.ingestion import Verdict
 
 # Reports of the pipeline whose figures are compared; lower is better in all.
 METRICS = ("metrics", "revpred", "price-chain", "earlycurve")

@@ -300,7 +300,7 @@ def _offers_now(
         dict(prices), start_s=prices.start_s, end_s=math.nextafter(prices.end_s, math.inf)
     )
     market = ReplayedMarket(a_moment_more, prices.end_s, billing)
-    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue)
+    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue).view
     view.memory["started_s"] = view.now_s
     return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
 

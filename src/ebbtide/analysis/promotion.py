@@ -16,7 +16,7 @@ from mlflow.types import ColSpec, Schema
 
 from ebbtide.analysis.tracking import parent_tags, tracking
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.fitting import LatestFit, later_scores
+from ebbtide.forecasts.revocation.evaluation import LatestFit, later_scores
 from ebbtide.forecasts.revocation.storage import load_model
 from ebbtide.market.markets import MARKET_FIELDS
 

@@ -37,7 +37,7 @@ def fit_command(
 
     ebbtide availability fit probes.parquet --out spells.json
     """
-    from ebbtide.forecasts.spells.file_fitting import fit_file
+    from ebbtide.forecasts.spells.models import fit_file
 
     with progress(f"fitting {records.name}"):
         found = fit_file(records)

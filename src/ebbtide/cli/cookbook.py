@@ -190,8 +190,8 @@ def apply_command(
         policy = RunCluster(book, chosen, offered, delay, on_demand=on_demand)
     with progress("replaying the cookbook"):
         outcome = run(
-            policy,
             job,
+            policy,
             "replay",
             prices=history.select([chosen]),
             start=to_epoch_s(start),

@@ -17,7 +17,7 @@ from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
-from ebbtide.market.sources.csv_text import read_csv_text
+from ebbtide.market.sources.exports import read_csv_text
 
 curves_app = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +49,7 @@ def predict_command(
     ebbtide curves predict losses.csv --max-steps 10000
     """
     from ebbtide.forecasts.learning_curves.calibration import default_calibration
-    from ebbtide.forecasts.learning_curves.predictions import observed
+    from ebbtide.forecasts.learning_curves.curves import observed
 
     if not 0 < theta <= 1:
         raise InputError(f"theta is {theta:g}; it must be above 0 and at most 1")

@@ -15,7 +15,6 @@ from ebbtide.errors import InputError
 from ebbtide.live.fetching import fetch_trial
 from ebbtide.live.settings import RUNS, find_run
 from ebbtide.live.standing import RunStanding, standing_of
-from ebbtide.market.catalogue import default_catalogue
 
 _MOST_NAMED = 3
 
@@ -41,7 +40,7 @@ def fetch_command(
         raise InputError("give either a trial or --all")
     folder = find_run(runs, run)
     run = folder.path.name
-    standing = standing_of(folder, default_catalogue())
+    standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
     wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1

@@ -28,12 +28,12 @@ from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.standing import RunStanding, standing, standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
-from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.api.protocol import Policy
 
 if TYPE_CHECKING:
     from ebbtide.engine.engine import Engine
     from ebbtide.live.agent_provider import AgentProvider
+    from ebbtide.market.catalogue import Catalogue
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         InputError: The run cannot continue.
         typer.Exit: With code 1 if trials failed or machines could not be ended, with 130 if it was stopped.
     """
-    run, catalogue = folder.path.name, default_catalogue()
+    run, catalogue = folder.path.name, folder.catalogue
     pid = controller_pid(folder.path)
     if pid is not None:
         raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
@@ -163,7 +163,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
             interrupts.looked()
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
-                live.update(run_table(_now(folder, engine, provider)))
+                live.update(run_table(_now(folder, engine, provider, catalogue)))
 
         try:
             outcome = run_live(folder, policy, looked)
@@ -200,7 +200,7 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
         _LOGGER.warning("MLflow does not know that the run ended: %s", trouble)
 
 
-def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStanding:
+def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
     """The current state of the controller in this process."""
     journal = Journal(folder.journal, read_only=True)
     kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
@@ -212,7 +212,7 @@ def _now(folder: RunFolder, engine: Engine, provider: AgentProvider) -> RunStand
         State.RUNNING,
         os.getpid(),
         {},
-        default_catalogue(),
+        catalogue,
     )
 
 

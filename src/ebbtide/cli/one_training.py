@@ -1,4 +1,4 @@
-"""The input of `ebbtide run`: a file, or a command line after `--`; and a generated market if none is named."""
+"""The input of `ebbtide run`: a file, or a command line after `--`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,12 @@ from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.single import SingleTraining, folder_below, literal
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.generator import demo_markets, generate_prices
-from ebbtide.market.markets import Market
-from ebbtide.market.prices import PriceHistory
 
-# Length of the generated market, days.
-GENERATED_DAYS = 20.0
 # Options that usually name a folder for checkpoints.
 _SAVES = re.compile(
     r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
 )
 _FILES = frozenset({".yaml", ".yml", ".json"})
-_MOST_TYPES = 4
-_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(frozen=True)
@@ -99,37 +92,6 @@ def is_told_where_to_save(wanted: Wanted) -> bool:
     # A program without readable code is assumed to know.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)
-
-
-def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
-    """A generated market to try a sweep in: with the demo's instance types if they suit it, else others.
-
-    Raises:
-        InputError: No suitable instance type has a known list price.
-    """
-    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
-    if not markets:
-        markets = _markets_with(sweep, catalogue)
-    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
-    return sweep.allowed(history, catalogue)
-
-
-def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
-    """Markets of the cheapest suitable types, by list price at the start of the generated record."""
-    found = []
-    for machine in catalogue.instance_types:
-        markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
-        allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
-        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
-        if listed is not None:
-            found.append((listed, machine.name, allowed))
-    if not found:
-        raise InputError(
-            f"no market can be generated for {sweep.name}"
-            + (f", which asks for {sweep.asked}" if sweep.asked else "")
-            + ": no list price is known of such machines; give prices with --prices FILE"
-        )
-    return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
 
 
 def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:

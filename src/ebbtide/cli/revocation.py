@@ -112,9 +112,8 @@ def train_command(
 
     ebbtide revocation train --prices prices.parquet --into models/revpred
     """
-    from ebbtide.forecasts.revocation.card import model_card
-    from ebbtide.forecasts.revocation.fitting import fit_latest
-    from ebbtide.forecasts.revocation.storage import save_model
+    from ebbtide.forecasts.revocation.evaluation import fit_latest
+    from ebbtide.forecasts.revocation.storage import model_card, save_model
 
     history = PriceHistory.read(prices, catalogue_with(instance_types))
     with _quiet() as noted, progress(f"training on {train_days:g} days of {len(history)} markets"):

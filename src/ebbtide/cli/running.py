@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from ebbtide._cores import usable_cores
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide._utc import HOUR_S
 from ebbtide.cli.foreground import run_in_foreground
-from ebbtide.cli.one_training import GENERATED_DAYS, Wanted, generated_market, is_told_where_to_save, wanted_from
+from ebbtide.cli.one_training import Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.options import (
     GenerateOption,
     InstanceTypesOption,
@@ -21,22 +21,15 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.errors import unknown_name
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import SPEED, begin_local
+from ebbtide.live.local_run import GENERATED_DAYS, SPEED
 from ebbtide.live.measured_speed import speed_text, steps_per_hour
+from ebbtide.live.run import PROVIDERS, Run, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
-from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, policy_summary
-
-_PROVIDERS = ("local", "ec2", "replay")
-
-# File with the models of availability, in the run's folder.
-_SPELLS = "spells.json"
+from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
 
 
 def run_command(
@@ -111,8 +104,8 @@ def run_command(
 
     Ctrl-C stops: everything is saved, machines are released, and `ebbtide resume` continues.
     """
-    if provider not in _PROVIDERS:
-        raise unknown_name("provider", provider, _PROVIDERS)
+    if provider not in PROVIDERS:
+        raise unknown_name("provider", provider, PROVIDERS)
     catalogue = catalogue_with(instance_types)
     options = {
         "name": name,
@@ -130,52 +123,30 @@ def run_command(
     wanted = wanted_from(words, options, catalogue)
     sweep = wanted.sweep
     chosen = default_policy(sweep) if policy == DEFAULT else policy
-    decides = _policy(sweep, chosen, spells)
-    if provider == "ec2":
-        if machines is None:
-            raise InputError("--provider ec2 needs --machines EC2.yaml, as in examples/live/ec2.yaml")
-        from ebbtide.live.ec2_run import begin_ec2
-
-        settings = Ec2Settings.read(machines)
-        folder = begin_ec2(sweep, wanted.folder, runs, settings, policy=chosen, seed=seed)
-    else:
-        generates = prices is None and generate is None and provider == "local"
-        history = (
-            generated_market(sweep, seed, catalogue)
-            if generates
-            else sweep.allowed(prices_from(prices, generate, seed, catalogue), catalogue)
-        )
-        if provider == "replay":
-            outcome = run_once(
-                decides,
-                sweep.jobs(),
-                prices=history,
-                start=start,
-                billing=sweep.billing,
-                seed=seed,
-                catalogue=catalogue,
-            )
-            terminal().print(str(outcome))
-            return
-        if generates:
-            typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
-        folder = begin_local(
-            sweep,
-            wanted.folder,
-            runs,
-            policy=chosen,
-            prices=history,
-            start_s=to_epoch_s(start) if start else None,
-            speed=speed,
-            seed=seed,
-            store=store,
-        )
+    given: RunOptions = {
+        "start": start,
+        "seed": seed,
+        "catalogue": catalogue,
+        "spells": spells,
+        "speed": speed,
+        "runs": runs,
+        "store": store,
+        "machines": machines,
+    }
+    generates = prices is None and generate is None and provider == "local"
+    if provider != "ec2" and not generates:
+        given["prices"] = prices_from(prices, generate, seed, catalogue)
+    if provider == "replay":
+        terminal().print(str(run_once(sweep, chosen, "replay", **given)))
+        return
+    started = begin(sweep, wanted.folder, chosen, provider, given)
+    if generates:
+        typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
     _print_policy(wanted, chosen)
-    _keep(spells, folder)
     try:
-        run_in_foreground(folder, decides, sweep, track)
+        run_in_foreground(started.kept, started.policy, sweep, track)
     finally:
-        _print_speed(folder, sweep)
+        _print_speed(started.kept, sweep)
 
 
 def _print_policy(wanted: Wanted, policy: str) -> None:
@@ -229,19 +200,5 @@ def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
 
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Continue a run that was stopped, or whose controller was killed."""
-    folder = find_run(runs, run)
-    settings = folder.settings
-    wanted = Sweep.model_validate(settings.sweep)
-    kept = folder.path / _SPELLS
-    run_in_foreground(folder, _policy(wanted, settings.policy, kept if kept.exists() else None), wanted)
-
-
-def _keep(spells: Path | None, folder: RunFolder) -> None:
-    """Copy the models into the run's folder, so that it resumes with the same ones."""
-    if spells:
-        SpellModels.read(spells).write(folder.path / _SPELLS)
-
-
-def _policy(sweep: Sweep, name: str, spells: Path | None = None) -> Policy:
-    """The policy of a name, with the settings of the sweep."""
-    return policy_for(sweep, name, SpellModels.read(spells) if spells else None)
+    found = Run(find_run(runs, run))
+    run_in_foreground(found.kept, found.policy, Sweep.model_validate(found.kept.settings.sweep))

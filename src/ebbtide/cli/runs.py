@@ -16,14 +16,12 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import seconds
+from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, phase_of, state_now
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.live.settling import settled_figures
 from ebbtide.live.standing import standing_of
 from ebbtide.live.stopping import StopRequest, controller_pid, request_stop
-from ebbtide.market.catalogue import default_catalogue
 
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.
@@ -43,9 +41,8 @@ def status_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show all runs, or one in detail: state, trials, machines, cost and savings."""
-    catalogue = default_catalogue()
     if run is None:
-        standings = [standing_of(folder, catalogue) for folder in known_runs(runs)]
+        standings = [standing_of(folder, folder.catalogue) for folder in known_runs(runs)]
         if as_json:
             typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
             return
@@ -53,7 +50,7 @@ def status_command(
         typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
         return
     folder = find_run(runs, run)
-    standing = standing_of(folder, catalogue)
+    standing = standing_of(folder, folder.catalogue)
     if as_json:
         typer.echo(json.dumps(standing.as_plain(), indent=2))
         return
@@ -113,7 +110,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
-    found = end_machines(folder, told=lambda line: typer.echo(f"{line}; requested again", err=True))
+    found = end_machines(folder, report=lambda line: typer.echo(f"{line}; requested again", err=True))
     _note_down(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:

@@ -18,8 +18,7 @@ from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.jobs.reading import read_jobs
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.price_monitor import PriceMonitor
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceMonitor, PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.quotes import KnownQuotes
 from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step

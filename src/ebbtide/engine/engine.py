@@ -15,6 +15,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with
 from ebbtide.engine.provider import MeasuresSpeed, Provider
 from ebbtide.engine.timeline import Moment, Timeline
+from ebbtide.engine.view import EngineView
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
@@ -46,7 +47,7 @@ _ALWAYS = frozenset(
 
 
 class Engine:
-    """One run of one policy. It is also the `View` that the policy sees.
+    """One run of one policy.
 
     Args:
         policy: Decides.
@@ -79,7 +80,8 @@ class Engine:
     ) -> None:
         self.policy = checked_policy(policy)
         self.billing = billing
-        self.jobs = [JobProgress(job_id, job) for job_id, job in enumerate(jobs)]
+        # Its own copies: whatever a policy does to the jobs that it is shown, the books do not change.
+        self.jobs = [JobProgress(job_id, job.model_copy(deep=True)) for job_id, job in enumerate(jobs)]
         self.events: Sequence[Event] = ()
         self.memory: dict[str, Any] = {}
         self.timeline = Timeline()
@@ -100,12 +102,16 @@ class Engine:
         self._unfinished = len(self.jobs)
         self._rates: dict[tuple[int, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
-        self._numbers = {id(progress.job): progress.job_id for progress in self.jobs}
+        # Of both: policies ask with the job that they were shown.
+        self._asked = list(jobs)
+        self._numbers = {id(job): number for number, job in enumerate(self._asked)}
+        self._numbers |= {id(progress.job): progress.job_id for progress in self.jobs}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
         self._keep = keep
         self._started_s: float | None = None
+        self.view = EngineView(self, self._asked)
 
     def run(self) -> Outcome:
         """Run to the end of the last job, or of the provider's time; go on, where a snapshot was taken on."""
@@ -129,14 +135,14 @@ class Engine:
                     decided = decided + 1 if now_s == decided_at else 0
                     decided_at = now_s
                     if decided > _MAX_DECISIONS_AT_ONE_TIME:
-                        raise mistake(self.policy, self, "it answers itself without end at one time")
+                        raise mistake(self.policy, self.view, "it answers itself without end at one time")
                     self._ask(wanted)
             return self._outcome(start_s)
         finally:
             self.end_all()
             self._provider.close()
 
-    # What the policy sees.
+    # What the policy sees, through its view.
 
     @property
     def now_s(self) -> float:
@@ -180,6 +186,9 @@ class Engine:
         return [*assigned, *(lease for lease in coming if lease not in assigned)]
 
     def steps_per_s(self, job: Job, market: Market) -> float:
+        number = self._numbers.get(id(job))
+        if number is not None:
+            job = self.jobs[number].job
         key = (id(job), market.cloud, market.instance_type)
         if key not in self._rates:
             self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
@@ -267,7 +276,7 @@ class Engine:
         self.events = events
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
-        for action in answers_of(self.policy, self):
+        for action in answers_of(self.policy, self.view):
             self._check(action)
             self._do(action)
         # Only now: the policy may have put the job on the new machine alone.
@@ -285,7 +294,7 @@ class Engine:
             names = ", ".join(map(str, self.markets[:5]))
             problem = f"the market is none of the {len(self.markets)} that have a price now: {names}, ..."
         if problem:
-            raise mistake(self.policy, self, f"{described(action)}: {problem}", about_of(action))
+            raise mistake(self.policy, self.view, f"{described(action)}: {problem}", about_of(action))
 
     def _knows(self, market: Market) -> bool:
         """Whether a market has a price."""
@@ -375,7 +384,7 @@ class Engine:
             beside = sum(other.job.share for other in self.jobs if other is not job and lease in other.leases)
             if beside + job.job.share > 1 + 1e-9:
                 problem = f"the machine is full: job {job.job.name} does not fit beside others"
-                raise mistake(self.policy, self, problem, f"lease {lease.lease_id}, {lease.market}")
+                raise mistake(self.policy, self.view, problem, f"lease {lease.lease_id}, {lease.market}")
         job.leases = leases
         self._grown.discard(job_id)
         self._provider.assign(job_id, leases)

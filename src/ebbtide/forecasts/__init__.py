@@ -1,1 +1,1 @@
-"""Models of what comes: revocations, learning curves, spells of capacity, prices."""
+"""Forecasting models: revocations, learning curves, spells of capacity, prices."""

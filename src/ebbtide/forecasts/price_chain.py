@@ -1,21 +1,28 @@
-"""Prices as a Markov chain that knows the hour and the day of the week (Cümülön-D 5.1, after Cümülön).
+"""Prices as a Markov chain that depends on the hour and the day of the week (Cümülön-D 5.1, after Cümülön).
 
-A tick is a few minutes; in each, the price goes to another with a chance that depends on the price, and goes up
-or down more or less readily by the hour of the day and the day of the week. Where to is learned from all hours at
-once, how readily from each hour. Rows of each hour's own come on top where many ticks were seen; alone, learned
-from a handful, they tell less of later days than rows without hours (most markets of 2015).
+At each tick of a few minutes the price moves to another with a probability that depends on the price, and moves up
+or down more or less often by the hour of the day and the day of the week. Which price it moves to is estimated
+from all hours together, how often it moves from each hour. Rows of each hour's own are mixed in where there are
+many ticks: estimated from a few ticks alone, they predict later days worse than rows without hours (most markets
+of 2015).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from ebbtide._compiling import compiled
+from ebbtide._files import replacing
 from ebbtide._utc import DAY_S, HOUR_S, from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats, PriceSeries
@@ -28,12 +35,12 @@ _WEEK_S = _DAYS * DAY_S
 # 1970-01-05 was a Monday.
 _A_MONDAY_S = 4 * DAY_S
 
-# Chance, at a price, of what was seen at prices next to it; where a price was never seen, all there is to go by.
+# Share of a price's row that comes from the prices around it; the whole row where the price never occurred.
 _NEIGHBOUR_SHARE = 1e-3
 _NEIGHBOUR_WIDTH = 2.0
 
 
-# From rows of each hour's own to none.
+# Values of `row_weight` to choose from: from rows of each hour's own to rows of all hours.
 _ROW_WEIGHTS = (100.0, 500.0, 3e3, 2e4, 1e7)
 
 
@@ -41,10 +48,10 @@ class Steps(NamedTuple):
     """A chain in steps of several ticks, from a start; P prices.
 
     Attributes:
-        transition: Chance of the price after each step, shape (steps, P, P).
-        charge: What a machine is expected to be charged for in a step, USD, given the price before and after it;
-            shape (steps, P, P).
-        charge_variance: Given the price before; shape (steps, P).
+        transition: Probability of the price after each step given the one before, shape (steps, P, P).
+        charge: Expected charge of a machine in a step given the prices before and after it, USD, shape
+            (steps, P, P).
+        charge_variance: Variance of the charge given the price before the step, USD squared, shape (steps, P).
     """
 
     transition: Floats
@@ -54,12 +61,13 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PriceChain:
-    """A market's prices.
+    """A Markov chain of one market's price.
 
     Attributes:
-        prices: USD per hour, rising, shape (P,).
-        transition: Chance from tick to tick by hour of the week (Monday 0:00 UTC first), shape (168, P, P).
-        tick_s: How long a tick is.
+        prices: Price levels, USD per hour, rising, shape (P,).
+        transition: Transition probabilities per tick by hour of the week (Monday 0:00 UTC first), shape
+            (168, P, P).
+        tick_s: Length of a tick, seconds.
     """
 
     prices: Floats
@@ -79,18 +87,18 @@ class PriceChain:
         day_weight: float = 300.0,
         row_weight: float | None = None,
     ) -> PriceChain:
-        """Learn a chain from a record.
+        """Fit a chain to a record (Cümülön-D 5.1).
 
         Args:
-            series: Prices.
-            start_s: From when on.
-            end_s: Up to when.
-            prices: Those that are told apart; by default `price_levels` of the record.
-            tick_s: How long a tick is.
-            hour_weight: How many moves as of all hours are added to those of an hour of the day.
-            day_weight: How many moves as of that hour are added to those of it on one day of the week.
-            row_weight: How many ticks as of all that are added to those at one price in one hour of the day; by
-                default what tells most of the record's last quarter, learned from the rest.
+            series: The market's prices, USD per hour.
+            start_s: When the data to fit begin, seconds since 1970.
+            end_s: When the data to fit end, seconds since 1970.
+            prices: Price levels, USD per hour, shape (P,); by default `price_levels` of the record.
+            tick_s: Length of a tick, seconds.
+            hour_weight: Pseudo-count of moves, at the rate of all hours, added to each hour of the day.
+            day_weight: Pseudo-count of moves, at the hour's rate, added to each hour of each day of the week.
+            row_weight: Pseudo-count of ticks, from the pooled row, added to each price and hour of the day; by
+                default the one that best predicts the last quarter of the record from the rest.
 
         Raises:
             InputError: The record is shorter than a week.
@@ -102,7 +110,7 @@ class PriceChain:
         if row_weight is None:
             later_s = times_s[0] + 0.75 * (end_s - times_s[0])
 
-            def told(weight: float) -> float:
+            def later_log_likelihood(weight: float) -> float:
                 tried = cls.fit(
                     series,
                     start_s,
@@ -115,7 +123,8 @@ class PriceChain:
                 )
                 return tried.log_likelihood(series, later_s, end_s)
 
-            row_weight = max(_ROW_WEIGHTS, key=told) if later_s - times_s[0] > _WEEK_S else _ROW_WEIGHTS[-1]
+            enough = later_s - times_s[0] > _WEEK_S
+            row_weight = max(_ROW_WEIGHTS, key=later_log_likelihood) if enough else _ROW_WEIGHTS[-1]
         places = nearest_level(levels, seen)
         before, after, slots = places[:-1], places[1:], hour_of_week(times_s[:-1])
         pooled = _smoothed(_count(before, after, len(levels)))
@@ -132,7 +141,7 @@ class PriceChain:
         return cls(levels, (weekly + row_weight * tilted) / (seen_there + row_weight), tick_s)
 
     def unconditioned(self, series: PriceSeries, start_s: float, end_s: float) -> PriceChain:
-        """A chain of the same prices that knows no hour, from a record."""
+        """A chain with the same price levels, fitted to a record, that does not depend on the hour."""
         _, seen = _ticks(series, start_s, end_s, self.tick_s)
         places = nearest_level(self.prices, seen)
         counts = _count(places[:-1], places[1:], len(self.prices))
@@ -140,21 +149,21 @@ class PriceChain:
         return replace(self, transition=np.ascontiguousarray(rows))
 
     def log_likelihood(self, series: PriceSeries, start_s: float, end_s: float) -> float:
-        """Mean log chance of a record's moves from tick to tick, nats."""
+        """Mean log-likelihood of a record's transitions per tick, nats."""
         times_s, seen = _ticks(series, start_s, end_s, self.tick_s)
         places = nearest_level(self.prices, seen)
         chances = self.transition[hour_of_week(times_s[:-1]), places[:-1], places[1:]]
         return float(np.log(np.maximum(chances, 1e-12)).mean())
 
     def simulate(self, start_s: float, price: float, ticks: int, runs: int, seed: int = 0) -> Levels:
-        """Traces of the price, as places in `prices`, tick by tick from the start on; shape (runs, ticks).
+        """Random traces of the price as indices into `prices`, tick by tick from the start, shape (runs, ticks).
 
         Args:
-            start_s: When; decides hours and days.
-            price: At the start.
-            ticks: How many, the first included.
-            runs: How many traces.
-            seed: Of chance.
+            start_s: When the traces begin, seconds since 1970; decides hours and days.
+            price: Price at the start, USD per hour.
+            ticks: Number of ticks, the first included.
+            runs: Number of traces to draw.
+            seed: Seed of the random numbers.
         """
         slots = hour_of_week(start_s + np.arange(ticks, dtype=np.float64) * self.tick_s)
         found = np.empty((runs, ticks), dtype=np.uint16)
@@ -170,14 +179,14 @@ class PriceChain:
         return np.ascontiguousarray(np.cumsum(self.transition, axis=2))
 
     def steps(self, start_s: float, steps: int, step_s: float, *, charged_at: int | None = None) -> Steps:
-        """The chain in steps, each charged tick by tick at the price of the tick.
+        """The chain in steps of several ticks, each charged tick by tick at the price of the tick.
 
         Args:
-            start_s: When the first begins.
-            steps: How many.
-            step_s: How long each is.
-            charged_at: Instead, each is charged as a whole at the price of this tick of it: with decisions so many
-                ticks before a charge, steps from decision to decision.
+            start_s: When the first step begins, seconds since 1970.
+            steps: Number of steps to take.
+            step_s: Length of a step, seconds.
+            charged_at: If given, a step is charged as a whole at the price of its tick of this index: for steps
+                between decisions that are made that many ticks before a charge.
 
         Raises:
             InputError: A step is not a whole number of ticks, or a charge is not within it.
@@ -196,7 +205,7 @@ class PriceChain:
         return Steps(*(np.array(column) for column in zip(*found, strict=True)))
 
     def _step(self, start_s: float, usd: Floats) -> tuple[Floats, Floats, Floats]:
-        """One step: chances, and moments of the charge, carried from tick to tick; `usd` by tick and price."""
+        """One step: transition, expected charge and its variance; `usd` is the charge by tick and price."""
         chance = np.eye(usd.shape[1])
         first, second = np.zeros_like(chance), np.zeros_like(chance)
         slots = hour_of_week(start_s + np.arange(len(usd), dtype=np.float64) * self.tick_s)
@@ -210,18 +219,27 @@ class PriceChain:
         return chance, given, np.maximum(second.sum(axis=1) - mean**2, 0.0)
 
 
-# Random numbers are drawn for so many traces at a time.
+# Traces for which random numbers are drawn at once.
 _RUNS_AT_ONCE = 10_000
 
 
 def hour_of_week(times_s: Floats) -> NDArray[np.int64]:
-    """Hours since Monday 0:00 UTC, 0 to 167."""
+    """Hours since Monday 0:00 UTC, 0 to 167, in the shape given."""
     hours = np.floor((np.asarray(times_s) - _A_MONDAY_S) / HOUR_S).astype(np.int64)
     return np.asarray(hours % (_DAYS * _HOURS))
 
 
 def price_levels(seen: Floats, most: int = 100, cent: float = 0.01) -> Floats:
-    """Prices to tell apart: those seen, to the cent; where these are too many, evenly many ticks each."""
+    """Price levels of a chain, USD per hour, rising, shape (P,).
+
+    They are the recorded prices, rounded to the cent; where these are more than `most`, quantiles of the ticks and
+    a geometric grid over the highest prices.
+
+    Args:
+        seen: Recorded prices tick by tick, USD per hour, shape (ticks,).
+        most: About the largest number of levels.
+        cent: Rounding of the prices, USD per hour.
+    """
     rounded = np.unique(np.maximum(np.round(seen / cent) * cent, cent))
     if len(rounded) <= most:
         return np.asarray(rounded)
@@ -232,7 +250,7 @@ def price_levels(seen: Floats, most: int = 100, cent: float = 0.01) -> Floats:
 
 
 def nearest_level(levels: Floats, prices: Floats) -> NDArray[np.int64]:
-    """The place of the level nearest to each price."""
+    """The index of the level nearest to each price, in the shape given."""
     edges = (levels[1:] + levels[:-1]) / 2.0
     return np.asarray(np.searchsorted(edges, prices, side="right"))
 
@@ -252,10 +270,10 @@ def _count(before: Any, after: Any, levels: int) -> Floats:
 
 
 def _smoothed(counts: Floats) -> Floats:
-    """Rows of chances: what was seen, with a little of what was seen at the prices around."""
+    """Transition probabilities: each row's own frequencies with a small share of its neighbours'."""
     places = np.arange(len(counts))
     kernel = np.exp(-np.abs(places[:, None] - places[None, :]) / _NEIGHBOUR_WIDTH)
-    # A row that was seen more often tells more of its neighbours.
+    # A row with more ticks counts more for its neighbours.
     around = kernel @ counts
     around /= around.sum(axis=1, keepdims=True)
     seen = counts.sum(axis=1, keepdims=True)
@@ -265,7 +283,7 @@ def _smoothed(counts: Floats) -> Floats:
 
 
 def _tilts(slots: Any, moved: Any, expected: Floats, hour_weight: float, day_weight: float) -> Floats:
-    """How much more readily the price moves one way in each hour of the week than in all; shape (168,)."""
+    """Rate of moves in one direction in each hour of the week over the rate of all hours, shape (168,)."""
     seen = np.bincount(slots, weights=moved, minlength=_DAYS * _HOURS).reshape(_DAYS, _HOURS)
     due = np.bincount(slots, weights=expected, minlength=_DAYS * _HOURS).reshape(_DAYS, _HOURS)
     of_hour = (seen.sum(axis=0) + hour_weight) / (due.sum(axis=0) + hour_weight)
@@ -273,7 +291,7 @@ def _tilts(slots: Any, moved: Any, expected: Floats, hour_weight: float, day_wei
 
 
 def _tilted(ups: Floats, downs: Floats, up_tilts: Floats, down_tilts: Floats) -> Floats:
-    """Rows of chances by hour of the week, shape (168, P, P)."""
+    """Transition probabilities by hour of the week, shape (168, P, P)."""
     rows = up_tilts[:, None, None] * ups + down_tilts[:, None, None] * downs
     moving = rows.sum(axis=2, keepdims=True)
     rows *= np.minimum(1.0, 1.0 / np.maximum(moving, 1e-300))
@@ -297,3 +315,30 @@ def _walk(cumulated: Any, slots: Any, drawn: Any, places: Any) -> None:
                 else:
                     high = middle
             places[run, tick] = low
+
+
+_KEY = "ebbtide-price-chain"
+
+
+def save_chain(chain: PriceChain, path: str | Path, about: Mapping[str, Any]) -> None:
+    """Write a chain atomically, with a description of its data (`about`, JSON values)."""
+    header = json.dumps({"tick_s": chain.tick_s, "about": dict(about)})
+    with replacing(path) as temporary:
+        save_file({"prices": chain.prices, "transition": chain.transition}, temporary, metadata={_KEY: header})
+
+
+def load_chain(path: str | Path) -> tuple[PriceChain, dict[str, Any]]:
+    """Read what `save_chain` wrote: the chain and the description of its data.
+
+    Raises:
+        InputError: The file is not a price chain.
+    """
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read as a price chain: {error}", file=path) from None
+    if header is None or set(arrays) != {"prices", "transition"}:
+        raise InputError("is no price chain", file=path)
+    return PriceChain(arrays["prices"], arrays["transition"], header["tick_s"]), header["about"]

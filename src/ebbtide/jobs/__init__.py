@@ -1,1 +1,1 @@
-"""What is to be done on rented machines: jobs, their rates and their checkpoints."""
+"""The work to be done on rented machines: jobs, sweeps and workflows, their speed and their checkpoints."""

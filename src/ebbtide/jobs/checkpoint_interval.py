@@ -1,4 +1,4 @@
-"""How often to save where a notice is too short to save in, or there is none."""
+"""How often to save where a revocation notice is too short for a checkpoint, or there is none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import math
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 
-# Saving begins some seconds after the notice, and has to be complete some before the end.
+# Saving begins some seconds after the notice, and must be complete some seconds before the revocation.
 _MARGIN_S = 10.0
 
 
 def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
     """The interval between saves that loses the least time (Young 1974; ExoSphere 4.2): `sqrt(2 x save x MTTR)`.
+
+    Args:
+        save_s: Time that a save takes, seconds.
+        mean_time_to_revocation_s: Mean time to revocation (MTTR), seconds.
+
+    Returns:
+        Seconds between two saves.
 
     Raises:
         InputError: A duration is not positive.
@@ -25,19 +32,19 @@ def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
 
 
 def fits_notice(job: Job, notice_s: float, vcpus: int) -> bool:
-    """Whether a checkpoint can be saved on a machine of so many cores between the notice and the end."""
+    """Whether a machine with this many vCPUs can save a checkpoint between the notice and the revocation."""
     return job.checkpoint is not None and job.save_s(vcpus) + _MARGIN_S <= notice_s
 
 
 def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float) -> Job:
-    """The job, saved at the best interval while it trains.
+    """The job with checkpoints at the best interval while it trains.
 
     Raises:
-        InputError: It cannot be checkpointed.
+        InputError: The job cannot be checkpointed.
     """
     if job.checkpoint is None:
         raise InputError(f"job {job.name} cannot be checkpointed")
-    # Of a machine that lives for ever, once a day.
+    # A machine that is never revoked saves about once a day.
     lives_s = min(mean_time_to_revocation_s, 86_400.0**2)
     interval_s = max(best_interval_s(job.save_s(vcpus), lives_s), 1.5 * job.save_s(vcpus))
     checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of a file, all told at once: which field, what is wrong, and what to write."""
+"""All problems of the fields of a file at once: which field, what is wrong, and what to write instead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-# Of the ways that a value may be read, the last part of a place names the one that failed.
-_WAYS = frozenset({"bool", "int", "float", "str", "none"})
+# Types that pydantic tries for a value of a union and appends to the field's path.
+_UNION_TYPES = frozenset({"bool", "int", "float", "str", "none"})
 
-# More are not told: nobody reads them.
-_MOST = 20
+# The largest number of problems shown.
+_MAX_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class FieldProblem:
     """One field that is wrong.
 
     Attributes:
-        field: Its name, with those of the mappings that it lies in before it and dots between; empty: the whole.
-        problem: What is wrong, and what would be right.
+        field: Path of the field in the file, with dots between names; empty for the whole file.
+        problem: What is wrong with it, and what to write instead.
     """
 
     field: str
@@ -38,13 +38,13 @@ def field_problems(error: ValidationError, model: type[BaseModel]) -> list[Field
     """All problems that pydantic found, each field once, in the order of the file.
 
     Args:
-        error: What pydantic raised.
-        model: What it read the file into.
+        error: The error that pydantic raised.
+        model: The model that the file was read into.
     """
     found: dict[str, FieldProblem] = {}
     meant: set[str] = set()
     for each in error.errors():
-        place = _without_ways(each["loc"], model)
+        place = _without_types(each["loc"], model)
         field = ".".join(str(part) for part in place)
         if each["type"] == "extra_forbidden":
             holder = _model_at(model, place[:-1])
@@ -56,10 +56,10 @@ def field_problems(error: ValidationError, model: type[BaseModel]) -> list[Field
             problem = each["msg"].removeprefix("Value error, ")
             problem += _example_of(model, place) if not each["msg"].startswith("Value error, ") else ""
         found.setdefault(field, FieldProblem(field, problem))
-    # A field that is there under a wrong name is not missing as well.
+    # A field that was written under a wrong name is not also reported as missing.
     kept = [each for each in found.values() if not (each.field in meant and each.problem.startswith("missing"))]
-    rest = len(kept) - _MOST
-    return kept if rest <= 0 else [*kept[:_MOST], FieldProblem("", f"and {rest} more")]
+    rest = len(kept) - _MAX_SHOWN
+    return kept if rest <= 0 else [*kept[:_MAX_SHOWN], FieldProblem("", f"and {rest} more")]
 
 
 def _unknown(name: str, holder: type[BaseModel] | None) -> tuple[str, list[str]]:
@@ -69,8 +69,8 @@ def _unknown(name: str, holder: type[BaseModel] | None) -> tuple[str, list[str]]
     return f"unknown field{hint}; known: {', '.join(known)}" if known else "unknown field", near
 
 
-def _without_ways(place: Sequence[int | str], model: type[BaseModel]) -> tuple[int | str, ...]:
-    """Where a value lies in the file: without pydantic's names of the types that it tried."""
+def _without_types(place: Sequence[int | str], model: type[BaseModel]) -> tuple[int | str, ...]:
+    """The path of a value in the file, without the types that pydantic tried."""
     models = {
         each.__name__
         for base in model.__mro__
@@ -80,14 +80,14 @@ def _without_ways(place: Sequence[int | str], model: type[BaseModel]) -> tuple[i
     kept: list[int | str] = []
     for part in place:
         text = str(part)
-        if kept and (text in _WAYS or text in models or text.startswith(("list[", "dict[", "function-"))):
+        if kept and (text in _UNION_TYPES or text in models or text.startswith(("list[", "dict[", "function-"))):
             continue
         kept.append(part)
     return tuple(kept)
 
 
 def _model_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel] | None:
-    """The model that is read at a place; None: what lies there is no mapping of known fields."""
+    """The model read at a path; None where the value is not a mapping of known fields."""
     current: Any = model
     for part in place:
         if isinstance(current, type) and issubclass(current, BaseModel):

@@ -1,34 +1,55 @@
-"""Jobs: work measured in steps, how fast each machine does it, and how it is checkpointed."""
+"""Jobs: work in steps, its speed on each instance type, and its checkpoints."""
 
 from __future__ import annotations
 
 import math
+import re
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.resources import Resources
 from ebbtide.jobs.transfers import seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
 
-# What no job reaches, and what sums and squares of are still numbers.
+# The largest number accepted: more than any job needs, and its squares and sums are still finite.
 _MOST = 10**15
 
 PositiveFloat = Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
 
 
-# What to write where it is not known how fast work is done.
+# The message where the speed of a job is unknown.
 NO_SPEED = (
     "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
     "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
 )
+
+# Steps of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
+UNKNOWN_STEPS = 1_000_000_000
+
+# Fields of a job that only say how its program is run.
+TRAINING_FIELDS = (
+    "accelerators",
+    "cpus",
+    "memory_gib",
+    "checkpoints",
+    "metric",
+    "budget_usd",
+    "deadline_h",
+)
+
+# Words of a command that say nothing of what is trained.
+_RUNNERS = re.compile(r"(python[\d.]*|torchrun|accelerate|launch|uv|run|poetry|bash|sh|env|-.*|\w+=.*)")
 
 # SpotTune IV-F: moving checkpoints is bound by cores; bytes a second with one core and with sixteen.
 _ONE_CORE_BYTES_PER_S = 62.83e6
@@ -36,8 +57,10 @@ _SIXTEEN_CORES_BYTES_PER_S = 134.22e6
 
 
 def checkpoint_bytes_per_s(vcpus: int) -> float:
-    """How fast a machine moves a checkpoint to object storage or from it: between the paper's two measurements by
-    the logarithm of the cores, beyond them as at the nearer one (SpotTune IV-F)."""
+    """Bytes per second between a machine and object storage (SpotTune IV-F).
+
+    Interpolated in the logarithm of the cores between the paper's two measurements, constant beyond them.
+    """
     share = min(math.log2(max(vcpus, 1)) / 4.0, 1.0)
     return _ONE_CORE_BYTES_PER_S + share * (_SIXTEEN_CORES_BYTES_PER_S - _ONE_CORE_BYTES_PER_S)
 
@@ -46,21 +69,21 @@ class Coupling(StrEnum):
     """How the machines of one job depend on each other."""
 
     GANG = "gang"  # all work together; losing or gaining one stops and restarts all (MPI, data-parallel)
-    INDEPENDENT = "independent"  # each works alone on a common store of steps (tasks, Cümülön-D, Spark)
+    INDEPENDENT = "independent"  # each works alone on a shared pool of steps (tasks, Cümülön-D, Spark)
 
 
 class Checkpointing(Frozen):
-    """What saving and restoring cost.
+    """What saving and restoring a checkpoint costs.
 
     Attributes:
-        save_s: Time to save and upload, during which training stands still.
-        restore_s: Time to fetch and load, and to set the machine up for the job.
-        size_bytes: What is moved; to another region or cloud it is charged as egress.
-        by_machine: Saving and restoring each take, beside the times above, as long as a machine of so many cores
-            needs to move `size_bytes` (`checkpoint_bytes_per_s`).
-        by_region: Restoring takes, beside `restore_s`, as long as `size_bytes` take from the region where they
-            were saved (`transfers.seconds_per_gb`).
-        interval_s: Save this often while training; None: only when a machine goes.
+        save_s: Time to save and upload, seconds; training stands still meanwhile.
+        restore_s: Time to download and load, and to set the machine up for the job, seconds.
+        size_bytes: Size of a checkpoint in bytes; charged as egress when moved to another region or cloud.
+        interval_s: Seconds between saves while training; None saves only when a machine is released or revoked.
+        by_machine: Whether saving and restoring also take the time that a machine of its cores needs to move
+            `size_bytes` (`checkpoint_bytes_per_s`).
+        by_region: Whether restoring also takes the time that `size_bytes` need from the region where they were
+            saved (`transfers.seconds_per_gb`).
     """
 
     save_s: NonNegativeFloat = 30.0
@@ -71,7 +94,7 @@ class Checkpointing(Frozen):
     by_region: bool = False
 
     def moving_s(self, vcpus: int) -> float:
-        """Seconds that a machine needs to move the checkpoint; 0 unless it is reckoned `by_machine`."""
+        """Seconds that a machine with this many vCPUs needs to move the checkpoint; 0 unless `by_machine`."""
         return self.size_bytes / checkpoint_bytes_per_s(vcpus) if self.by_machine else 0.0
 
     @model_validator(mode="after")
@@ -85,13 +108,13 @@ class Checkpointing(Frozen):
 
 
 class Dataset(Frozen):
-    """What a job trains on. It is copied once to each other cloud that the job comes to (Dynamic Pricing, 3.2.1).
+    """A job's training data, copied once to each other cloud that the job moves to (Dynamic Pricing, 3.2.1).
 
     Attributes:
-        size_bytes: Charged as egress when it is copied.
-        cloud: Where it is from the start.
-        region: There.
-        copy_s: How long a copy takes; the job waits for it.
+        size_bytes: Size in bytes; charged as egress when it is copied.
+        cloud: Cloud where it is stored at the start.
+        region: Region where it is stored at the start.
+        copy_s: Time to copy it, seconds, for which the job waits.
     """
 
     size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)]
@@ -105,7 +128,11 @@ class Dataset(Frozen):
 
 
 class Amdahl(Frozen):
-    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`."""
+    """Speedup by Amdahl's law: `1 / (1 - parallel + parallel / n)`.
+
+    Attributes:
+        parallel: Share of the work that runs in parallel, in (0, 1].
+    """
 
     parallel: Annotated[float, Field(gt=0, le=1)]
 
@@ -114,7 +141,11 @@ class Amdahl(Frozen):
 
 
 class SpeedupTable(Frozen):
-    """Speedup as measured, by number of machines; between entries linear, beyond the last flat."""
+    """Measured speedup; linear between entries and constant beyond the last.
+
+    Attributes:
+        table: Speedup over one machine, by number of machines.
+    """
 
     table: dict[Annotated[int, Field(ge=1)], PositiveFloat]
 
@@ -130,8 +161,8 @@ class Phase(Frozen):
     """A part of a job with a speedup of its own.
 
     Attributes:
-        share: Of the job's steps, as against those of its other phases.
-        speedup: Of n machines over one.
+        share: Weight of the phase; its steps are in proportion to its weight among all phases.
+        speedup: Speedup of n machines over one in this phase.
     """
 
     share: PositiveFloat
@@ -139,29 +170,36 @@ class Phase(Frozen):
 
 
 class Phases(Frozen):
-    """Parts that come one after the other: a workflow's jobs."""
+    """Phases that run one after the other, such as the jobs of a workflow.
+
+    Attributes:
+        phases: The phases in the order in which they run.
+    """
 
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
 
     def at(self, share_done: float) -> Amdahl | SpeedupTable:
-        """The speedup where so much of the job is done."""
+        """The speedup once the share `share_done` of the job is done."""
         for phase, end in zip(self.phases, self.ends(), strict=True):
             if share_done < end:
                 return phase.speedup
         return self.phases[-1].speedup
 
     def ends(self) -> list[float]:
-        """Share of the job that is done at the end of each."""
+        """Share of the job that is done at the end of each phase."""
         total = sum(phase.share for phase in self.phases)
         return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
 
 
-class Job(Frozen):
-    """A piece of training.
+class Job(Resources):
+    """A piece of training: work to replay, or a command to run, or both.
+
+    With a command nothing else is needed to run it: its name is the program's, it ends when its program does, and
+    its speed is measured while it runs. To replay it, `steps` and a speed are needed.
 
     Attributes:
-        name: For tables and tags.
-        steps: Work to do.
+        name: Name of the job, for tables and tags.
+        steps: Number of training steps; `UNKNOWN_STEPS`: it ends when its program does.
         steps_per_hour: Rate by instance type, on one machine of it.
         other_steps_per_hour_per_vcpu: The rate, by core, of types not named above; None: they cannot run it.
         checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
@@ -170,6 +208,16 @@ class Job(Frozen):
         speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
         dataset: What it trains on, if moving that is to be counted.
+        command: The command line that trains, or a list of its arguments; never given to a shell. None: the job
+            can only be replayed.
+        accelerators: Name and number of accelerators that its machine has to have, as `T4:1`.
+        cpus: Number of vCPUs that its machine has at least.
+        memory_gib: Main memory that its machine has at least, in GiB.
+        checkpoints: The folder, relative to the working directory, into which the program writes checkpoints and
+            from which it resumes; None: it uses `{checkpoint_dir}` in its command.
+        metric: Name of the metric that the program reports, for tables.
+        budget_usd: Most USD that a run of it may spend.
+        deadline_h: Hours from its start by which it should be done.
     """
 
     name: str = Field(min_length=1, examples=["my-training"])
@@ -182,12 +230,43 @@ class Job(Frozen):
     speedup: Amdahl | SpeedupTable | Phases | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     dataset: Dataset | None = None
+    command: str | Annotated[list[str], Field(min_length=1)] | None = None
+    checkpoints: str | None = None
+    metric: Annotated[str, Field(min_length=1)] | None = None
+    budget_usd: PositiveFloat | None = None
+    deadline_h: PositiveFloat | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_a_command_says(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or content.get("command") is None:
+            return content
+        return {"name": name_of(_words(content["command"])), "steps": UNKNOWN_STEPS} | content
 
     @model_validator(mode="after")
-    def _has_rates(self) -> Job:
-        if not self.steps_per_hour and self.other_steps_per_hour_per_vcpu is None:
+    def _is_whole(self) -> Job:
+        if self.command is not None:
+            return self
+        if not self.is_measured:
             raise ValueError(NO_SPEED)
+        given = next((name for name in TRAINING_FIELDS if getattr(self, name) is not None), None)
+        if given is not None:
+            raise ValueError(f"{given} is for a job that is run: write `command: python train.py`")
         return self
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known how fast it is anywhere."""
+        return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
+
+    def check_replayable(self) -> None:
+        """Raise `InputError` if its speed, or how many steps it has, is not known."""
+        if self.command is not None:
+            check_known(f"job {self.name}", is_measured=self.is_measured, has_steps=self.steps < UNKNOWN_STEPS)
 
     @classmethod
     def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> Job:
@@ -204,13 +283,17 @@ class Job(Frozen):
     def parse(
         cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
     ) -> Job:
-        """A job from plain values; errors name `file` and the field."""
+        """A job from plain values; errors name `file` and the field.
+
+        Raises:
+            InputError: A field is missing, unknown or out of range; an instance type is not in the catalogue.
+        """
         job = validated(cls, content, file)
         job.check_types(catalogue or default_catalogue(), file)
         return job
 
     def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
-        """Raise `InputError` for an instance type in the rates that the catalogue does not know."""
+        """Raise `InputError` for an instance type in `steps_per_hour` that is not in the catalogue."""
         known = {entry.name for entry in catalogue.instance_types}
         for name in self.steps_per_hour:
             if name not in known:
@@ -220,32 +303,73 @@ class Job(Frozen):
                     raise InputError(error.problem, file=file, field=f"steps_per_hour.{name}") from None
 
     def steps_per_s(self, cloud: str, instance_type: str, catalogue: Catalogue) -> float:
-        """Steps a second on one machine of the type; 0 where it cannot run."""
+        """Steps per second on one machine of the type; 0 where the job cannot run."""
         rate = self.steps_per_hour.get(instance_type)
         if rate is None and self.other_steps_per_hour_per_vcpu is not None:
             rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
         return (rate or 0.0) / HOUR_S
 
     def speedup_of(self, machines: int, steps_done: float = 0.0) -> float:
-        """How many times faster than one machine `machines` are, where so many steps are done."""
+        """The speedup of `machines` machines over one, once `steps_done` steps are done."""
         if isinstance(self.speedup, Phases):
             return self.speedup.at(steps_done / self.steps).speedup(machines)
         return self.speedup.speedup(machines) if self.speedup else float(machines)
 
     def phase_ends(self) -> list[float]:
-        """Steps after which the speedup is another."""
+        """Numbers of steps at which the speedup changes."""
         ends = self.speedup.ends()[:-1] if isinstance(self.speedup, Phases) else []
         return [end * self.steps for end in ends]
 
     def save_s(self, vcpus: int = 1) -> float:
-        """Seconds to save on a machine of so many cores."""
+        """Seconds to save on a machine with this many vCPUs."""
         return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
 
     def restore_s(self, vcpus: int = 1, source: Place | None = None, destination: Place | None = None) -> float:
-        """Seconds to fetch and load on a machine of so many cores, in one place what was saved in another."""
+        """Seconds to download and load on a machine with this many vCPUs, from `source` to `destination`."""
         if self.checkpoint is None:
             return 0.0
         seconds = self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus)
         if self.checkpoint.by_region and source and destination:
             seconds += self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
         return seconds
+
+
+def check_known(what: str, *, is_measured: bool, has_steps: bool) -> None:
+    """Raise `InputError` where a replay needs what only a run can tell.
+
+    Args:
+        what: Kind and name of the job or sweep, for the error.
+        is_measured: Whether its speed is known.
+        has_steps: Whether the number of its steps is known.
+    """
+    missing = []
+    if not is_measured:
+        missing.append(
+            f"the speed of {what} is not measured: write "
+            "`steps_per_hour: {g4dn.xlarge: 44280}` or other_steps_per_hour_per_vcpu; `ebbtide run` measures "
+            "it, and prints the line to write at its end"
+        )
+    if not has_steps:
+        missing.append(f"how many steps {what} has is not said: write `steps: 24_000`")
+    if len(missing) == 1:
+        raise InputError(missing[0])
+    if missing:
+        raise InputError(f"{what.partition(' ')[2]} cannot be replayed or planned yet", problems=missing)
+
+
+def name_of(arguments: Sequence[str]) -> str:
+    """A name for a training from its command: that of its program."""
+    scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]
+    modules = [word.rpartition(".")[2] for before, word in pairwise(arguments) if before == "-m"]
+    others = [PurePath(word).stem for word in arguments if not _RUNNERS.fullmatch(PurePath(word).name)]
+    return next((name for name in (*scripts, *modules, *others) if name), "training")
+
+
+def _words(command: Any) -> Sequence[str]:
+    """The arguments of a command that may still be malformed."""
+    if isinstance(command, str):
+        try:
+            return shlex.split(command)
+        except ValueError:
+            return ()
+    return [word for word in command if isinstance(word, str)] if isinstance(command, list | tuple) else ()

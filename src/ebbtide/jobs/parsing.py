@@ -1,4 +1,4 @@
-"""YAML that users write, read into checked models; every error names the file and the field."""
+"""Users' YAML, read into checked models; every error names the file and the field."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ebbtide.jobs.field_problems import field_problems
 
 
 class Frozen(BaseModel):
-    """A model that cannot be changed and knows all of its fields."""
+    """An immutable model that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# What a hand-written file never reaches, and a hostile one must not pass.
+# Limits that no hand-written file reaches, against hostile ones.
 _MAX_DEPTH = 50
 _MAX_VALUES = 100_000
-_MAX_INT_BITS = 1024  # beyond it no float holds it
+_MAX_INT_BITS = 1024  # larger integers do not fit in a float
 
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Refused(yaml.constructor.ConstructorError):
-    """YAML that is well formed and that no file of ours may hold."""
+    """YAML that is well formed but not accepted here."""
 
 
 class _Loader(_BaseLoader):  # type: ignore[misc]
-    """Plain values only. A key that stands twice and a scalar that its type cannot hold are errors with a line."""
+    """Loads plain values only. A repeated key or a scalar that is invalid for its type is an error with a line."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -66,8 +66,8 @@ def read_mapping(path: str | Path, what: str) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Args:
-        path: The file.
-        what: It should hold, for the error.
+        path: Path of the YAML file.
+        what: What the file should hold, for the error message.
 
     Raises:
         InputError: The file cannot be read (`input_files.read_text`), is not YAML, holds a key twice or a key
@@ -79,11 +79,11 @@ def read_mapping(path: str | Path, what: str) -> dict[str, Any]:
         content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        # What is missing at the end is found missing in the line after it.
+        # An unexpected end of the file is reported in the line after the last.
         line = min(mark.line + 1, max(len(text.splitlines()), 1)) if mark else None
         problem = getattr(error, "problem", None) or str(error)
-        told = problem if isinstance(error, _Refused) else f"is not YAML: {problem}"
-        raise InputError(told, file=path, row=line) from None
+        message = problem if isinstance(error, _Refused) else f"is not YAML: {problem}"
+        raise InputError(message, file=path, row=line) from None
     if not isinstance(content, dict):
         raise InputError(f"holds no {what}", file=path)
     for key in content:
@@ -93,10 +93,10 @@ def read_mapping(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def validated(model: type[_Model], content: dict[str, Any], file: str | Path | None = None) -> _Model:
-    """The model of plain values.
+    """The model read from plain values.
 
     Raises:
-        InputError: Fields are missing, unknown or out of range; all of them are told, each with what to write.
+        InputError: Fields are missing, unknown or out of range; all are listed, each with what to write.
     """
     try:
         return model.model_validate(content)
@@ -108,9 +108,9 @@ def validated(model: type[_Model], content: dict[str, Any], file: str | Path | N
 
 
 def _check_size(text: str, path: str | Path) -> None:
-    """Before anything is built: building is recursive, and an alias stands for all that its anchor holds.
+    """Limit depth and number of values before anything is built, since building is recursive and expands aliases.
 
-    An alias counts as what its anchor counts, so that few lines of aliases of aliases are seen for what they are.
+    An alias counts as many values as its anchor, so that a few lines of aliases of aliases are refused too.
     """
     values = 0
     before: list[int] = []  # values before each open collection

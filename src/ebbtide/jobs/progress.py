@@ -1,4 +1,4 @@
-"""How far a job has come."""
+"""The progress of a job during a run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class JobProgress:
     """One job of a run. The engine and the provider write it; policies read it.
 
     Attributes:
-        job_id: Its place among the run's jobs, from 0.
-        job: What is to be done.
+        job_id: Index of the job in the run, from 0.
+        job: The job itself: steps, speed and checkpoints.
         steps_saved: Steps in the newest complete checkpoint.
-        steps_done: Those and what has been run since; lost again if a machine goes unsaved.
-        steps_run: All that were ever run; those lost were run more than once.
-        steps_lost: Run, but lost before they were saved: run again later.
-        checkpoints: Complete ones so far.
-        restores: Times that training was started or continued on new machines.
-        moving_s: Spent on saving and restoring, as begun.
-        training_s: Spent on training, all machines' groups together.
+        steps_done: Steps done, saved or not; unsaved ones are lost if a machine ends without a save.
+        steps_run: Steps run in all; lost steps are run and counted again.
+        steps_lost: Steps run but lost before they were saved.
+        checkpoints: Number of complete checkpoints so far.
+        restores: Number of times that training was started or resumed on new machines.
+        moving_s: Seconds spent on saving and restoring, counted when begun.
+        training_s: Seconds spent on training, summed over groups of machines.
         steps_on: Steps run by lease id; those of a gang in equal parts.
-        leases: The machines it was assigned, in order of assignment.
-        saved_at: Where its newest checkpoint lies: beside the machine that saved it.
-        transfers: What of it has moved from place to place.
-        stopped: Ended by the policy before its last step.
-        finished_s: When its last checkpoint was complete.
+        leases: Leases assigned to the job, in order of assignment.
+        saved_at: Place of its newest checkpoint: that of the machine that saved it.
+        transfers: Transfers of its checkpoints and dataset between places.
+        stopped: Whether the policy ended it before its last step.
+        finished_s: When its last checkpoint was complete, seconds since 1970; NaN before.
     """
 
     job_id: int
@@ -54,7 +54,7 @@ class JobProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do: done or stopped."""
+        """Whether the job is done or stopped."""
         return not math.isnan(self.finished_s)
 
     @property
@@ -62,10 +62,14 @@ class JobProgress:
         return self.job.steps - self.steps_done
 
     def begin_on(self, leases: Sequence[Lease], now_s: float) -> float:
-        """Note that the job begins or goes on, and what has to move to machines that it was not on before.
+        """Record that the job starts or resumes on machines, and the transfers of data to their places.
+
+        Args:
+            leases: Leases of the machines that it runs on.
+            now_s: The present moment, seconds since 1970.
 
         Returns:
-            Seconds beyond the restore itself: waiting for the dataset.
+            Seconds to wait for the dataset before the restore.
         """
         self.restores += 1
         waiting_s = 0.0
@@ -80,7 +84,7 @@ class JobProgress:
         return waiting_s
 
     def has_dataset(self, cloud: str) -> bool:
-        """Whether nothing that it trains on would have to be copied to a cloud."""
+        """Whether the dataset is already in a cloud, or there is none."""
         dataset = self.job.dataset
         return (
             dataset is None
@@ -93,7 +97,7 @@ class JobProgress:
 
     def _move(self, cargo: Cargo, size_bytes: int, source: Place | None, lease: Lease, now_s: float) -> None:
         place = lease.market.place
-        # Machines of one gang in one place fetch it once.
+        # Machines of one gang in one place download the data once.
         known = any(
             (transfer.time_s, transfer.cargo, transfer.destination) == (now_s, cargo, place)
             for transfer in self.transfers

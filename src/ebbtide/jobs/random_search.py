@@ -16,13 +16,13 @@ _Values = Annotated[list[Value], Field(min_length=1)]
 
 
 class Drawn(Frozen):
-    """How to draw one parameter; exactly one of the fields.
+    """The distribution of one parameter; exactly one of the fields is given.
 
     Attributes:
-        choice: One of these.
-        uniform: Between these two.
-        log_uniform: Between these two, evenly by the logarithm.
-        integers: A whole number from the first to the second, both included.
+        choice: Values that are drawn with equal probability.
+        uniform: Bounds of a uniform distribution, (low, high).
+        log_uniform: Bounds of a distribution that is uniform in the logarithm, (low, high).
+        integers: Bounds of a uniform integer, (low, high), both included.
     """
 
     choice: _Values | None = None
@@ -57,9 +57,9 @@ class RandomSearch(Frozen):
     """Settings drawn at random.
 
     Attributes:
-        samples: How many.
-        seed: The same settings for the same seed.
-        parameters: How to draw each.
+        samples: Number of settings to draw.
+        seed: Random seed; the same seed draws the same settings.
+        parameters: Distribution of each parameter, by name.
     """
 
     samples: Annotated[int, Field(ge=1, le=10_000)]

@@ -1,4 +1,4 @@
-"""What a file of work is, a job or a sweep, and either from both: every command reads its file through this."""
+"""Reading of job and sweep files: every command finds out here which of them a file is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Coupling, Job
+from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
 from ebbtide.jobs.parsing import read_mapping, validated
 from ebbtide.jobs.single import SingleTraining
 from ebbtide.jobs.sweep import Sweep
@@ -19,17 +19,17 @@ from ebbtide.market.prices import PriceHistory
 
 
 class Kind(StrEnum):
-    """What a file describes."""
+    """The kinds of files."""
 
     JOB = "job"  # work to be replayed or planned: steps and a speed, no program
     TRAINING = "training"  # a job with a program
-    SWEEP = "sweep"  # a program, and settings to choose among
+    SWEEP = "sweep"  # a program and settings to choose among
     WORKFLOW = "workflow"  # jobs in order
-    PROGRAM = "program"  # of tiled matrices
+    PROGRAM = "program"  # a program of tiled matrices
 
 
-# The first of these that a file has tells what it is.
-_SIGNS = (
+# The first of these fields that a file has decides its kind.
+_MARKS = (
     ("grid", Kind.SWEEP),
     ("list", Kind.SWEEP),
     ("random", Kind.SWEEP),
@@ -40,36 +40,36 @@ _SIGNS = (
     ("entry_point", Kind.SWEEP),
 )
 
-# What a training file has, and what replays of a job look at as well.
+# Fields of a training that replays of a job use too.
 _OF_BOTH = frozenset({"name", "steps", "steps_per_hour", "other_steps_per_hour_per_vcpu", "checkpoint"})
 _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour, is needed"
 
 
 def kind_of(content: Mapping[str, Any]) -> Kind:
-    """What a file describes, by the fields that it has."""
-    found = next((kind for field, kind in _SIGNS if field in content), Kind.JOB)
+    """The kind of a file, by the fields that it has."""
+    found = next((kind for field, kind in _MARKS if field in content), Kind.JOB)
     if found is Kind.JOB and get_close_matches("command", map(str, content), n=1, cutoff=0.8):
-        return Kind.TRAINING  # misspelt, and told so
+        return Kind.TRAINING  # a misspelt `command`, reported as such
     return found
 
 
 @dataclass(frozen=True)
 class Work:
-    """What commands replay.
+    """Work to be replayed.
 
     Attributes:
-        jobs: One, or one for each trial of a sweep.
-        sweep: What they come from; None: a job that any machine may do.
+        jobs: The job, or one job for each trial of a sweep.
+        sweep: The sweep that the jobs come from; None for a job without requirements on machines.
     """
 
     jobs: tuple[Job, ...]
     sweep: Sweep | None = None
 
     def allowed(self, prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
-        """The part of a history in which its machines may be rented.
+        """The markets of a history in which its machines may be rented.
 
         Raises:
-            InputError: There is none.
+            InputError: There is no such market.
         """
         return prices if self.sweep is None else self.sweep.allowed(prices, catalogue)
 
@@ -80,21 +80,22 @@ def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job
 
 
 def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
-    """What a file describes, for commands that replay it.
+    """The work in a file, for commands that replay it.
 
     Raises:
-        InputError: The file is missing or no job or sweep; a field is wrong; how fast it is, or how many steps it
-            has, is not said.
+        InputError: The file is missing or is not a job or sweep; a field is wrong; its speed or its number of
+            steps is not given.
     """
     known = catalogue or default_catalogue()
     content = read_mapping(path, _WHAT)
     kind = kind_of(content)
     if kind is Kind.JOB:
         return Work((Job.parse(content, path, known),))
-    if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= set(Job.model_fields):
-        # Fields that only replays know, such as the number of machines, are checked by the job.
-        of_job = {key: value for key, value in content.items() if key in Job.model_fields}
-        own = {key: value for key, value in content.items() if key not in Job.model_fields or key in _OF_BOTH}
+    replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
+    if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= replayed:
+        # Fields for replays alone, such as the number of machines, are checked by the job.
+        of_job = {key: value for key, value in content.items() if key in replayed}
+        own = {key: value for key, value in content.items() if key not in replayed or key in _OF_BOTH}
         sweep = SingleTraining.parse(own, path).sweep(path)
         sweep.check_types(known, path)
         _check_known(sweep, path)
@@ -105,20 +106,20 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
 
 
 def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False) -> Sweep:
-    """The sweep of a file, for commands that plan or run it; a job is a sweep of one trial.
+    """The sweep in a file, for commands that plan or run it; a job is a sweep of one trial.
 
     Args:
-        path: The file.
-        catalogue: Instance types.
-        to_run: It needs a program.
+        path: Path of the YAML file.
+        catalogue: Known instance types; the embedded catalogue by default.
+        to_run: Whether the sweep needs a program.
 
     Raises:
-        InputError: The file is missing or no job or sweep; a field is wrong; a program is needed and missing.
+        InputError: The file is missing or is not a job or sweep; a field is wrong; a program is missing.
     """
     known = catalogue or default_catalogue()
     content = read_mapping(path, _WHAT)
     kind = kind_of(content)
-    # Before its other fields: of what has a program the speed need not be known.
+    # A missing program is reported before other fields: with a program, no speed is needed.
     sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
     if sweep is None or (to_run and sweep.command is None and sweep.entry_point is None):
         raise InputError(
@@ -141,7 +142,7 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))
         return validated(Sweep, fields | {"max_trial_steps": job.steps}, path)
     if kind is Kind.SWEEP and "steps" in content and "max_trial_steps" not in content:
-        # One field, two names: whoever has written a job knows it by the other.
+        # `steps` is accepted for `max_trial_steps`, since jobs call it so.
         content = {**content, "max_trial_steps": content["steps"]}
         del content["steps"]
     if kind is Kind.SWEEP:
@@ -152,7 +153,7 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
 
 
 def _check_known(sweep: Sweep, path: str | Path) -> None:
-    """Raise `InputError` where replays need what only a run can tell, naming the file."""
+    """Raise `InputError`, naming the file, where a speed or number of steps that replays need is missing."""
     try:
         sweep.jobs()
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What a training asks of its machine: accelerators, cores, memory; and which machines are faster."""
+"""What a training requires of its machine: accelerators, cores, memory; and which machines are faster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ebbtide.market.catalogue import Catalogue, InstanceType
 
 _ACCELERATORS = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9 ._-]*?)(:(?P<count>[1-9]\d{0,3}))?")
 
-# As SpotTune takes it before a machine's speed is seen: half of a step is done by all cores together.
+# Parallel share of a step before any speed is measured.
 _PARALLEL = 0.5
 
 
 class Resources(Frozen):
-    """What the machine of one training has to have; what is not named is not asked for.
+    """What the machine of one training must have; fields that are not given are not required.
 
     Attributes:
-        accelerators: Name and number, `T4:1`; exactly so many, since a program for one gains nothing by four.
-        cpus: vCPUs at least.
-        memory_gib: Main memory at least.
+        accelerators: Name and exact number of accelerators, `T4:1`; a program for one gains nothing from four.
+        cpus: Least number of vCPUs of the machine.
+        memory_gib: Least main memory of the machine, GiB.
     """
 
     accelerators: str | None = Field(default=None, examples=["T4:1"])
@@ -42,7 +42,7 @@ class Resources(Frozen):
         return text
 
     def fits(self, machine: InstanceType) -> bool:
-        """Whether a machine has all that is asked for."""
+        """Whether a machine has everything required."""
         if self.cpus is not None and machine.vcpus < self.cpus:
             return False
         if self.memory_gib is not None and machine.memory_gib < self.memory_gib:
@@ -53,7 +53,7 @@ class Resources(Frozen):
         return machine.accelerator_count == count and name in _names(machine)
 
     def check_machines(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
-        """Raise `InputError` if no instance type has what is asked for; it says what there is."""
+        """Raise `InputError` if no instance type has everything required; the message lists what exists."""
         machines = catalogue.instance_types
         if any(self.fits(machine) for machine in machines):
             return
@@ -77,7 +77,7 @@ class Resources(Frozen):
 
     @property
     def asked(self) -> str:
-        """In words; empty: nothing."""
+        """The requirements in words; empty if there are none."""
         parts = (
             (self.accelerators, f"accelerators {self.accelerators}"),
             (self.cpus, f"{self.cpus} vCPUs"),
@@ -86,10 +86,10 @@ class Resources(Frozen):
         return ", ".join(text for value, text in parts if value is not None)
 
     def nominal_steps_per_hour(self, machines: Iterable[InstanceType]) -> dict[str, float]:
-        """Rates that are right beside each other and nothing more, by instance type, until some are measured.
+        """Nominal steps per hour by instance type until some are measured; only their ratios are meaningful.
 
-        With accelerators asked for, they do the work, and all machines have the same: all are as fast. Else cores
-        do it (`ThroughputModel`).
+        With required accelerators all machines count as equally fast, since all have the same; otherwise the speed
+        follows from the cores (`ThroughputModel`).
         """
         model = ThroughputModel(1.0, _PARALLEL)
         return {
@@ -106,7 +106,7 @@ def _asked(text: str) -> tuple[str, int]:
 
 
 def _names(machine: InstanceType) -> set[str]:
-    """What its accelerator is called, with its maker's name and without."""
+    """Names of its accelerator in lower case, with and without the maker's name."""
     return {machine.accelerator.casefold(), _short(machine).casefold()} if machine.accelerator else set()
 
 

@@ -1,48 +1,44 @@
-"""One's own training: a command, and what is known of it. It is a sweep of one trial with nothing to choose."""
+"""A user's single training: a command with what is known about it. It runs as a sweep of one trial."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Checkpointing, PositiveFloat
+from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, name_of
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import Resources
 from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
 
 _Arguments = Annotated[list[str], Field(min_length=1)]
 
-# Words of a command that say nothing of what is trained.
-_RUNNERS = re.compile(r"(python[\d.]*|torchrun|accelerate|launch|uv|run|poetry|bash|sh|env|-.*|\w+=.*)")
-
 
 class SingleTraining(Resources):
-    """A job as users write it in YAML: `command`, and nothing else is needed to run it.
+    """A job as users write it in YAML; only `command` is needed to run it.
 
     Attributes:
-        name: For tables and tags; by default the program's.
+        name: Name in tables and tags; by default that of the program.
         command: A command line, or a list of its arguments; never given to a shell. `{checkpoint_dir}` in it is
             the folder for checkpoints, and `{max_steps}` the number of steps.
-        steps: How many it has; None: it ends when its program does.
-        steps_per_hour: Measured rate by instance type; with the next, empty: measured while it runs.
-        other_steps_per_hour_per_vcpu: The rate, by core, of other types.
+        steps: Number of training steps; None: it ends when its program does.
+        steps_per_hour: Measured steps per hour by instance type; if this and the next are empty, the speed is
+            measured during the run.
+        other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
         checkpoint: What saving costs; null: it cannot be checkpointed.
-        checkpoints: The folder, relative to where it runs, into which it writes its checkpoints by itself and from
-            which it resumes; None: it uses `{checkpoint_dir}`.
-        metric: What it reports, for tables.
-        direction: Which end of it is better.
+        checkpoints: The folder, relative to where the program runs, into which it writes its checkpoints itself
+            and from which it resumes; None: it uses `{checkpoint_dir}`.
+        metric: Name of the metric that it reports.
+        direction: Whether a lower or a higher metric is better.
         markets: Where machines may be rented.
-        budget_usd: Never spent more.
+        budget_usd: The most that may be spent, USD.
         deadline_h: Hours from the start by which it should be done.
-        decides: Whether price or capacity decides when machines are taken.
-        billing: Preset of spot leases.
+        decides: Whether price or capacity decides when machines are revoked.
+        billing: Name of the billing preset of spot leases.
     """
 
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-training"])
@@ -62,18 +58,18 @@ class SingleTraining(Resources):
 
     @classmethod
     def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> SingleTraining:
-        """From plain values.
+        """A training from plain values; errors name `file` and the field.
 
         Raises:
-            InputError: Fields are unknown or out of range; all of them are told.
+            InputError: Fields are unknown or out of range; all of them are listed.
         """
         return validated(cls, content, file)
 
     def sweep(self, file: str | Path | None = None) -> Sweep:
-        """As a sweep of one trial.
+        """The training as a sweep of one trial.
 
         Raises:
-            InputError: The command is malformed, or a field does not go with another.
+            InputError: The command is malformed, or two fields contradict each other.
         """
         content = self.model_dump(mode="json", exclude={"steps", "name"})
         content |= {"max_trial_steps": self.steps, "name": self.name or name_of(self._arguments())}
@@ -88,16 +84,28 @@ class SingleTraining(Resources):
         return self.command or ()
 
 
-def name_of(arguments: Sequence[str]) -> str:
-    """A name for a training from its command: that of its program."""
-    scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]
-    modules = [word.rpartition(".")[2] for before, word in pairwise(arguments) if before == "-m"]
-    others = [PurePath(word).stem for word in arguments if not _RUNNERS.fullmatch(PurePath(word).name)]
-    return next((name for name in (*scripts, *modules, *others) if name), "training")
+def sweep_of(job: Job) -> Sweep:
+    """A job with a command as a sweep of one trial, which is what live runs run.
+
+    Raises:
+        InputError: The job has no command, or asks for what only replays know: several machines, a part of one, a
+            speedup, a dataset.
+    """
+    if job.command is None:
+        raise InputError(
+            f"job {job.name} has nothing to run: give it a command, `command: python train.py`", field="command"
+        )
+    if job.machines > 1 or job.coupling is not Coupling.GANG or job.share < 1:
+        raise InputError(f"job {job.name} wants more or less than one machine; `ebbtide backtest` replays that")
+    if job.speedup is not None or job.dataset is not None:
+        raise InputError(f"speedup and dataset of job {job.name} are for replays")
+    shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}
+    steps = None if job.steps >= UNKNOWN_STEPS else job.steps
+    return SingleTraining(**shared | {"steps": steps}).sweep()
 
 
 def literal(argument: str) -> str:
-    """An argument of a command line, in which braces are braces, but for `{checkpoint_dir}` and `{max_steps}`."""
+    """An argument with its braces escaped, except those of `{checkpoint_dir}` and `{max_steps}`."""
     escaped = argument.replace("{", "{{").replace("}", "}}")
     for name in ("checkpoint_dir", "max_steps"):
         escaped = escaped.replace(f"{{{{{name}}}}}", f"{{{name}}}")
@@ -108,9 +116,9 @@ def folder_below(checkpoints: Path, working: Path) -> str:
     """The folder of checkpoints relative to the working directory.
 
     Raises:
-        InputError: It lies elsewhere, where no machine but this one has it.
+        InputError: The folder is not below the working directory, so that other machines would not have it.
     """
-    # Not resolved through links: a program finds it by this name.
+    # Links are not resolved: the program uses this name.
     path = checkpoints if checkpoints.is_absolute() else working / checkpoints
     try:
         relative = path.relative_to(working)

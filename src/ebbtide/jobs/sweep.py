@@ -1,4 +1,4 @@
-"""Sweeps: a training program, the settings to try, and how to choose among them, as users write them in YAML."""
+"""Sweeps as users write them in YAML: a training program, the settings to try, and how to choose among them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Checkpointing, Job, PositiveFloat
+from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import Resources
@@ -30,30 +30,34 @@ _Values = Annotated[list[Value], Field(min_length=1)]
 _Settings = Annotated[list[dict[str, Value]], Field(min_length=1)]
 _Arguments = Annotated[list[str], Field(min_length=1)]
 
-# What a command may ask for beside the parameters.
+# Placeholders of a command besides the parameters.
 BUILT_IN = ("checkpoint_dir", "max_steps")
 
-# More trials are refused before any is made.
+# The largest number of trials; more are refused before any is made.
 MOST_TRIALS = 10_000
 
-# Of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
-_UNKNOWN_STEPS = 1_000_000_000
-
-# What may stand between braces: a name alone, nothing of an object, no way to write it.
+# What may stand between braces: a plain name, without attributes, conversions or formats.
 _PLACEHOLDER = re.compile(r"[^\W\d][\w-]*")
 
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class Direction(StrEnum):
-    """Which end of the metric is the better one."""
+    """Whether a lower or a higher metric is better."""
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
 
 
 class MarketFilter(Frozen):
-    """Where machines may be rented; what is not named is not restricted."""
+    """Where machines may be rented; empty fields do not restrict.
+
+    Attributes:
+        clouds: Names of the allowed clouds.
+        regions: Names of the allowed regions.
+        zones: Names of the allowed zones.
+        instance_types: Names of the allowed instance types.
+    """
 
     clouds: list[str] = Field(default_factory=list)
     regions: list[str] = Field(default_factory=list)
@@ -61,7 +65,7 @@ class MarketFilter(Frozen):
     instance_types: list[str] = Field(default_factory=list)
 
     def allows(self, market: Market) -> bool:
-        """Whether a market passes."""
+        """Whether machines may be rented in a market."""
         pairs = (
             (self.clouds, market.cloud),
             (self.regions, market.region),
@@ -76,8 +80,8 @@ class Trial:
     """One setting of a sweep.
 
     Attributes:
-        number: From 0; it stays the same wherever the trial runs.
-        values: By parameter.
+        number: Number of the trial, from 0; it stays the same wherever the trial runs.
+        values: Value of each parameter, by name.
     """
 
     number: int
@@ -85,7 +89,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """The values as text, for tables."""
         return ", ".join(
             f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in self.values.items()
@@ -93,39 +97,40 @@ class Trial:
 
 
 class Decides(StrEnum):
-    """Why spot machines are taken."""
+    """Why spot machines are revoked."""
 
-    PRICE = "price"  # above a max price: EC2 until 2017
-    CAPACITY = "capacity"  # others want the machine: today
+    PRICE = "price"  # the price exceeds the max price: EC2 until 2017
+    CAPACITY = "capacity"  # capacity runs out: today
 
 
 class Sweep(Resources):
-    """A sweep; without grid, list and random one training with nothing to choose.
+    """A sweep; without `grid`, `list` and `random`, a single training with nothing to choose.
 
     Attributes:
-        name: For tables and tags.
+        name: Name of the sweep in tables and tags.
         command: A command line with `{parameter}` where values go, and `{checkpoint_dir}` and `{max_steps}` where
             those are wanted; or a list of its arguments. It is never given to a shell.
-        entry_point: Instead, `package.module:function`, called with the parameters by name.
-        grid: Every combination of these values,
-        list: or these settings,
-        random: or settings drawn at random: at most one of the three.
-        metric: What the training reports and trials are compared by; None: nothing, of one trial.
-        direction: Which end of it is better.
-        max_trial_steps: Of a trial trained to its end; None: one trial, which ends when its program does.
-        theta: Trials are predicted from this share of their steps.
-        mcnt: So many, the best by prediction, are trained to the end.
+        entry_point: Instead of a command, `package.module:function`, called with the parameters by name.
+        grid: Values of each parameter; every combination is tried. At most one of `grid`, `list`, `random`.
+        list: The settings to try, values by parameter.
+        random: Distributions from which settings are drawn.
+        metric: Name of the reported metric by which trials are compared; may be None with one trial.
+        direction: Whether a lower or a higher metric is better.
+        max_trial_steps: Steps of a complete trial; None: one trial, which ends when its program does.
+        theta: Share of a trial's steps after which its final metric is predicted (SpotTune III-C).
+        mcnt: Number of trials, the best by prediction, that are trained to the end.
         markets: Where machines may be rented.
-        budget_usd: Never spent more.
-        deadline_h: Hours from the start by which all should be done.
-        decides: Whether price or capacity decides when machines are taken; with capacity, and a deadline, they are
-            rented by policy `deadline`, with on-demand machines as the way out.
-        billing: Preset of spot leases.
-        steps_per_hour: Measured rate of a trial by instance type; with the next, empty: not measured yet.
-        other_steps_per_hour_per_vcpu: The rate, by core, of other types.
+        budget_usd: The most that may be spent, USD.
+        deadline_h: Hours from the start by which all trials should be done.
+        decides: Whether price or capacity decides when machines are revoked; with capacity and a deadline, policy
+            `deadline` rents them, with on-demand machines as a last resort.
+        billing: Name of the billing preset of spot leases.
+        steps_per_hour: Measured steps per hour of a trial by instance type; if this and the next are empty, the
+            speed is unknown.
+        other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
         checkpoint: What saving costs; null: trials cannot be checkpointed.
-        checkpoints: The folder, relative to where the program runs, into which the program itself writes its
-            checkpoints and from which it resumes; None: it uses `{checkpoint_dir}`.
+        checkpoints: The folder, relative to where the program runs, into which the program writes its checkpoints
+            itself and from which it resumes; None: it uses `{checkpoint_dir}`.
     """
 
     name: Annotated[str, Field(min_length=1, examples=["my-sweep"])]
@@ -217,7 +222,7 @@ class Sweep(Resources):
             raise ValueError("command asks for {max_steps}, and how many steps there are is not said")
 
     def _parts(self) -> Sequence[str]:
-        """The arguments, with placeholders."""
+        """The arguments of the command, with placeholders."""
         command = self.command or ()
         return shlex.split(command) if isinstance(command, str) else command
 
@@ -235,20 +240,24 @@ class Sweep(Resources):
     def parse(
         cls, content: dict[str, Any], file: str | Path | None = None, catalogue: Catalogue | None = None
     ) -> Sweep:
-        """A sweep from plain values; errors name `file` and the field."""
+        """A sweep from plain values; errors name `file` and the field.
+
+        Raises:
+            InputError: A field is missing, unknown or out of range; an instance type is not in the catalogue.
+        """
         sweep = validated(cls, content, file)
         sweep.check_types(catalogue or default_catalogue(), file)
         return sweep
 
     def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
-        """Raise `InputError` for an instance type that is not known, or if none has what is asked for."""
+        """Raise `InputError` for an unknown instance type, or if no type has everything required."""
         if self.steps_per_hour:
             self.live_jobs(catalogue)[0].check_types(catalogue, file)
         self.check_machines(catalogue, file)
 
     def trials(self) -> tuple[Trial, ...]:
-        """All settings, in a fixed order; one without values where there is nothing to choose."""
-        # Made once: whoever assigns machines asks for them again and again.
+        """All trials, in a fixed order; one without values where there is nothing to choose."""
+        # Cached, because the trials are asked for each time that machines are assigned.
         ways = (self.grid, self.list, self.random)
         if self._made is None or any(was is not now for was, now in zip(self._made[0], ways, strict=True)):
             self._made = (ways, self._all_trials())
@@ -276,7 +285,7 @@ class Sweep(Resources):
         """
         if self.command is None:
             raise InputError(f"sweep {self.name} has no command; it calls {self.entry_point}")
-        # Where checkpoints go only the machine knows.
+        # The machine fills in the folder of checkpoints.
         built_in = {"checkpoint_dir": "{checkpoint_dir}", "max_steps": self.max_trial_steps}
         return tuple(part.format(**built_in | trial.values) for part in self._parts())
 
@@ -288,35 +297,27 @@ class Sweep(Resources):
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known how fast its trials are anywhere."""
+        """Whether the speed of its trials is known on any instance type."""
         return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
 
     def jobs(self) -> tuple[Job, ...]:
-        """A job for each trial, as replays and plans need it.
+        """A job for each trial, for replays and plans.
 
         Raises:
-            InputError: Its speed, or how many steps it has, is not known.
+            InputError: The speed or the number of steps is unknown.
         """
-        missing = []
-        if not self.is_measured:
-            missing.append(
-                f"the speed of {self._kind} {self.name} is not measured: write "
-                "`steps_per_hour: {g4dn.xlarge: 44280}` or other_steps_per_hour_per_vcpu; `ebbtide run` measures "
-                "it, and prints the line to write at its end"
-            )
-        if self.max_trial_steps is None:
-            missing.append(f"how many steps {self._kind} {self.name} has is not said: write `steps: 24_000`")
-        if len(missing) == 1:
-            raise InputError(missing[0])
-        if missing:
-            raise InputError(f"{self.name} cannot be replayed or planned yet", problems=missing)
+        check_known(
+            f"{self._kind} {self.name}",
+            is_measured=self.is_measured,
+            has_steps=self.max_trial_steps is not None,
+        )
         return self._jobs(self.steps_per_hour, self.other_steps_per_hour_per_vcpu)
 
     def live_jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
-        """A job for each trial, as running them for real needs it: what is not known is measured on the way.
+        """A job for each trial, for live runs, in which an unknown speed is measured.
 
-        Where no speed is given, rates tell which machine is faster than which, by their cores, and nothing more;
-        where the number of steps is not known, it is one that is never reached, and the program's end is the end.
+        Where no speed is given, the rates are nominal and only their ratios are meaningful. Where the number of
+        steps is unknown, it is set to one that is never reached: the trial ends with its program.
         """
         if self.is_measured:
             return self._jobs(self.steps_per_hour, self.other_steps_per_hour_per_vcpu)
@@ -326,7 +327,7 @@ class Sweep(Resources):
         return tuple(
             Job(
                 name=f"{self.name}-{trial.number}" if self.has_choice else self.name,
-                steps=self.max_trial_steps or _UNKNOWN_STEPS,
+                steps=self.max_trial_steps or UNKNOWN_STEPS,
                 steps_per_hour=rates,
                 other_steps_per_hour_per_vcpu=other,
                 checkpoint=self.checkpoint,
@@ -336,7 +337,7 @@ class Sweep(Resources):
 
     @property
     def has_choice(self) -> bool:
-        """Whether there are settings to try; else it is one training."""
+        """Whether there are settings to try; if not, it is one training."""
         return any(way is not None for way in (self.grid, self.list, self.random))
 
     @property
@@ -344,10 +345,10 @@ class Sweep(Resources):
         return "sweep" if self.has_choice else "job"
 
     def allowed(self, prices: PriceHistory, catalogue: Catalogue | None = None) -> PriceHistory:
-        """The part of a history in which machines may be rented, and have what is asked for.
+        """The markets of a history in which machines may be rented and have everything required.
 
         Raises:
-            InputError: No market of it is allowed.
+            InputError: No market of the history is allowed.
         """
         known = catalogue or default_catalogue()
         kept = [market for market in prices if self.allows(market, known)]
@@ -360,7 +361,7 @@ class Sweep(Resources):
         return prices.select(kept)
 
     def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:
-        """Names of the instance types whose prices are of interest; empty: any may do."""
+        """Names of the instance types whose prices are needed; empty: all types."""
         if self.markets.instance_types:
             return self.markets.instance_types
         limited = self.is_measured and self.other_steps_per_hour_per_vcpu is None
@@ -370,7 +371,7 @@ class Sweep(Resources):
         return sorted(name for name in fitting if not limited or name in self.steps_per_hour)
 
     def allows(self, market: Market, catalogue: Catalogue) -> bool:
-        """Whether machines may be rented in a market, and have what is asked for."""
+        """Whether machines may be rented in a market and have everything required."""
         fits = not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
         return fits and self.markets.allows(market)
 
@@ -379,7 +380,7 @@ def checked_folder(folder: str) -> str:
     """A folder below the one in which a program runs, as a relative path.
 
     Raises:
-        ValueError: It lies elsewhere, or is that folder itself.
+        ValueError: The folder is elsewhere, or is that folder itself.
     """
     path = PurePosixPath(folder)
     leads_elsewhere = path.is_absolute() or ".." in path.parts or folder.startswith("~") or "\0" in folder

@@ -1,13 +1,13 @@
-"""How long a step takes on a machine: M[instance][setting] of SpotTune, before and after it is measured there.
+"""The time of a step on a machine: SpotTune's M[instance][setting], before and after it is measured there.
 
-A step has a part that more cores share and a part that they do not (Amdahl). On a machine of c cores
+A step has a parallel part, which more cores speed up, and a serial part (Amdahl). On a machine of c cores
 
     seconds = one_core_s * (1 - parallel + parallel / c) * reference_clock / clock
 
-where a vCPU that is one of two threads of a core counts for `THREAD_YIELD` of a core (two threads of one core do
-some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). Price
-does not enter: of two machines, the dearer need not be the faster (SpotTune Fig. 6). Policies correct it by what
-they see (`policies/spottune/policy.py`).
+where a vCPU that is one of two threads of a core counts as `THREAD_YIELD` of a core (two threads of one core do
+some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). The price
+is not used: of two machines, the more expensive need not be the faster (SpotTune Fig. 6). Policies correct the
+estimate by their measurements (`policies/spottune/policy.py`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from itertools import pairwise
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import InstanceType
 
-# Of a core, for each of its two threads.
+# Work of each of the two threads of a core, as a share of a core's.
 THREAD_YIELD = 0.625
 
-# Where a family's clock is not known.
+# The clock of families that are not in the table.
 _USUAL_CLOCK_GHZ = 2.5
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds per step as observed, in blocks of steps.
+    """Measured seconds per step, over blocks of steps.
 
     Attributes:
-        steps: Observed.
-        mean_s: Seconds per step.
-        deviation_s: Standard deviation over blocks, weighted by their steps.
+        steps: Number of steps measured.
+        mean_s: Mean seconds per step; NaN without measurements.
+        deviation_s: Standard deviation over blocks, weighted by their steps, seconds.
     """
 
     steps: float = 0.0
@@ -50,7 +50,11 @@ class StepTimes:
         return self.deviation_s / self.mean_s if self.steps else math.nan
 
     def observed(self, steps: float, seconds: float) -> StepTimes:
-        """With a block of steps more (West's update of mean and variance).
+        """These step times with one more block of steps (West's update of mean and variance).
+
+        Args:
+            steps: Number of steps in the block.
+            seconds: Time that the block took, seconds.
 
         Raises:
             InputError: Steps or seconds are not positive.
@@ -67,7 +71,12 @@ class StepTimes:
 
 
 def step_times_of(steps: Sequence[float], train_seconds: Sequence[float]) -> StepTimes:
-    """From what training had taken at each of several steps, shapes (n,): a block from each to the next."""
+    """Step times from a training's log, one block between each two entries.
+
+    Args:
+        steps: Steps done at each entry, rising, shape (n,).
+        train_seconds: Seconds of training until each entry, shape (n,).
+    """
     times = StepTimes()
     for (before, spent_before), (after, spent_after) in pairwise(zip(steps, train_seconds, strict=True)):
         times = times.observed(after - before, spent_after - spent_before)
@@ -76,12 +85,12 @@ def step_times_of(steps: Sequence[float], train_seconds: Sequence[float]) -> Ste
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Seconds per step on machines not yet seen.
+    """Estimate of the seconds per step on machines without a measurement.
 
     Attributes:
-        one_core_s: Of a step on one core of the reference machine.
-        parallel: Share of a step that more cores do together.
-        clock_ghz: Of the reference machine.
+        one_core_s: Time of a step on one core of the reference machine, seconds.
+        parallel: Share of a step that runs in parallel on all cores.
+        clock_ghz: Clock of the reference machine, GHz.
     """
 
     one_core_s: float
@@ -90,10 +99,14 @@ class ThroughputModel:
 
     @classmethod
     def fitted(cls, seconds_by_cores: Mapping[int, float], clock_ghz: float = _USUAL_CLOCK_GHZ) -> ThroughputModel:
-        """Amdahl's law through what was measured, by least squares; with one number of cores, all is parallel.
+        """Amdahl's law fitted to measurements by least squares; with one number of cores, all is parallel.
+
+        Args:
+            seconds_by_cores: Measured seconds per step, by number of cores.
+            clock_ghz: Clock of the machine measured, GHz.
 
         Raises:
-            InputError: Nothing was measured, or a number is not positive.
+            InputError: There is no measurement, or a number is not positive.
         """
         if not seconds_by_cores:
             raise InputError("seconds per step have to be measured on some number of cores")
@@ -111,7 +124,7 @@ class ThroughputModel:
         shared = max(shared / sum((x - middle) ** 2 for x in at), 0.0)
         serial = mean - shared * middle
         if serial < 0.0:
-            # More than perfect: noise.
+            # A speedup above the perfect one is noise.
             serial, shared = 0.0, sum(x * y for x, y in zip(at, values, strict=True)) / sum(x * x for x in at)
         return cls(serial + shared, shared / (serial + shared), clock_ghz)
 
@@ -121,7 +134,7 @@ class ThroughputModel:
         return cls(constant_s * THREAD_YIELD, 1.0)
 
     def seconds_per_step(self, machine: InstanceType) -> float:
-        """On a machine of this type."""
+        """Estimated seconds per step on a machine of this type."""
         clock_ghz, threads = _core(machine.name)
         cores = machine.vcpus * (THREAD_YIELD if threads == 2 and machine.vcpus > 1 else 1.0)
         return self.one_core_s * (1.0 - self.parallel + self.parallel / cores) * self.clock_ghz / clock_ghz
@@ -137,5 +150,5 @@ def _core_speeds() -> dict[str, tuple[float, int]]:
 
 
 def _core(instance_type: str) -> tuple[float, int]:
-    """Clock in GHz and threads a core; what is usual where the family is not in the table."""
+    """Clock in GHz and threads per core; usual values where the family is not in the table."""
     return _core_speeds().get(instance_type.split(".")[0], (_USUAL_CLOCK_GHZ, 2))

@@ -1,4 +1,4 @@
-"""Data on the move: checkpoints that follow a job to another region, datasets that it needs in another cloud."""
+"""Transfers of data: checkpoints that follow a job to another region, datasets that it needs in another cloud."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ebbtide.market.markets import Place
 
 
 class Cargo(StrEnum):
-    """What is moved."""
+    """The kind of data that is transferred."""
 
     CHECKPOINT = "checkpoint"
     DATASET = "dataset"
@@ -17,15 +17,15 @@ class Cargo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Data that left a region for a machine in another.
+    """A transfer of data out of a region to a machine in another.
 
     Attributes:
-        time_s: When it began.
-        lease_id: The machine that fetched it.
-        cargo: What it was.
-        size_bytes: How much.
-        source: From where.
-        destination: To where.
+        time_s: When the transfer began, seconds since 1970.
+        lease_id: Lease of the machine that downloaded the data.
+        cargo: The kind of data transferred.
+        size_bytes: Size of the data in bytes.
+        source: Cloud and region that the data left.
+        destination: Cloud and region that the data went to.
     """
 
     time_s: float
@@ -48,7 +48,7 @@ _SECONDS_PER_GB = {
 
 _SLOWEST = max(seconds for row in _SECONDS_PER_GB.values() for seconds in row)
 
-# How the clouds' names of regions begin, those of longer beginning first.
+# Prefixes of the clouds' region names, longer ones before shorter ones that they begin with.
 _BEGINNINGS = {
     "us-west": "us-west",
     "westus": "us-west",
@@ -77,9 +77,9 @@ _BEGINNINGS = {
 
 
 def seconds_per_gb(source: Place, destination: Place) -> float:
-    """How long 1 GB takes in the mean (DeepSpotCloud, Table I).
+    """Mean seconds to transfer 1 GB (DeepSpotCloud, Table I).
 
-    The table has four parts of the world; between others it takes as long as between the slowest of these.
+    The table has four parts of the world; other regions get its slowest entry.
     """
     origin, target = _part_of(source.region), _part_of(destination.region)
     if origin is None or target is None:

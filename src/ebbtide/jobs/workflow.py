@@ -17,17 +17,17 @@ from ebbtide.jobs.job import Amdahl, NonNegativeFloat, PositiveFloat, SpeedupTab
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.market.price_series import Floats
 
-# Work less than this, in machine-hours, is done.
+# Less work than this, in machine-hours, counts as done.
 _DONE = 1e-9
 
 
 class WorkflowJob(Frozen):
-    """One job.
+    """One job of a workflow.
 
     Attributes:
-        name: For tables.
-        work_h: What one machine needs, hours.
-        speedup: Of n machines over one.
+        name: Name of the job in tables.
+        work_h: Work of the job, hours on one machine.
+        speedup: Speedup of n machines over one.
     """
 
     name: str = Field(min_length=1)
@@ -39,10 +39,10 @@ class Workflow(Frozen):
     """Jobs that run one after the other.
 
     Attributes:
-        name: For tables.
-        jobs: In order.
-        start_work_h: Work that is spent on each machine that is added: it initialises, and is charged.
-        stop_work_h: Work that is lost with each machine that is taken away: its running tasks.
+        name: Name of the workflow in tables.
+        jobs: The jobs in the order in which they run.
+        start_work_h: Work spent on initialising each machine that is added, machine-hours.
+        stop_work_h: Work lost with the running tasks of each machine that is removed, machine-hours.
     """
 
     name: str = Field(min_length=1)
@@ -62,30 +62,35 @@ class Workflow(Frozen):
 
     @property
     def work_h(self) -> float:
-        """Machine-hours in all."""
+        """Work of all jobs, machine-hours."""
         return sum(job.work_h for job in self.jobs)
 
     def overhead_h(self, before: ArrayLike, now: ArrayLike) -> Floats:
-        """Work that a change of the cluster's size costs, machine-hours."""
+        """Work that a change of the cluster's size costs, machine-hours.
+
+        Args:
+            before: Machines before the change, any shape.
+            now: Machines after the change, broadcast with `before`.
+        """
         added = np.subtract(now, before)
         return self.start_work_h * np.maximum(added, 0.0) + self.stop_work_h * np.maximum(-added, 0.0)
 
     def speeds(self, most: int) -> Floats:
-        """Speedups with 0 to `most` machines, shape (jobs, most + 1); none is 0."""
+        """Speedup of each job with 0 to `most` machines, shape (jobs, most + 1); 0 without machines."""
         rows = [[0.0, *(job.speedup.speedup(n) for n in range(1, most + 1))] for job in self.jobs]
         return np.array(rows)
 
     def progress(self, left_h: ArrayLike, before: ArrayLike, now: ArrayLike, step_h: float) -> Floats:
-        """Work left after a step of time (Definition 1, from its words).
+        """Work left after a step of time, machine-hours (Cümülön-D Definition 1, as its text describes it).
 
-        The overhead of the change is worked off first, as part of the job that the step begins in; then that job
-        and those after it, each at its own speedup. Overhead beyond the step is work that is left.
+        The overhead of the change is done first, as part of the job that the step begins in; then that job and
+        those after it, each at its own speedup. Overhead that does not fit in the step remains as work.
 
         Args:
-            left_h: Machine-hours left at the beginning of the step; this and the next two are broadcast.
+            left_h: Work left at the beginning of the step, machine-hours; broadcast with the next two.
             before: Machines in the step before.
-            now: Machines in this one.
-            step_h: How long it is.
+            now: Machines in this step, any shape.
+            step_h: Length of the step, hours.
         """
         left, past, size = np.broadcast_arrays(np.asarray(left_h, float), before, now)
         speeds = self.speeds(int(size.max(initial=0)))
@@ -105,7 +110,13 @@ class Workflow(Frozen):
         return np.where(left <= _DONE, 0.0, left)
 
     def finish_h(self, left_h: float, before: int, now: int) -> float:
-        """Hours until all is done with so many machines; infinity with none."""
+        """Hours until all work is done with `now` machines; infinity with none.
+
+        Args:
+            left_h: Work left at the start, machine-hours.
+            before: Machines before the start.
+            now: Machines from the start on.
+        """
         if left_h <= _DONE:
             return 0.0
         if now == 0:
@@ -118,7 +129,7 @@ class Workflow(Frozen):
         return time_h
 
     def left_after_h(self) -> Floats:
-        """Work left once each job is done, shape (jobs,)."""
+        """Work left once each job is done, machine-hours, shape (jobs,)."""
         return np.maximum(self.work_h - np.cumsum([job.work_h for job in self.jobs]), 0.0)
 
 
@@ -126,11 +137,11 @@ def fit_amdahl(runs: Sequence[tuple[int, float]], work_h: float | None = None) -
     """The speedup by Amdahl's law, and the work, that fit measured runs best.
 
     Args:
-        runs: Machines and hours; two at least if the work is not known.
-        work_h: What one machine needs, if that is known.
+        runs: Number of machines and hours of each run; at least two if the work is unknown.
+        work_h: Work in hours on one machine, if it is known.
 
     Returns:
-        The speedup, and the machine-hours: those that minimise the squares of relative errors of the hours.
+        The speedup and the work in machine-hours that minimise the squared relative errors of the hours.
 
     Raises:
         InputError: There are too few runs, or one is not positive.
@@ -143,7 +154,7 @@ def fit_amdahl(runs: Sequence[tuple[int, float]], work_h: float | None = None) -
     sizes, hours = (np.array(column, dtype=float) for column in zip(*runs, strict=True))
 
     def scaled(parallel: float) -> tuple[Floats, float]:
-        """Hours over hours of one machine, and the work that fits them best."""
+        """Hours of each run over hours on one machine, shape (runs,), and the work that fits best."""
         shape = (1.0 - parallel) + parallel / sizes
         ratio = shape / hours
         best = work_h if work_h else float(ratio.sum() / (ratio**2).sum())

@@ -1,7 +1,7 @@
 """The provider of real machines: a cloud rents them out, their agents train on them.
 
-It compares what should be with what is, and gives orders until both are the same. All that it asks for may be
-asked for again, so a controller may be killed at any instant and another go on.
+It compares the wanted state with the actual one, and gives orders until both are the same. Every request can be
+repeated without harm, so a controller may be killed at any instant and another may resume the run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from ebbtide.engine.snapshot import event_of, event_values
 from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.mailbox import Letter, SignsOfLife
-from ebbtide.live.agent_messages import PostOffice
+from ebbtide.live.agent.messages import Heartbeats, Mailboxes, Message
 from ebbtide.live.agent_state import Trial
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
@@ -31,30 +30,30 @@ from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# So many machines that end before their agent began, and the set-up is at fault.
-_MOST_STILLBORN = 3
+# After so many machines in a row that ended before their agent reported, the set-up is at fault.
+_MOST_FAILED_BOOTS = 3
 
-# Real seconds for which the end of a machine is asked for before the run goes on without an answer.
+# Real seconds for which the end of a machine is requested before the run continues without an answer.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
-_TOLD_AGAIN_S = 60.0
+_WARN_AGAIN_S = 60.0
 
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
 
 class AgentProvider:
-    """Runs jobs, one machine each, by agents.
+    """Runs jobs by agents, each job on one machine at a time.
 
     Args:
-        cloud: Who rents machines out.
+        cloud: The cloud that rents machines out.
         objects: Storage for checkpoints, orders and reports.
-        run: The run's id: machines and trials are named by it.
-        assignment: What a job's agent is to do, but for the attempt.
-        agent: What all agents are told; run and machine are filled in.
-        poll_s: Real seconds between looks.
+        run: Id of the run, from which machines and trials are named.
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        agent: Configuration of all agents; run and machine are filled in.
+        poll_s: Real seconds between looks at cloud and storage.
         log: Called with a trial's id and a line that its program printed.
-        polled: Called at each poll; whether the engine is to look up from waiting, as its user wants something.
-        metric: The name of what trials are compared by; None: nothing.
-        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
+        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        metric: Name of the metric that trials are compared by; None: there is none.
+        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
     """
 
     def __init__(
@@ -75,21 +74,21 @@ class AgentProvider:
         self._polled, self._missing_s = polled, missing_s
         self._agent, self._poll_s, self._log = agent, poll_s, log
         self._leases: dict[int, Lease] = {}
-        self._post = PostOffice(objects, self._token)
+        self._mailboxes = Mailboxes(objects, self._token)
         self._training = AgentTraining(
-            run, assignment, self._post.order, self._tell, lambda: self.now_s, log=log, metric=metric
+            run, assignment, self._mailboxes.order, self._notify, lambda: self.now_s, log=log, metric=metric
         )
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
         self._kept: dict[str, Any] | None = None
-        self._signs = SignsOfLife(objects, run, agent.controller_limit_s)
-        self._sign_s = -math.inf
-        self._stillborn = 0
-        # Machines whose end was refused, by lease: why.
+        self._heartbeats = Heartbeats(objects, run, agent.controller_limit_s)
+        self._beat_s = -math.inf
+        self._failed_boots = 0
+        # Why the cloud refused to end a machine, by lease id.
         self._unended: dict[int, str] = {}
         self._seen_s: dict[int, float] = {}
         self._missing_since_s: dict[int, float] = {}
-        self._trouble, self._trouble_told_s = "", -math.inf
+        self._trouble, self._trouble_warned_s = "", -math.inf
 
     # What the engine asks.
 
@@ -110,32 +109,36 @@ class AgentProvider:
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """One for each job."""
+        """The trials, one for each job."""
         return self._training.trials
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:  # noqa: ARG002
         self._training.begin(jobs)
         if self._kept is not None:
-            self._take_on(self._kept)
+            self._restore(self._kept)
 
     def launch(self, lease: Lease) -> None:
         self._leases[lease.lease_id] = lease
         self._launching.append(lease.lease_id)
 
     def terminate(self, lease: Lease) -> None:
-        """Now: what it costs is known only then. Where the cloud refuses, it is asked again at later looks."""
+        """End the machine now, since its cost is known only then. A refused request is repeated at later looks."""
         ended_s, instance = self._end(lease)
         if instance is not None:
             self._times(lease, instance)
         lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
         if instance is not None and instance.state is LeaseState.REVOKED:
-            # Taken before it could be given back, which may cost another sum.
+            # Revoked before it could be released, which may cost a different amount.
             lease.state = LeaseState.REVOKED
         lease.ended_s = ended_s if ended_s is not None else self.now_s
         self._training.gone(lease)
 
     def _end(self, lease: Lease) -> tuple[float | None, Instance | None]:
-        """Ask for it, again for a while if there is no answer."""
+        """Request the end of a machine, and repeat that for a while if there is no answer.
+
+        Returns:
+            The time of its end, None: not known; and the machine as the cloud has it, None: not known.
+        """
         until_s = time.monotonic() + (0.0 if self._unended else _ENDS_WITHIN_S)
         while True:
             try:
@@ -146,14 +149,18 @@ class AgentProvider:
                 self._troubled(error)
                 if error.is_refusal or time.monotonic() >= until_s:
                     self._unended[lease.lease_id] = str(error)
-                    # Its agent may do what we must not.
-                    self._post.order(lease.lease_id, {"type": "end"})
+                    # The agent may be able to end its machine where the controller may not.
+                    self._mailboxes.order(lease.lease_id, {"type": "end"})
                     return None, None
-                self._sign()
+                self._beat()
                 time.sleep(self._poll_s)
 
     def end_remaining(self, within_s: float) -> None:
-        """After the run: ask for the end of machines that were refused it, for so many real seconds."""
+        """After the run, request again the end of machines that the cloud refused to end.
+
+        Args:
+            within_s: Real seconds after which this is given up.
+        """
         until_s = time.monotonic() + within_s
         while self._unended:
             for lease_id in list(self._unended):
@@ -168,7 +175,7 @@ class AgentProvider:
                 except CloudError as error:
                     self._unended[lease_id] = str(error)
             with suppress(OSError):
-                self._post.write(self._unended)
+                self._mailboxes.write(self._unended)
             if time.monotonic() >= until_s:
                 return
             if self._unended:
@@ -176,12 +183,12 @@ class AgentProvider:
 
     @property
     def unended(self) -> dict[str, str]:
-        """Machines whose end the cloud refused, by their ids, and why."""
+        """Why the cloud refused to end a machine, by machine id."""
         return {self._token(lease_id): why for lease_id, why in self._unended.items()}
 
     @property
     def trouble(self) -> str:
-        """Why the cloud or storage did not answer at the last look; empty: they did."""
+        """Why the cloud or storage did not answer at the last look; empty: both answered."""
         return self._trouble
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
@@ -213,7 +220,7 @@ class AgentProvider:
 
     def next_event(self, until_s: float) -> Event | None:
         while True:
-            self._sign()
+            self._beat()
             if self._polled():
                 return Event(Wake.STOP_REQUESTED, self.now_s)
             try:
@@ -230,16 +237,16 @@ class AgentProvider:
             time.sleep(self._poll_s)
 
     def close(self) -> None:
-        """What ran is ended with its machine."""
+        """Nothing to do: programs end with their machines."""
 
-    # What is kept of it.
+    # Snapshots.
 
     def snapshot(self) -> dict[str, Any]:
-        """As plain values, beside the engine's."""
+        """The provider's state as plain values, for the journal; the engine's snapshot has leases and jobs."""
         return {
             "trials": self._training.snapshot(),
             "leases": sorted(self._leases),
-            "posts": self._post.snapshot(),
+            "posts": self._mailboxes.snapshot(),
             "launching": list(self._launching),
             "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
@@ -249,17 +256,22 @@ class AgentProvider:
             ],
         }
 
-    def go_on_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
-        """Take a snapshot on, with the engine's leases, when the run starts."""
+    def resume_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
+        """Continue from a snapshot when the run starts.
+
+        Args:
+            kept: What `snapshot` gave.
+            leases: All leases of the restored engine, by lease id.
+        """
         self._kept = kept
         self._leases = {lease_id: leases[lease_id] for lease_id in kept["leases"]}
 
-    def _take_on(self, kept: dict[str, Any]) -> None:
-        self._training.take_on(kept["trials"], self._leases)
-        self._training.speeds.restore(kept.get("speeds", {}))
-        self._post.take_on(kept["posts"])
+    def _restore(self, kept: dict[str, Any]) -> None:
+        self._training.restore(kept["trials"], self._leases)
+        self._training.speeds.restore(kept["speeds"])
+        self._mailboxes.restore(kept["posts"])
         self._launching.extend(kept["launching"])
-        # What was asked for, and perhaps not heard any more, is asked for again.
+        # A request that may not have reached the cloud is repeated.
         asked = set(self._launching)
         self._launching.extend(
             lease_id
@@ -267,8 +279,8 @@ class AgentProvider:
             if lease.state is LeaseState.REQUESTED and lease_id not in asked
         )
         self._out.extend(event_of(values) for values in kept["out"])
-        self._unended = {int(lease_id): why for lease_id, why in kept.get("unended", ())}
-        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept.get("seen", ())}
+        self._unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept["seen"]}
 
     # Machines.
 
@@ -292,7 +304,7 @@ class AgentProvider:
         for lease_id, lease in list(self._leases.items()):
             instance = instances.get(self._token(lease_id))
             if lease.is_open:
-                self._hear(lease)
+                self._receive(lease)
             if instance is not None:
                 self._seen_s[lease_id] = self.now_s
                 self._missing_since_s.pop(lease_id, None)
@@ -300,7 +312,7 @@ class AgentProvider:
             else:
                 self._missing(lease)
         self._training.converge()
-        self._post.write(
+        self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._unended
         )
 
@@ -312,38 +324,38 @@ class AgentProvider:
         self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
 
     def _compare(self, lease: Lease, instance: Instance) -> None:
-        """What the cloud has of a lease, against what we have."""
+        """Bring a lease up to date with the cloud's state of its machine."""
         if not lease.is_open:
             if instance.state not in _OVER:
-                # It was given back, and the cloud has not heard.
+                # It was released, but the request did not reach the cloud.
                 why = self._end_again(instance.token)
                 if why:
                     self._unended[lease.lease_id] = why
             elif self._unended.pop(lease.lease_id, None) is not None and instance.ended_s > lease.ended_s:
                 lease.ended_s = instance.ended_s
-                self._tell_of(Wake.ENDED, lease, "its end had been refused")
+                self._notify_of(Wake.ENDED, lease, "its end had been refused")
             return
         self._times(lease, instance)
         if instance.state is LeaseState.FAILED:
             lease.state, lease.ended_s = LeaseState.FAILED, instance.ended_s
-            self._tell_of(Wake.LAUNCH_FAILED, lease, instance.why)
+            self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
             self._training.gone(lease)
         elif instance.state in _OVER:
-            # What its agent told at last is still heard.
-            self._hear(lease)
+            # The last reports of its agent still count.
+            self._receive(lease)
             lease.state, lease.ended_s = instance.state, instance.ended_s
             self._check_begins(lease)
-            self._tell_of(Wake.ENDED, lease, instance.why or str(instance.state))
+            self._notify_of(Wake.ENDED, lease, instance.why or str(instance.state))
             self._training.gone(lease)
         elif instance.state is LeaseState.STARTING and lease.state is LeaseState.REQUESTED:
             lease.state = LeaseState.STARTING
         elif instance.state is LeaseState.RUNNING and lease.state in (LeaseState.REQUESTED, LeaseState.STARTING):
             lease.state = LeaseState.RUNNING
-            self._post.open(lease.lease_id)
-            self._tell_of(Wake.RUNNING, lease)
+            self._mailboxes.open(lease.lease_id)
+            self._notify_of(Wake.RUNNING, lease)
 
     def _end_again(self, token: str) -> str:
-        """Why it is refused; empty: it is not."""
+        """Request the end of a machine again; returns why that is refused, empty: it is not."""
         try:
             self._cloud.terminate(token)
         except CloudError as error:
@@ -352,7 +364,7 @@ class AgentProvider:
         return ""
 
     def _missing(self, lease: Lease) -> None:
-        """A machine that ran, and that the cloud does not list: after a while it has ended, unseen."""
+        """A machine that ran and that the cloud no longer lists counts as ended after a while."""
         lease_id = lease.lease_id
         if not lease.is_open:
             self._unended.pop(lease_id, None)
@@ -362,35 +374,35 @@ class AgentProvider:
         now_s = time.monotonic()
         if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._missing_s:
             return
-        self._hear(lease)
+        self._receive(lease)
         lease.state = LeaseState.RELEASED
         lease.ended_s = max(self._seen_s.get(lease_id, lease.started_s), lease.started_s)
-        self._tell_of(Wake.ENDED, lease, "the cloud lists it no more; charged up to when it was last seen")
+        self._notify_of(Wake.ENDED, lease, "the cloud lists it no more; charged up to when it was last seen")
         self._training.gone(lease)
 
     def _troubled(self, error: Exception) -> None:
-        """Something does not answer: told when it is new, and once a minute."""
+        """Cloud or storage does not answer: log that when it is new, and once a minute."""
         now_s = time.monotonic()
-        if str(error) != self._trouble or now_s - self._trouble_told_s >= _TOLD_AGAIN_S:
-            self._trouble_told_s = now_s
+        if str(error) != self._trouble or now_s - self._trouble_warned_s >= _WARN_AGAIN_S:
+            self._trouble_warned_s = now_s
             _LOGGER.warning("%s; asked again", error)
         self._trouble = str(error)
 
     def _check_begins(self, lease: Lease) -> None:
-        """Machines that end of themselves before their agent was up would be rented again and again.
+        """Stop the run after several failed boots, or machines would be rented for ever and end unused.
 
         Raises:
-            InputError: So many have.
+            InputError: Too many machines in a row have ended so.
         """
-        if self._post.has_heard(lease.lease_id):
-            self._stillborn = 0
-        if lease.state is not LeaseState.RELEASED or self._post.has_heard(lease.lease_id):
+        if self._mailboxes.has_reported(lease.lease_id):
+            self._failed_boots = 0
+        if lease.state is not LeaseState.RELEASED or self._mailboxes.has_reported(lease.lease_id):
             return
-        self._stillborn += 1
-        if self._stillborn >= _MOST_STILLBORN:
+        self._failed_boots += 1
+        if self._failed_boots >= _MOST_FAILED_BOOTS:
             raise InputError(
-                f"{self._stillborn} machines ended before their agent began, last {self._token(lease.lease_id)}; "
-                "see what their set-up said (on EC2 `aws ec2 get-console-output`)"
+                f"{self._failed_boots} machines ended before their agent began, last "
+                f"{self._token(lease.lease_id)}; see what their set-up said (on EC2 `aws ec2 get-console-output`)"
             )
 
     def _times(self, lease: Lease, instance: Instance) -> None:
@@ -406,66 +418,66 @@ class AgentProvider:
     def _token(self, lease_id: int) -> str:
         return f"{self._run}-m{lease_id:04d}"
 
-    # Letters.
+    # Messages.
 
-    def _hear(self, lease: Lease) -> None:
-        for letter in self._post.new(lease.lease_id):
+    def _receive(self, lease: Lease) -> None:
+        for message in self._mailboxes.new(lease.lease_id):
             try:
-                self._heard(lease, letter)
+                self._handle(lease, message)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                # Storage holds what anybody with a machine's role wrote.
+                # Anybody with a machine's role can write to storage.
                 machine = self._token(lease.lease_id)
-                _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, letter)
+                _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, message)
 
-    def _heard(self, lease: Lease, letter: Letter) -> None:
-        match letter["type"]:
+    def _handle(self, lease: Lease, message: Message) -> None:
+        match message["type"]:
             case "notice":
-                self._noticed(lease, float(letter["taken_at_s"]))
+                self._noticed(lease, float(message["taken_at_s"]))
             case "rebalance":
-                self._tell_of(Wake.REBALANCE, lease)
+                self._notify_of(Wake.REBALANCE, lease)
             case "stranded":
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._token(lease.lease_id))
             case "log":
-                # A name from outside becomes a path only if it is a trial's.
-                if any(trial.trial_id == letter["trial"] for trial in self.trials):
-                    self._log(letter["trial"], str(letter["log"]))
+                # A name from outside becomes part of a path only if it is a trial's.
+                if any(trial.trial_id == message["trial"] for trial in self.trials):
+                    self._log(message["trial"], str(message["log"]))
             case "up" | "down":
                 pass
             case _:
-                self._training.hear(lease, letter)
-                self._measure(letter)
+                self._training.receive(lease, message)
+                self._measure(message)
 
-    def _measure(self, letter: Letter) -> None:
-        """When its program told is when it did: heard, it may be long ago."""
-        if letter["type"] != "step" or "told_s" not in letter:
+    def _measure(self, message: Message) -> None:
+        """Measure the speed by the times at which programs reported, since messages may arrive much later."""
+        if message["type"] != "step" or "told_s" not in message:
             return
         for trial in self.trials:
-            if trial.trial_id == letter.get("trial") and trial.attempt == letter.get("attempt"):
-                time_s = self._cloud.time_of(float(letter["told_s"]))
-                step = int(letter.get("step", 0))
-                told = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
-                if told:
-                    _LOGGER.info("trial %s: %s", trial.trial_id, told)
-                    self._log(trial.trial_id, f"ebbtide: {told}")
+            if trial.trial_id == message.get("trial") and trial.attempt == message.get("attempt"):
+                time_s = self._cloud.time_of(float(message["told_s"]))
+                step = int(message.get("step", 0))
+                news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
+                if news:
+                    _LOGGER.info("trial %s: %s", trial.trial_id, news)
+                    self._log(trial.trial_id, f"ebbtide: {news}")
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
             lease.state = LeaseState.NOTICED
             lease.revoke_at_s = self._cloud.time_of(taken_at_s)
-            self._tell_of(Wake.NOTICE, lease)
+            self._notify_of(Wake.NOTICE, lease)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         self._out.append(event)
 
-    def _tell_of(self, wake: Wake, lease: Lease, detail: str = "") -> None:
-        self._tell(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
+    def _notify_of(self, wake: Wake, lease: Lease, detail: str = "") -> None:
+        self._notify(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
 
-    def _sign(self) -> None:
-        """Agents end their machines if they see nothing of us for long."""
+    def _beat(self) -> None:
+        """Write the heartbeat: agents that see none for long end their machines."""
         now_s = time.time()
-        if now_s - self._sign_s >= self._signs.slot_s / 2:
-            self._sign_s = now_s
+        if now_s - self._beat_s >= self._heartbeats.slot_s / 2:
+            self._beat_s = now_s
             try:
-                self._signs.give(now_s)
+                self._heartbeats.beat(now_s)
             except OSError as error:
-                _LOGGER.warning("no sign of life could be given: %s", error)
+                _LOGGER.warning("the heartbeat could not be written: %s", error)

@@ -1,45 +1,50 @@
-"""What a provider over agents remembers of one job's training."""
+"""What the controller knows of one job's training: its state, its time on each machine, and warnings about it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
 
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.live.stretches import Stretch
 from ebbtide.market.leases import Lease
+
+# Real seconds of training after which a warning about it is given, if its machine was not revoked before.
+WARNED_AFTER_S = 60.0
 
 
 @dataclass(eq=False)
 class Trial:
-    """One job's training.
+    """The training of one job, as its controller knows it.
 
     Attributes:
-        progress: Kept up to date.
-        trial_id: Stable over all moves.
-        assigned: Leases that it may be on, as the policy has it.
-        on: The lease whose agent has it; None: none has.
-        attempt: Of the assignment in force.
-        leaving: The agent was told to let go of it.
-        stopping: It is to be counted as finished then.
-        ended: It is.
-        failures: Since it last came further.
-        from_one: Failures by number of the checkpoint that was gone on from.
-        aside: Numbers of checkpoints that it is not to go on from.
-        best: Steps it ever had stored: to come further is to have more.
-        metrics: By step.
-        milestones: Steps to be told of.
+        progress: Progress of the job, which is updated in place.
+        trial_id: Id of the trial, the same on every machine.
+        assigned: Leases that the policy allows it to run on.
+        on: Id of the lease whose agent trains it; None: no agent does.
+        attempt: Number of the assignment in force, counted from 1.
+        leaving: Whether the agent was ordered to leave it.
+        stopping: Whether it counts as finished once the agent has left it.
+        ended: Whether it counts as finished.
+        failures: Failures since a step was last stored; one that was killed counts half.
+        from_one: Failures by number of the checkpoint that was resumed from, as text.
+        aside: Numbers of checkpoints that it must not resume from.
+        best: Highest step that was ever stored.
+        metrics: Values of the metric by step.
+        milestones: Steps at which the policy wants an event.
         problem: Why it failed, in one line; empty: it has not.
         tail: The last lines that its program printed when it failed.
-        fields: Names of numbers that its program reports, as far as they are known.
-        warnings: What its user should know, each told once.
-        stretches: Its time on machines before this one.
-        began_s: When it was ordered onto the machine that it is on, by the cloud's clock.
-        began_epoch_s: The same by ours.
-        began_number: Number of the checkpoint that it resumed from there.
-        began_step: Its resume step.
-        has_saved: Whether it has stored a checkpoint there.
-        lost_above: Steps above the newest known checkpoint that were counted as lost at last.
+        fields: Names of numbers that its program reports, as far as known.
+        warnings: Warnings for its user, each given once.
+        stretches: Its time on machines before the present one, in order.
+        began_s: When it was ordered onto its present machine, by the cloud's clock; NaN: it is on none.
+        began_epoch_s: The same in seconds since 1970 by the controller's clock.
+        began_number: Number of the checkpoint that it resumed from there; 0: none.
+        began_step: Resume step on its present machine.
+        has_saved: Whether it has stored a checkpoint from its present machine.
+        lost_above: Steps above the newest known checkpoint that were last counted as lost.
     """
 
     progress: JobProgress
@@ -69,7 +74,7 @@ class Trial:
     lost_above: float = 0.0
 
 
-# Of a trial, what JSON holds as it is.
+# Fields of a trial that JSON holds as they are.
 PLAIN_FIELDS = (
     "on",
     "attempt",
@@ -92,3 +97,116 @@ PLAIN_FIELDS = (
     "has_saved",
     "lost_above",
 )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A training's time on one machine, from the order to train until it left, was revoked or ended.
+
+    Attributes:
+        lease_id: Id of the machine's lease.
+        duration_s: Duration in seconds by the cloud's clock.
+        number_from: Number of the checkpoint that it resumed from; 0: it started from the beginning.
+        step_from: Resume step; 0: from the beginning.
+        step_done: Step that it reached there, as the program reported.
+        step_kept: Highest of those steps in a checkpoint that was resumed from later, or still can be.
+        has_saved: Whether a checkpoint was stored in this time.
+        is_final: Whether the training finished there.
+    """
+
+    lease_id: int
+    duration_s: float
+    number_from: int
+    step_from: float
+    step_done: float
+    step_kept: float
+    has_saved: bool
+    is_final: bool = False
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the time whose work was kept, 0 to 1. A program that reports no steps keeps all or nothing."""
+        if self.is_final:
+            return 1.0
+        done = self.step_done - self.step_from
+        if done <= 0:
+            return 1.0 if self.has_saved else 0.0
+        return min(max((self.step_kept - self.step_from) / done, 0.0), 1.0)
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds whose work was kept."""
+        return self.kept_share * self.duration_s
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds whose work was thrown away."""
+        return self.duration_s - self.kept_s
+
+
+def resumed(before: Sequence[Stretch], step: float, number: int) -> list[Stretch]:
+    """The same stretches after the training has resumed, which shows what was kept.
+
+    Args:
+        before: All stretches of the training so far, in order.
+        step: Resume step of the training; 0: from the beginning.
+        number: Number of the checkpoint resumed from; 0: it starts from the beginning, so all before is lost.
+    """
+    if number == 0:
+        return [replace(stretch, step_kept=stretch.step_from, has_saved=False) for stretch in before]
+    found = [replace(stretch, step_kept=min(stretch.step_kept, step)) for stretch in before[:-1]]
+    return [
+        *found,
+        *(
+            # A checkpoint may have been stored without a report, because its machine was revoked.
+            replace(
+                last, step_kept=min(step, max(last.step_done, last.step_kept)), has_saved=number > last.number_from
+            )
+            for last in before[-1:]
+        ),
+    ]
+
+
+def encode_stretches(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
+    """The stretches as plain values, for the journal."""
+    return [asdict(stretch) for stretch in stretches]
+
+
+def decode_stretches(values: Sequence[dict[str, Any]]) -> list[Stretch]:
+    """Decode what `encode_stretches` gave."""
+    return [Stretch(**one) for one in values]
+
+
+def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> list[str]:
+    """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
+
+    They say what its user surely wants and it does not do: report its metric, and save checkpoints.
+
+    Args:
+        trial: The training that is looked at.
+        metric: Name of the metric that trials are compared by; None: there is none.
+        is_over: Whether it is at its end, where saving no longer matters.
+
+    Returns:
+        One sentence a warning, without the trial's id.
+    """
+    found = []
+    if metric is not None and not trial.metrics:
+        found.append(_no_metric(metric, trial.fields))
+    if not trial.progress.checkpoints and not is_over:
+        found.append(
+            "it has saved nothing: when its machine is taken it begins from nothing again; name the folder in "
+            "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"
+        )
+    return found
+
+
+def _no_metric(metric: str, fields: Sequence[str]) -> str:
+    if not fields:
+        return (
+            f"metric {metric!r} was never reported: the program prints no line of JSON with numbers, "
+            f'for example {{"step": 120, "{metric}": 0.31}}'
+        )
+    near = get_close_matches(metric, fields, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"metric {metric!r} was never reported; the program reports: {', '.join(sorted(fields))}{hint}"

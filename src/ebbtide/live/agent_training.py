@@ -1,4 +1,4 @@
-"""What becomes of jobs whose machines train them by agents: who has which, how far it is, what was lost."""
+"""Jobs that agents train: which machine trains which job, how far it is, and what was lost."""
 
 from __future__ import annotations
 
@@ -15,45 +15,52 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.mailbox import Letter
-from ebbtide.live.agent_state import PLAIN_FIELDS, Trial
+from ebbtide.live.agent.messages import Message
+from ebbtide.live.agent_state import (
+    PLAIN_FIELDS,
+    WARNED_AFTER_S,
+    Stretch,
+    Trial,
+    decode_stretches,
+    encode_stretches,
+    resumed,
+    warnings_of,
+)
 from ebbtide.live.measured_speed import MeasuredSpeeds
-from ebbtide.live.stretches import Stretch, decode_stretches, encode_stretches, resumed
-from ebbtide.live.trial_warnings import WARNED_AFTER_S, warnings_of
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# Training that fails so often without having come any further fails of itself.
+# A training that fails so often without progress has failed.
 MOST_FAILURES = 5
-# From one checkpoint so often, and the one before it is taken.
+# After so many failures from one checkpoint the one before it is used.
 _FAILURES_FROM_ONE = 2
 _TAIL_LINES = 12
-# By convention, argparse's among others: a command line that is wrong. Real seconds within which that is seen.
+# The exit code for a wrong command line, by argparse's convention, and real seconds within which it is returned.
 _WRONG_USAGE, _AT_ONCE_S = 2, 30.0
 
 
 class AgentTraining:
-    """All jobs of a run: compares where each should be trained with where it is, and orders what is missing.
+    """All jobs of a run: compares where each should be trained with where it is, and gives the missing orders.
 
     Args:
-        run: The run's id: trials are named by it.
-        assignment: What a job's agent is to do, but for the attempt.
-        order: Gives an order to the agent of a lease.
-        tell: Takes what the policy should hear of.
-        now: The cloud's clock.
+        run: Id of the run, from which trials are named.
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        order: Gives an order to the agent of a lease, by lease id.
+        notify: Called with each event that the policy should see.
+        now: Gives the cloud's time in seconds since 1970.
         log: Called with a trial's id and a line for its log.
-        metric: The name of what trials are compared by; None: nothing.
+        metric: Name of the metric that trials are compared by; None: there is none.
     """
 
     def __init__(
         self,
         run: str,
         assignment: Callable[[JobProgress], Assignment],
-        order: Callable[[int, Letter], None],
-        tell: Callable[[Event], None],
+        order: Callable[[int, Message], None],
+        notify: Callable[[Event], None],
         now: Callable[[], float],
         *,
         log: Callable[[str, str], None] = lambda _trial, _line: None,
@@ -61,15 +68,15 @@ class AgentTraining:
     ) -> None:
         self._run, self._assignment = run, assignment
         self._log, self._metric = log, metric
-        self._order, self._tell, self._now = order, tell, now
+        self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
         self.speeds = MeasuredSpeeds()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
-        """Take jobs on.
+        """Make a trial for each job.
 
         Raises:
-            InputError: One wants several machines.
+            InputError: A job needs several machines.
         """
         for progress in jobs:
             if progress.job.machines > 1 or progress.job.coupling is not Coupling.GANG:
@@ -77,7 +84,7 @@ class AgentTraining:
             self.trials.append(Trial(progress, f"{self._run}-{progress.job_id:03d}"))
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
-        """A job may be on these from now on."""
+        """Allow a job to run on these leases, and no others, from now on."""
         self.trials[job_id].assigned = list(leases)
         self._converge(self.trials[job_id])
 
@@ -89,31 +96,31 @@ class AgentTraining:
                 self._warn(trial)
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether anything is trained there, or being saved."""
+        """Whether a trial is trained or saved on the lease's machine."""
         return any(trial.on == lease.lease_id for trial in self.trials)
 
     def save(self, job_id: int) -> None:
-        """Have a job saved where it is."""
+        """Order the agent of a job to save it."""
         trial = self.trials[job_id]
         if trial.on is not None:
             self._order(trial.on, {"type": "save"})
 
     def stop(self, job_id: int) -> None:
-        """Train a job no further; it counts as finished once it is saved."""
+        """Stop training a job; it counts as finished once it is saved."""
         trial = self.trials[job_id]
         trial.stopping = trial.progress.stopped = True
         if trial.on is None:
             self._finish(trial, "stopped")
         else:
-            self._let_go(trial)
+            self._leave(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
-        """Steps and metric that a job reported."""
+        """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
         found = sorted(self.trials[job_id].metrics.items())
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
-        """Nobody trains there any more; what was not saved is lost."""
+        """The lease's machine has ended: training on it stops, and steps that were not saved are lost."""
         for trial in self.trials:
             trial.assigned = [other for other in trial.assigned if other is not lease]
             if trial.on == lease.lease_id:
@@ -123,15 +130,15 @@ class AgentTraining:
                 self._lost(trial)
                 self._released(trial)
 
-    def hear(self, lease: Lease, letter: Letter) -> None:
-        """What an agent told of a trial."""
-        trial = next((one for one in self.trials if one.trial_id == letter.get("trial")), None)
-        # Of an assignment that is over only what it stored counts, and that is found when it is restored.
-        if trial is not None and trial.attempt == letter.get("attempt") and not trial.ended:
-            self._hear_of(trial, lease, letter)
+    def receive(self, lease: Lease, message: Message) -> None:
+        """Handle a report of an agent about a trial."""
+        trial = next((one for one in self.trials if one.trial_id == message.get("trial")), None)
+        # After the end of an assignment only its stored checkpoints count, which are found when it is restored.
+        if trial is not None and trial.attempt == message.get("attempt") and not trial.ended:
+            self._receive_of(trial, lease, message)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """As plain values."""
+        """The trials as plain values, for the journal."""
         return [
             {name: getattr(trial, name) for name in PLAIN_FIELDS}
             | {"assigned": [lease.lease_id for lease in trial.assigned]}
@@ -139,18 +146,22 @@ class AgentTraining:
             for trial in self.trials
         ]
 
-    def take_on(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
-        """Go on from a snapshot."""
+    def restore(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
+        """Continue from what `snapshot` gave.
+
+        Args:
+            kept: Values of each trial, in the order of jobs.
+            leases: The run's leases by lease id.
+        """
         for trial, values in zip(self.trials, kept, strict=True):
             for name in PLAIN_FIELDS:
-                if name in values:
-                    setattr(trial, name, values[name])
-            trial.stretches = decode_stretches(values.get("stretches", ()))
+                setattr(trial, name, values[name])
+            trial.stretches = decode_stretches(values["stretches"])
             trial.assigned = [leases[lease_id] for lease_id in values["assigned"]]
             trial.metrics = dict(values["metrics"])
 
     def _target(self, trial: Trial) -> Lease | None:
-        """The machine to be on: one without notice; else where it is, while there is time."""
+        """The lease to train on: one without a notice; else the present one, while there is time."""
         booted = [lease for lease in trial.assigned if lease.is_booted]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         if steady:
@@ -165,7 +176,7 @@ class AgentTraining:
             if target is not None:
                 self._train(trial, target)
         elif target is None or target.lease_id != trial.on:
-            self._let_go(trial)
+            self._leave(trial)
 
     def _train(self, trial: Trial, lease: Lease) -> None:
         trial.on, trial.leaving = lease.lease_id, False
@@ -177,25 +188,25 @@ class AgentTraining:
         self._order(lease.lease_id, {"type": "train", "assignment": assignment})
         trial.progress.begin_on([lease], self._now())
 
-    def _let_go(self, trial: Trial) -> None:
+    def _leave(self, trial: Trial) -> None:
         if trial.on is not None and not trial.leaving:
             trial.leaving = True
             self._order(trial.on, {"type": "leave", "attempt": trial.attempt, "trial": trial.trial_id})
 
     def _released(self, trial: Trial) -> None:
-        """Its agent has let go of it, or is no more."""
+        """Its agent has left it, or has ended."""
         trial.on, trial.leaving = None, False
         if trial.stopping:
             self._finish(trial, trial.problem or "stopped")
         else:
-            # Who waits for a machine to be free is told.
-            self._tell(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
+            # A policy may wait for the machine to be free.
+            self._notify(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
 
     def _finish(self, trial: Trial, detail: str) -> None:
         if not trial.ended:
             trial.ended = True
             trial.progress.finished_s = self._now()
-            self._tell(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
+            self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
 
     def _lost(self, trial: Trial) -> None:
         progress = trial.progress
@@ -204,7 +215,7 @@ class AgentTraining:
         progress.steps_done = progress.steps_saved
 
     def _stretch_ends(self, trial: Trial, *, is_final: bool = False) -> None:
-        """It is not on its machine any more: what it did there is written down."""
+        """Its time on a machine has ended: write down what it did there."""
         if trial.on is None or math.isnan(trial.began_s):
             return
         progress = trial.progress
@@ -222,7 +233,7 @@ class AgentTraining:
         trial.began_s = math.nan
 
     def _resumed(self, trial: Trial, step: float, number: int) -> None:
-        """What its newest checkpoint is, is known now: more than was told of, or less where one is damaged."""
+        """The newest checkpoint is known now: it may have more steps than reported, or fewer if one is damaged."""
         progress = trial.progress
         found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
         missing = max(progress.steps_saved - step, 0.0)
@@ -233,37 +244,37 @@ class AgentTraining:
         trial.stretches = resumed(trial.stretches, step, number)
 
     def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
-        """Tell what it does not do, each once."""
+        """Give each new warning about a trial once."""
         for warning in warnings_of(trial, self._metric, is_over=is_over):
             if warning not in trial.warnings:
                 trial.warnings.append(warning)
                 self._log(trial.trial_id, f"ebbtide: warning: {warning}")
-                # Said of the first; trials of one sweep run one program.
+                # Logged for the first trial only, since trials of a sweep run the same program.
                 if not any(warning in other.warnings for other in self.trials if other is not trial):
                     _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
     def _withdraw_warnings(self, trial: Trial) -> None:
-        """Once a metric is reported or a checkpoint saved, what was said of its want is true no more."""
+        """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
             still = warnings_of(trial, self._metric)
             trial.warnings = [warning for warning in trial.warnings if warning in still]
 
-    def _hear_of(self, trial: Trial, lease: Lease, letter: Letter) -> None:
-        progress, step = trial.progress, float(letter.get("step", 0))
-        match letter["type"]:
+    def _receive_of(self, trial: Trial, lease: Lease, message: Message) -> None:
+        progress, step = trial.progress, float(message.get("step", 0))
+        match message["type"]:
             case "restored":
-                self._resumed(trial, step, int(letter.get("number", 0)))
+                self._resumed(trial, step, int(message.get("number", 0)))
                 self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, int(step))
             case "step":
                 before = progress.steps_done
                 progress.steps_done = max(before, step)
                 progress.steps_run += progress.steps_done - before
-                if "metric" in letter and math.isfinite(float(letter["metric"])):
-                    trial.metrics.setdefault(int(letter["at"]), float(letter["metric"]))
+                if "metric" in message and math.isfinite(float(message["metric"])):
+                    trial.metrics.setdefault(int(message["at"]), float(message["metric"]))
                     self._withdraw_warnings(trial)
                 self._reached(trial)
             case "fields":
-                trial.fields = sorted({*trial.fields, *(str(name) for name in letter["names"])})
+                trial.fields = sorted({*trial.fields, *(str(name) for name in message["names"])})
             case "saved":
                 progress.steps_saved = max(progress.steps_saved, step)
                 progress.checkpoints += 1
@@ -272,7 +283,7 @@ class AgentTraining:
                 self._withdraw_warnings(trial)
                 if step > trial.best:
                     trial.best, trial.failures = step, 0
-                self._tell(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+                self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
             case "finished":
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
                 self._stretch_ends(trial, is_final=True)
@@ -291,33 +302,33 @@ class AgentTraining:
                 self._stretch_ends(trial)
                 self._done_with(trial)
                 self._lost(trial)
-                self._failed(trial, letter)
+                self._failed(trial, message)
 
     def _reached(self, trial: Trial) -> None:
         job_id = trial.progress.job_id
         for step in [step for step in trial.milestones if trial.progress.steps_done >= step]:
             trial.milestones.remove(step)
-            self._tell(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
+            self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
 
     def _done_with(self, trial: Trial) -> None:
-        """An agent that begins anew reads its orders anew: this one is not to be begun again."""
+        """A restarted agent reads its orders again: tell it that this assignment is over."""
         if trial.on is not None:
             self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
 
-    def _failed(self, trial: Trial, letter: Letter) -> None:
-        """The program's own failure: tried again a few times, from an older checkpoint if need be."""
-        number = str(letter.get("number", 0))
-        # Who kills it may be this machine, short of memory, or anyone: that counts half.
-        killed = letter.get("code") == -signal.SIGKILL
+    def _failed(self, trial: Trial, message: Message) -> None:
+        """The program failed: it is tried again a few times, from an older checkpoint if necessary."""
+        number = str(message.get("number", 0))
+        # A program may be killed by a machine short of memory, or by anyone else: that counts half.
+        killed = message.get("code") == -signal.SIGKILL
         trial.failures += 0.5 if killed else 1.0
-        # What comes some way has nothing against its checkpoint, and what is killed says nothing about it.
-        if not letter.get("came", 0) and not killed:
+        # A failure after some progress, or by being killed, does not speak against the checkpoint.
+        if not message.get("came", 0) and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        lines = [str(line) for line in letter.get("tail", ())][-_TAIL_LINES:]
-        # A command line that its program refuses is refused on any machine: it says the same at once, again.
+        lines = [str(line) for line in message.get("tail", ())][-_TAIL_LINES:]
+        # A command line that the program refuses is refused on any machine, with the same output as the last time.
         is_refused = (
-            letter.get("code") == _WRONG_USAGE
-            and not letter.get("came", 0)
+            message.get("code") == _WRONG_USAGE
+            and not message.get("came", 0)
             and number == "0"
             and time.time() - trial.began_epoch_s < _AT_ONCE_S
             and bool(lines)
@@ -325,21 +336,21 @@ class AgentTraining:
         )
         trial.tail = lines
         tail = " | ".join(trial.tail[-3:])
-        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, letter.get("code"), tail)
+        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, message.get("code"), tail)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
-        if letter.get("cannot_start"):
+        if message.get("cannot_start"):
             self._cannot_start(trial, tail)
         elif is_refused or trial.failures >= MOST_FAILURES:
-            # What it does report is known, and tells why there is nothing to compare it by.
+            # The names that it reports are known, and explain a missing metric.
             if trial.fields:
                 self._warn(trial, is_over=True)
-            trial.problem = f"failed {trial.failures:g} times, last with exit code {letter.get('code')}: {tail}"
+            trial.problem = f"failed {trial.failures:g} times, last with exit code {message.get('code')}: {tail}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 
     def _cannot_start(self, trial: Trial, problem: str) -> None:
-        """Its command is not there: no other machine has it, and none is to be rented for others that call it."""
+        """Its executable does not exist, so no machine is to be rented for other trials that call it."""
         called = self._called(trial)
         for other in self.trials:
             if not other.ended and not other.problem and (other is trial or self._called(other) == called):
@@ -350,8 +361,8 @@ class AgentTraining:
                 if other.on is None:
                     self._finish(other, other.problem)
                 else:
-                    self._let_go(other)
+                    self._leave(other)
 
     def _called(self, trial: Trial) -> str:
-        """The executable of its command."""
+        """The executable that a trial's command calls."""
         return next(iter(self._assignment(trial.progress).arguments), "")

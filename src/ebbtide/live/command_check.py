@@ -1,4 +1,4 @@
-"""What a sweep calls is looked for before a machine is rented for it."""
+"""Checks before a machine is rented that the program which a sweep calls exists."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def check_command(sweep: Sweep, folder: Path, *, here: bool) -> None:
     """Look for the executable of each trial's command, and for the file that Python is to run.
 
     Args:
-        sweep: Whose command.
-        folder: The user's code, in which programs run.
-        here: Programs run on this machine; else only what goes with the code can be looked for.
+        sweep: The sweep whose command is checked.
+        folder: Folder with the user's code, in which programs run.
+        here: Whether programs run on this machine; else only files sent with the code can be checked.
 
     Raises:
-        InputError: One is not there.
+        InputError: The executable or the file does not exist.
     """
     if sweep.command is None:
         return

@@ -1,4 +1,4 @@
-"""The controller of a live run: the engine over agents, kept so that it can be killed and go on."""
+"""The controller of a live run: the engine over agents, written down so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from ebbtide.policies.api.protocol import Policy
 
 _LOGGER = logging.getLogger(__name__)
 
-# Real seconds that saves are waited for. What a machine cannot save in two minutes no notice would let it save.
+# Real seconds to wait for saves. What a machine cannot save in two minutes it could not save after a notice.
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
-# After the run: machines whose end was refused are asked to end for so long, or for so many polls.
+# After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 _KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
 _JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
-# Without any machine for so long, a run looks as if it hung.
+# A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
 
-Looked = Callable[[Engine, AgentProvider], None]
+OnProgress = Callable[[Engine, AgentProvider], None]
 
 
 class Controller:
-    """Runs a sweep on a cloud, or goes on with it.
+    """Runs a sweep on a cloud, or resumes it.
 
     Args:
-        folder: The run's.
-        policy: Decides.
-        cloud: Rents machines out.
-        billing: What they cost.
-        catalogue: List prices.
-        agent: What all agents are told.
-        mttr_s: Real seconds that machines live in the mean: how often training saves follows from it.
-        poll_s: Real seconds between looks.
-        python: On the machines: `python` in a command is this one.
-        code: Key in the store of the user's code; empty: machines find it where this one does.
-        missing_s: Real seconds after which a machine that the cloud does not list any more has ended.
+        folder: Folder of the run.
+        policy: The policy that decides.
+        cloud: The cloud that rents machines out.
+        billing: Billing rule of its machines.
+        catalogue: Instance types and list prices.
+        agent: Configuration of all agents.
+        mttr_s: Mean real seconds until a machine is revoked; how often training saves follows from it.
+        poll_s: Real seconds between looks at cloud and storage.
+        python: Python on the machines, used for `python` in a command.
+        code: Key in the store of the user's code; empty: machines read it from the same folder as this one.
+        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Controller:
         self._mttr_s, self._python, self._code = mttr_s, python, code
         self._poll_s = poll_s
         self._journal = Journal(folder.journal)
-        # Of a trial's program, by the trial's number.
+        # Environment variables of a trial's program, by the trial's number as text.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
         self._provider = AgentProvider(
             cloud,
@@ -95,13 +95,13 @@ class Controller:
             metric=self._sweep.metric,
             missing_s=missing_s,
         )
-        self._looked: Looked | None = None
-        self._told = 0
+        self._on_progress: OnProgress | None = None
+        self._moments_kept = 0
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
-        self._rented_s, self._told_idle = time.monotonic(), False
+        self._rented_s, self._warned_idle = time.monotonic(), False
         self._engine = Engine(
             policy,
             self._sweep.live_jobs(catalogue),
@@ -113,16 +113,16 @@ class Controller:
             keep=self._keep,
         )
 
-    def run(self, looked: Looked | None = None) -> Outcome:
-        """To the end, or until it is told to stop.
+    def run(self, on_progress: OnProgress | None = None) -> Outcome:
+        """Run to the end, or until a stop is requested.
 
         Args:
-            looked: Called whenever something has happened, and at each poll.
+            on_progress: Called with engine and provider whenever something has happened, and at each poll.
 
         Raises:
-            InputError: Another controller has the run, or something that only its user can mend ends it.
+            InputError: Another controller has the run, or a problem that only its user can solve ends it.
         """
-        self._looked = looked
+        self._on_progress = on_progress
         with controlling(self._folder.path):
             forget_stop(self._folder.path)
             self._phase = self._begun()
@@ -130,7 +130,7 @@ class Controller:
                 kept = self._journal.state("run")
                 if kept is not None:
                     take_on(self._engine, kept["engine"])
-                    self._provider.go_on_from(kept["provider"], self._engine.all_leases)
+                    self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.go_on()
                 self._journal.keep({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
@@ -155,14 +155,14 @@ class Controller:
 
     @property
     def provider(self) -> AgentProvider:
-        """The machines and trainings of the run."""
+        """The provider, with the machines and trials of the run."""
         return self._provider
 
     def _begun(self) -> Phase:
         figures = self._journal.state("figures") or {}
         before = phase_of(self._journal)
-        heard_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
-        return Phase.begin(before, os.getpid(), heard_s)
+        last_seen_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
+        return Phase.begin(before, os.getpid(), last_seen_s)
 
     def _ended_as(self, outcome: Outcome) -> State:
         if outcome.finished:
@@ -172,14 +172,14 @@ class Controller:
         return State.GAVE_UP
 
     def _keep(self, engine: Engine) -> None:
-        """Before anything is waited for."""
+        """Obey requests and write down the state; the engine calls this before it waits."""
         self._obey(engine)
         self._write({"run": self._state(), "figures": self._figures()})
-        if self._looked is not None:
-            self._looked(engine, self._provider)
+        if self._on_progress is not None:
+            self._on_progress(engine, self._provider)
 
     def _obey(self, engine: Engine) -> None:
-        """Do what the run's user asks for, if anything."""
+        """Do what the run's user requested, if anything."""
         request = requested_stop(self._folder.path)
         if request is None:
             return
@@ -193,19 +193,19 @@ class Controller:
 
     @property
     def _ends_by_s(self) -> float:
-        """Until when saves are waited for: not as long where neither storage nor cloud answers."""
+        """Time up to which saves are waited for; earlier if storage or cloud does not answer."""
         shorter_s = _GRACE_S[StopRequest.STOP] - _GRACE_S[StopRequest.DOWN]
-        unheard = self._stopping is StopRequest.STOP and self._provider.trouble
-        return self._end_by_s - shorter_s if unheard else self._end_by_s
+        no_answer = self._stopping is StopRequest.STOP and self._provider.trouble
+        return self._end_by_s - shorter_s if no_answer else self._end_by_s
 
     def _polled(self) -> bool:
-        """At each poll, whatever happens or does not; whether the engine is to look at what its user asked for."""
+        """Called at each poll; returns whether the engine is to stop waiting, for a request of its user."""
         now_s = time.monotonic()
-        # Writing a state of thousands of trials takes a while: never more than a small share of the time.
+        # Writing the state of thousands of trials takes a while: it may take only a small share of the time.
         if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
             self._write({"run": self._state(), "figures": self._figures()})
-        if self._looked is not None:
-            self._looked(self._engine, self._provider)
+        if self._on_progress is not None:
+            self._on_progress(self._engine, self._provider)
         self._watch_idleness(now_s)
         request = requested_stop(self._folder.path)
         if request is None:
@@ -213,11 +213,11 @@ class Controller:
         return request is not self._stopping or now_s >= self._ends_by_s or not self._engine.leases
 
     def _watch_idleness(self, now_s: float) -> None:
-        """A policy may wait for a price; one that waits for ever looks the same, so its user is told."""
+        """Warn about a policy that has had no machine for long: it may wait for a price, or for ever."""
         if self._engine.leases or self._stopping is not None:
-            self._rented_s, self._told_idle = now_s, False
-        elif now_s - self._rented_s > _IDLE_S and not self._told_idle:
-            self._told_idle = True
+            self._rented_s, self._warned_idle = now_s, False
+        elif now_s - self._rented_s > _IDLE_S and not self._warned_idle:
+            self._warned_idle = True
             _LOGGER.warning(
                 "policy %s has had no machine for %.0f s, and asks for none: it waits for a price or an event, or "
                 "never rents; `ebbtide stop` ends it",
@@ -226,10 +226,10 @@ class Controller:
             )
 
     def _write(self, states: dict[str, Any]) -> None:
-        """Into the journal, which another process may hold for a while.
+        """Write states and new events to the journal, which another process may have locked for a while.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The journal cannot be written.
         """
         began_s, moments = time.monotonic(), self._moments()
         while True:
@@ -246,7 +246,7 @@ class Controller:
         self._keeping_s = self._kept_s - began_s
 
     def _figures(self) -> dict[str, Any]:
-        """What has been spent by now, open leases included, for whoever looks from outside."""
+        """What has been spent so far, open leases included, for other processes that show it."""
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
         try:
@@ -269,8 +269,8 @@ class Controller:
         return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
 
     def _moments(self) -> list[Moment]:
-        new = list(self._engine.timeline)[self._told :]
-        self._told += len(new)
+        new = list(self._engine.timeline)[self._moments_kept :]
+        self._moments_kept += len(new)
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:
@@ -289,7 +289,7 @@ class Controller:
         )
 
     def _log(self, trial_id: str, line: str) -> None:
-        """A line that a program printed: it is worth less than the messages that come with it."""
+        """Append a line that a program printed to its log; a failure to do so must not stop the run."""
         try:
             with self._folder.log_of(trial_id).open("a", encoding="utf-8") as log:
                 log.write(line + "\n")
@@ -298,13 +298,19 @@ class Controller:
 
 
 def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
-    """What a run's trials reported, by step."""
+    """Metrics of a run's trials: values by step, one mapping a trial."""
     kept = Journal(folder.journal).state("run")
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
 
 
 def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
-    """What a trial's machine runs; `python` in it is the one given."""
+    """The command line of a trial's program.
+
+    Args:
+        sweep: The sweep that the trial belongs to.
+        number: Number of the trial, counted from 0.
+        python: The Python that is run for `python` or `python3`.
+    """
     arguments = sweep.command_line(sweep.trials()[number])
     return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
 

@@ -12,18 +12,18 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, Looked
+from ebbtide.live.controller import Controller, OnProgress
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
@@ -36,7 +36,14 @@ _MTTR_S = 6 * HOUR_S
 
 
 def begin_ec2(
-    sweep: Sweep, sweep_folder: Path, runs: Path, settings: Ec2Settings, *, policy: str, seed: int = 0
+    sweep: Sweep,
+    sweep_folder: Path,
+    runs: Path,
+    settings: Ec2Settings,
+    *,
+    policy: str,
+    seed: int = 0,
+    catalogue: Catalogue | None = None,
 ) -> RunFolder:
     """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
 
@@ -47,6 +54,7 @@ def begin_ec2(
         settings: What machines are.
         policy: Its name, for whoever goes on with the run.
         seed: Of all chance.
+        catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
         InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
@@ -71,12 +79,13 @@ def begin_ec2(
             settings.store,
             {"ec2": settings.model_dump(mode="json")},
             seed,
-        )
+        ),
+        catalogue,
     )
     return folder
 
 
-def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
+def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
     """Run it, or go on with it, to its end.
 
     Machines are given the agent of this very version, which may be another than the one that began the run.
@@ -85,7 +94,8 @@ def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> 
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
     sweep = Sweep.model_validate(live.sweep)
-    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions))
+    catalogue = folder.catalogue
+    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions), catalogue)
     agent = AgentConfig(
         live.run,
         "",
@@ -102,14 +112,14 @@ def run_ec2(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> 
         BacksOff(policy),
         Ec2Cloud(live.run, settings, prices),
         billing_preset(sweep.billing),
-        default_catalogue(),
+        catalogue,
         agent,
         mttr_s=_MTTR_S,
         poll_s=settings.poll_s,
         python=settings.python,
         code=_code_key(live.run),
     )
-    return controller.run(looked)
+    return controller.run(on_progress)
 
 
 def cloud_ec2(folder: RunFolder) -> Ec2Cloud:

@@ -1,4 +1,4 @@
-"""Bringing what a trial has stored: its newest complete checkpoint, what it left in its folder, and its log."""
+"""Fetches what a trial has stored: its newest complete checkpoint, its output files, and its log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.live.agent.private_folder import outputs_id
+from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
@@ -19,13 +19,13 @@ _CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was brought of one trial.
+    """What was fetched of one trial.
 
     Attributes:
-        folder: Where it lies now: `checkpoint/`, `outputs/` and `log.txt`, as far as there are any.
-        step: Of the checkpoint; None: the trial has none.
-        is_new: Whether anything was written; not, where the same was there already.
-        outputs: What its program left in its folder, by name: sizes in bytes.
+        folder: Local folder with `checkpoint/`, `outputs/` and `log.txt`, as far as the trial has them.
+        step: Training step of the checkpoint; None: the trial has none.
+        is_new: Whether anything was written; false if the same files were there already.
+        outputs: Sizes in bytes of the files that the program left in its folder, by name.
     """
 
     folder: Path
@@ -35,15 +35,15 @@ class Fetched:
 
 
 def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
-    """Bring one trial's, each file checked against the checksum with which it was stored, whole or not at all.
+    """Fetch one trial, completely or not at all; each file is checked against its stored checksum.
 
     Args:
-        run: The run's folder.
-        trial_id: The trial's name in storage.
-        into: A folder below which one of the trial's name is made.
+        run: Folder of the run.
+        trial_id: Id of the trial in storage.
+        into: Folder below which a folder with the trial's id is made.
 
     Raises:
-        InputError: There is nothing of it, or another content in its place here; `into` is a file.
+        InputError: The trial has stored nothing, the folder holds other files already, or `into` is a file.
         OSError: Storage does not answer, or the folder cannot be written.
     """
     if into.exists() and not into.is_dir():

@@ -1,8 +1,9 @@
-"""What a controller remembers, in SQLite: its state whole, or as it was before."""
+"""What a controller remembers between two starts, in SQLite: each state is written whole or not at all."""
 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -10,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.settings import check_schema_version
 
-# When, what, which lease, which job, in words.
+# Market time in seconds, kind of event, lease id, job id, detail in words.
 Moment = tuple[float, str, int, int, str]
+
+# Counted up whenever what is kept changes in a way that an older Ebbtide would misread. In the file it is SQLite's
+# `user_version`, which is 0 in journals from before it was written.
+SCHEMA_VERSION = 1
 
 _TABLES = """
 create table if not exists state (name text primary key, content text not null);
@@ -22,24 +28,32 @@ _WAIT_S = 10.0
 
 
 class Journal:
-    """One run's.
+    """The journal of one run.
+
+    An older schema version is migrated: in the file when it is opened for writing, else as it is read.
 
     Args:
-        path: The file; made if it is not there.
-        read_only: Nothing is made or changed: whoever only looks does not wait for the controller's writes.
+        path: The SQLite file; it is made if it does not exist and `read_only` is false.
+        read_only: Nothing is made or changed, so a reader never waits for the controller's writes.
+
+    Raises:
+        InputError: The file was written by a newer Ebbtide, or is no journal.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path, self._read_only = path, read_only
         if not read_only:
             with closing(self._connected()) as database:
+                version = self._version(database)
                 database.executescript("pragma journal_mode = wal;" + _TABLES)
+                if version < SCHEMA_VERSION:
+                    self._migrate(database)
 
     def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = ()) -> None:
-        """Write states, and what happened since the last time, all or nothing.
+        """Write states and the events since the last call, all or nothing.
 
         Raises:
-            sqlite3.OperationalError: It is locked by another process for long, or the disk is full.
+            sqlite3.OperationalError: Another process has locked the file for long, or the disk is full.
         """
         with closing(self._connected()) as database, database:
             for name, content in states.items():
@@ -47,26 +61,45 @@ class Journal:
             database.executemany("insert into moments values (?, ?, ?, ?, ?)", moments)
 
     def state(self, name: str) -> Any:
-        """As last kept; None: never.
+        """A state as it was last kept; None: it was never kept.
 
         Raises:
-            InputError: The file is no journal, or is locked by another process for long.
+            InputError: The file is no journal, was written by a newer Ebbtide, or is locked for long.
         """
         if self._read_only and not self._path.exists():
             return None
         try:
             with closing(self._connected()) as database:
+                version = self._version(database)
                 row = database.execute("select content from state where name = ?", (name,)).fetchone()
         except sqlite3.DatabaseError as error:
             if self._read_only and "no such table" in str(error):
                 return None  # it is being made at this moment
             raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
-        return json.loads(row[0]) if row else None
+        return migrated_state(version, name, json.loads(row[0])) if row else None
 
     def moments(self) -> list[Moment]:
-        """All that happened, in order."""
+        """All events of the run, in order."""
         with closing(self._connected()) as database:
             return list(database.execute("select * from moments order by rowid"))
+
+    def _version(self, database: sqlite3.Connection) -> int:
+        try:
+            version = int(database.execute("pragma user_version").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
+        check_schema_version(version, SCHEMA_VERSION, self._path)
+        return version
+
+    def _migrate(self, database: sqlite3.Connection) -> None:
+        """Write every state of an older version as this one has it, all or nothing."""
+        with database:
+            database.execute("begin immediate")
+            version = self._version(database)
+            for name, content in database.execute("select name, content from state").fetchall():
+                state = json.dumps(migrated_state(version, name, json.loads(content)))
+                database.execute("update state set content = ? where name = ?", (state, name))
+            database.execute(f"pragma user_version = {SCHEMA_VERSION}")
 
     def _connected(self) -> sqlite3.Connection:
         if self._read_only:
@@ -75,3 +108,38 @@ class Journal:
         # A commit is on disk before it returns.
         database.execute("pragma synchronous = full")
         return database
+
+
+def migrated_state(version: int, name: str, content: Any) -> Any:
+    """A state of the journal, as schema version `SCHEMA_VERSION` has it.
+
+    Args:
+        version: Schema version of the journal that it was read from.
+        name: Name of the state, such as `run`.
+        content: The state as plain values; it is changed in place.
+    """
+    if version < 1 and name == "run":
+        _to_version_1(content["provider"])
+    return content
+
+
+def _to_version_1(provider: dict[str, Any]) -> None:
+    """Fields that came one after the other before versions were counted: any of them may be missing."""
+    added: dict[str, Any] = {"speeds": {}, "unended": [], "seen": []}
+    for name, value in added.items():
+        provider.setdefault(name, value)
+    for trial in provider["trials"]:
+        of_trial: dict[str, Any] = {
+            "stretches": [],
+            "tail": [],
+            "fields": [],
+            "warnings": [],
+            "began_s": math.nan,
+            "began_epoch_s": math.nan,
+            "began_number": 0,
+            "began_step": 0.0,
+            "has_saved": False,
+            "lost_above": 0.0,
+        }
+        for name, value in of_trial.items():
+            trial.setdefault(name, value)

@@ -12,8 +12,8 @@ from typing import Any
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.agent.code import packed
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.folders import packed
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -22,12 +22,14 @@ from ebbtide.live.clouds.local.client import (
 )
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, Looked
+from ebbtide.live.controller import Controller, OnProgress
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.stopping import LOCK
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 
@@ -46,6 +48,11 @@ _MOST_FILES = 5_000
 
 # Market seconds that machines live in the mean, where nothing else is known.
 _MTTR_S = 6 * 3600.0
+
+# Length of the market that is generated where no prices are given, and what is rented there.
+GENERATED_DAYS = 20.0
+_MOST_TYPES = 4
+_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,37 @@ class Ended:
         return math.fsum(bill["usd"] for bill in self.bills)
 
 
+def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
+    """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
+
+    Raises:
+        InputError: No list price is known of any type that has it.
+    """
+    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
+    if not markets:
+        markets = _markets_with(sweep, catalogue)
+    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
+    return sweep.allowed(history, catalogue)
+
+
+def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
+    """Of the cheapest types that do, by list price when the generated record begins."""
+    found = []
+    for machine in catalogue.instance_types:
+        markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
+        allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
+        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
+        if listed is not None:
+            found.append((listed, machine.name, allowed))
+    if not found:
+        raise InputError(
+            f"no market can be generated for {sweep.name}"
+            + (f", which asks for {sweep.asked}" if sweep.asked else "")
+            + ": no list price is known of such machines; give prices with --prices FILE"
+        )
+    return [market for _, _, allowed in sorted(found)[:_MOST_TYPES] for market in allowed]
+
+
 def begin_local(
     sweep: Sweep,
     sweep_folder: Path,
@@ -79,6 +117,7 @@ def begin_local(
     speed: float = SPEED,
     seed: int = 0,
     store: str = "",
+    catalogue: Catalogue | None = None,
 ) -> RunFolder:
     """Write down a new run; `run_local` runs it.
 
@@ -92,12 +131,14 @@ def begin_local(
         speed: Market seconds in a real second.
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
+        catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
         InputError: What the sweep calls is not there.
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())
+    prices = sweep.allowed(prices, catalogue)
     begins_s = prices.start_s + (prices.end_s - prices.start_s) // 4 if start_s is None else start_s
     where = store or str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": speed}
@@ -116,8 +157,8 @@ def begin_local(
         options,
         seed,
     )
-    folder.begin(settings)
-    sweep.allowed(prices).write(folder.path / "prices.parquet")
+    folder.begin(settings, catalogue)
+    prices.write(folder.path / "prices.parquet")
     return folder
 
 
@@ -136,11 +177,12 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
         settings.sweep["billing"],
         least_notice_s=_LEAST_NOTICE_S,
         lock=str(folder.path / LOCK),
+        catalogue=str(folder.catalogue_file) if folder.catalogue_file.exists() else "",
     )
     return start_local_cloud(cloud)
 
 
-def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Ended:
+def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
     """Run it, or go on with it, to its end; then end its cloud."""
     settings = folder.settings
     cloud = local_cloud(folder)
@@ -162,14 +204,14 @@ def run_local(folder: RunFolder, policy: Policy, looked: Looked | None = None) -
         policy,
         cloud,
         billing_preset(settings.sweep["billing"]),
-        default_catalogue(),
+        folder.catalogue,
         agent,
         mttr_s=_MTTR_S / speed,
         poll_s=_POLL_S,
         missing_s=0.0,
         code=_code(folder),
     )
-    outcome = controller.run(looked)
+    outcome = controller.run(on_progress)
     try:
         running = len(cloud.processes())
     except CloudError:
@@ -210,7 +252,7 @@ def end_local(folder: RunFolder) -> int:
     if not (place / ADDRESS).exists():
         return left
     try:
-        cloud = LocalCloud(place, PriceHistory.read(folder.path / "prices.parquet"))
+        cloud = LocalCloud(place, PriceHistory.read(folder.path / "prices.parquet", folder.catalogue))
         running = len(cloud.processes())
     except CloudError:
         return clear_dead_cloud(place)  # it has ended just now

@@ -1,4 +1,4 @@
-"""How fast training is on real machines, from what it reports: used instead of declared rates once it is known."""
+"""Speeds of trainings on real machines, measured from their reports and used instead of declared rates."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# So long, by the market's clock, or so many steps: then a speed is believed.
+# A measured speed is used after so many seconds of the market's clock, or so many steps.
 ENOUGH_S = 60.0
 ENOUGH_STEPS = 100
 
 
 @dataclass
 class Seen:
-    """What was seen of one training on one type of machine, its first step on each machine left out.
+    """Measurements of one training on one instance type, without its first step on each machine.
 
     Attributes:
-        steps: Steps done.
-        duration_s: The time that they took, between reports.
-        told: Its user has been told.
+        steps: Number of steps that were measured.
+        duration_s: Seconds that they took between reports, by the market's clock.
+        told: Whether the measured speed was logged for its user.
     """
 
     steps: int = 0
@@ -28,14 +28,14 @@ class Seen:
 
     @property
     def steps_per_s(self) -> float | None:
-        """None: not enough was seen."""
+        """Measured steps a second; None: too little was measured."""
         enough = self.duration_s >= ENOUGH_S or self.steps >= ENOUGH_STEPS
         return self.steps / self.duration_s if enough and self.steps and self.duration_s > 0 else None
 
 
 @dataclass(frozen=True)
 class _Report:
-    """The last report of a training on the machine where it is; `time_s` is NaN before the end of a first step."""
+    """The last report of a training on its present machine; `time_s` is NaN before the first step has ended."""
 
     attempt: int
     instance_type: str
@@ -45,32 +45,32 @@ class _Report:
 
 @dataclass
 class MeasuredSpeeds:
-    """Of all trainings of a run.
+    """Measured speeds of all trainings of a run.
 
     Attributes:
-        seen: By training and instance type.
+        seen: Measurements by job id and instance type.
     """
 
     seen: dict[int, dict[str, Seen]] = field(default_factory=dict)
     _last: dict[int, _Report] = field(default_factory=dict)
-    # Rates that users gave, or that stand for them, as asked for so far.
+    # Declared steps a second by job id and instance type, as far as they were asked for.
     _declared: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def begin(self, job_id: int, attempt: int, instance_type: str, step: int) -> None:
-        """A training begins on a machine, at its resume step."""
+        """A training starts on a machine of an instance type, at its resume step."""
         self._last[job_id] = _Report(attempt, instance_type, step, math.nan)
 
     def reported(self, job_id: int, attempt: int, step: int, time_s: float) -> str:
-        """A training has done so many steps by a time of the market's clock.
+        """A training has done `step` steps at `time_s` of the market's clock.
 
         Returns:
-            What its user should be told, once for each type of machine; else empty.
+            A sentence for its user, once for each instance type; else empty.
         """
         last = self._last.get(job_id)
         if last is None or last.attempt != attempt or step <= last.step:
             return ""
         self._last[job_id] = _Report(attempt, last.instance_type, step, time_s)
-        # Up to the end of its first step a program starts, reads data, compiles.
+        # Until its first step ends, a program also starts, reads data and compiles.
         if math.isnan(last.time_s) or time_s <= last.time_s:
             return ""
         seen = self.seen.setdefault(job_id, {}).setdefault(last.instance_type, Seen())
@@ -83,20 +83,23 @@ class MeasuredSpeeds:
         return f"measured {speed_text(rate)} on {last.instance_type}"
 
     def measured(self, job_id: int, instance_type: str) -> float | None:
-        """Steps a second as seen; None: not seen for long enough."""
+        """Measured steps a second; None: too little was measured."""
         seen = self.seen.get(job_id, {}).get(instance_type)
         return None if seen is None else seen.steps_per_s
 
     def steps_per_s(self, job_id: int, instance_type: str, declared: float) -> float:
-        """Measured, or declared and corrected by how far declared rates are off where both are known.
+        """The measured rate, else the declared one corrected by measured over declared rates elsewhere.
 
-        Trials of a sweep differ in size and hardly in which machines suit them, so what was seen of one corrects
-        another of which nothing was.
+        Trials of a sweep differ in size but suit the same machines, so measurements of one correct the rates of
+        others that were not measured.
 
         Args:
-            job_id: The training.
-            instance_type: The machine.
+            job_id: Id of the training's job.
+            instance_type: Type of the machine, such as c3.xlarge.
             declared: Steps a second that its user gave; 0: it cannot run there.
+
+        Returns:
+            Steps a second; 0: it cannot run there.
         """
         if declared <= 0.0:
             return 0.0
@@ -104,15 +107,15 @@ class MeasuredSpeeds:
         return self.measured(job_id, instance_type) or declared * self._off(job_id)
 
     def snapshot(self) -> dict[str, Any]:
-        """As plain values, for the journal."""
+        """The measurements as plain values, for the journal."""
         return {str(job): {name: asdict(seen) for name, seen in of.items()} for job, of in self.seen.items()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """From what `snapshot` gave."""
+        """Continue from what `snapshot` gave."""
         self.seen = {int(job): {name: Seen(**seen) for name, seen in of.items()} for job, of in kept.items()}
 
     def _off(self, job_id: int) -> float:
-        """Measured rates over declared ones: the geometric mean, of this training if it was seen, else of all."""
+        """Geometric mean of measured over declared rates, of this training if it was measured, else of all."""
         own = self._ratios(job_id)
         ratios = own or [ratio for job in self.seen for ratio in self._ratios(job)]
         return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
@@ -124,7 +127,7 @@ class MeasuredSpeeds:
 
 
 def speed_text(steps_per_s: float) -> str:
-    """In the unit that gives a number one can read."""
+    """A speed as text, in steps a second, minute or hour, whichever is easy to read."""
     for unit, factor in (("s", 1.0), ("min", 60.0)):
         if steps_per_s * factor >= 1.0:
             return f"{steps_per_s * factor:.3g} steps/{unit}"
@@ -132,10 +135,10 @@ def speed_text(steps_per_s: float) -> str:
 
 
 def steps_per_hour(kept: Mapping[str, Any]) -> dict[str, float]:
-    """What to write into a file as `steps_per_hour`: by instance type, all trainings of a run together.
+    """Measured steps an hour by instance type, over all trainings of a run, for a sweep's `steps_per_hour`.
 
     Args:
-        kept: A snapshot.
+        kept: What `MeasuredSpeeds.snapshot` gave.
     """
     together: dict[str, Seen] = {}
     for of in kept.values():

@@ -1,20 +1,28 @@
-"""What a live run has cost, against what the work that was kept would have cost on demand."""
+"""What a live run has cost, compared with what the work that was kept would have cost on demand."""
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.live.stretches import Stretch, decode_stretches
+from ebbtide.live.agent_state import Stretch, decode_stretches
+from ebbtide.live.clouds.local.server import CLOCK, bills_of
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import RunFolder
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
-# Of what was paid: where the work that was kept is worth less on demand, a percentage says nothing.
+# If the on-demand price of the kept work is a smaller share of what was paid, a percentage says nothing.
 _LEAST_KEPT_SHARE = 0.05
+
+# Real seconds for which machines run on at most without their controller: EC2's default.
+ORPHANS_LIVE_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -22,13 +30,13 @@ class Money:
     """What a run has cost.
 
     Attributes:
-        paid_usd: Net of refunds, for machines that still run as if they were given back now.
-        refund_usd: Given back of what was charged.
-        usd_per_hour: What the machines that run now cost on; 0: none runs.
-        on_demand_usd: List price of the machine time whose work was kept: what training alone, never disturbed,
-            would have cost on the same machines.
-        lost_s: Machine time, by the market's clock, whose work was thrown away; boots and notices included.
-        lost_usd: What that cost.
+        paid_usd: USD paid, net of refunds; machines that still run count as if they were released now.
+        refund_usd: USD refunded of what was charged.
+        usd_per_hour: Present cost rate in USD an hour; 0: no machine runs.
+        on_demand_usd: List price in USD of the machine time whose work was kept: what training alone, never
+            interrupted, would have cost on the same machines.
+        lost_s: Seconds of machine time, by the market's clock, whose work was lost, boots and notices included.
+        lost_usd: What that lost time cost in USD.
     """
 
     paid_usd: float
@@ -40,7 +48,7 @@ class Money:
 
     @property
     def saved_share(self) -> float | None:
-        """Of the on-demand price, what was not paid; negative: more was. None: no work was kept."""
+        """Share of the on-demand price that was saved; negative: more was paid. None: no work was kept."""
         return 1.0 - self.paid_usd / self.on_demand_usd if self.on_demand_usd > 0 else None
 
     def __str__(self) -> str:
@@ -67,13 +75,13 @@ def money_of(
     *,
     later_s: float = 0.0,
 ) -> Money:
-    """From a controller's snapshot: prices as they were when they were charged.
+    """What a run has cost by its controller's snapshot, at the prices that were charged.
 
     Args:
-        kept: The snapshot.
-        catalogue: List prices.
-        figures: What the controller last said of its open leases; None: they are left out.
-        later_s: How long ago that was, by the market's clock.
+        kept: The controller's snapshot, as the journal has it.
+        catalogue: List prices by market.
+        figures: The controller's last figures on open leases; None: those are left out.
+        later_s: Age of those figures in seconds, by the market's clock.
     """
     bills = {lease_id: _usd(bill) for lease_id, bill in kept["engine"]["bills"]}
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
@@ -99,7 +107,7 @@ def money_of(
 
 
 def seconds(duration_s: float) -> str:
-    """A duration in the unit that suits it."""
+    """A duration as text, in seconds, minutes or hours as suits its length."""
     if duration_s < 90:
         return f"{duration_s:.0f} s"
     if duration_s < 5400:
@@ -117,16 +125,16 @@ def _listed(lease: Lease, duration_s: float, catalogue: Catalogue) -> float:
 
 
 def _usd_per_s(lease: Lease, bills: Mapping[int, float]) -> float:
-    """What a second of it cost; of one that still runs what all others did in the mean is not told of it: 0."""
+    """Cost of a lease in USD a second; 0 for one that still runs, whose bill is not known."""
     duration_s = lease.ended_s - lease.started_s
     return bills[lease.lease_id] / duration_s if lease.lease_id in bills and duration_s > 0 else 0.0
 
 
 def _lost_s(stretches: Sequence[Stretch], leases: Sequence[Lease]) -> dict[int, float]:
-    """Seconds thrown away, by lease.
+    """Seconds whose work was lost, by lease id.
 
-    A machine's boot, and its time from the notice to its end, served the work that was done on it: they are as
-    much thrown away as that is.
+    The time before training and after it (boot, notice) served the work done on the machine, so the same share of
+    it is lost.
     """
     found: dict[int, float] = {}
     for lease_id in sorted({stretch.lease_id for stretch in stretches}):
@@ -137,3 +145,66 @@ def _lost_s(stretches: Sequence[Stretch], leases: Sequence[Lease]) -> dict[int, 
         has_ended = lived_s > trained_s > 0.0
         found[lease_id] = lost_s * lived_s / trained_s if has_ended else lost_s
     return found
+
+
+def settled_figures(folder: RunFolder) -> dict[str, Any] | None:
+    """Final figures of a run whose machines were ended without a controller, which so could not write them down.
+
+    Args:
+        folder: Folder of the run, whose controller and machines have ended.
+
+    Returns:
+        The figures; None: the controller wrote down the end of every machine itself.
+    """
+    journal = Journal(folder.journal, read_only=True)
+    kept, figures = journal.state("run"), journal.state("figures") or {}
+    if kept is None or not any(lease_of(values).is_open for values in kept["engine"]["leases"]):
+        return None
+    bills = {bill["token"]: float(bill["usd"]) for bill in bills_of(folder.path / "cloud")}
+    return figures | {
+        "spent_usd": settled_usd(folder.settings.run, kept, figures, bills, _later_s(folder, figures)),
+        "usd_per_hour": 0.0,
+    }
+
+
+def settled_usd(
+    run: str, kept: Mapping[str, Any], figures: Mapping[str, Any], bills: Mapping[str, float], later_s: float
+) -> float:
+    """What all machines of a run cost in USD: by the ledger, else the cloud's bills, else the last known rate.
+
+    Args:
+        run: Id of the run.
+        kept: The controller's snapshot, as the journal has it.
+        figures: The controller's last figures on open leases.
+        bills: The cloud's own bills, net USD by machine id.
+        later_s: Seconds, by the market's clock, for which open leases cost money after those figures.
+    """
+    ledger = {
+        lease_id: math.fsum(charge["usd"] for charge in bill["charges"]) - float(bill["refund_usd"])
+        for lease_id, bill in kept["engine"]["bills"]
+    }
+    tokens = {f"{run}-m{lease_id:04d}" for lease_id in ledger}
+    known_usd = math.fsum([*ledger.values(), *(usd for token, usd in bills.items() if token not in tokens)])
+    leases = [lease_of(values) for values in kept["engine"]["leases"]]
+    unbilled = [
+        lease
+        for lease in leases
+        if lease.is_open and lease.is_charged and f"{run}-m{lease.lease_id:04d}" not in bills
+    ]
+    if not unbilled:
+        return known_usd
+    rate = float(figures.get("usd_per_hour") or 0.0)
+    return max(known_usd, float(figures.get("spent_usd") or 0.0) + rate * max(later_s, 0.0) / HOUR_S)
+
+
+def _later_s(folder: RunFolder, figures: Mapping[str, Any]) -> float:
+    """Market seconds from the last figures until the local cloud's clock stopped; with another cloud until now, or
+    until machines without a controller end by themselves."""
+    if not figures:
+        return 0.0
+    try:
+        clock = json.loads((folder.path / "cloud" / CLOCK).read_text(encoding="utf-8"))
+        return float(clock["now_s"]) - float(figures["time_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        real_s = min(max(time.time() - float(figures["at_epoch_s"]), 0.0), ORPHANS_LIVE_S)
+        return real_s * float(figures.get("speed", 1.0))

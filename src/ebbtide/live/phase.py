@@ -1,4 +1,4 @@
-"""Where a live run is in its life, as its controller writes it down and as anyone reads it."""
+"""The state of a live run, as its controller writes it down and as others read it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from ebbtide.live.stopping import controller_pid, requested_stop
 
 
 class State(StrEnum):
-    """What a run does, in one word for its user."""
+    """The state of a run, in a word or two for its user."""
 
     NEW = "not begun"
     RUNNING = "running"
     STOPPING = "stopping"
-    STOPPED = "stopped"  # by its user; it can go on
-    DOWN = "down"  # its machines were ended by `ebbtide down`; it can go on
-    GAVE_UP = "gave up"  # its policy ended it: out of budget, say
+    STOPPED = "stopped"  # by its user; it can be resumed
+    DOWN = "down"  # its machines were ended by `ebbtide down`; it can be resumed
+    GAVE_UP = "gave up"  # its policy ended it, for example when the budget was spent
     FINISHED = "finished"
-    FAILED = "failed"  # over, and some trial of it failed
+    FAILED = "failed"  # all trials ended, and some failed
     BROKEN = "broken off"  # its controller ended with an error
-    GONE = "controller gone"  # killed: machines may run until they miss it
+    GONE = "controller gone"  # it was killed: machines run until they miss its heartbeat
 
 
-# A controller goes on from these; machines of theirs have been given back.
-CAN_GO_ON = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.GONE})
+# A run in one of these states can be resumed.
+CAN_RESUME = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.GONE})
 OVER = frozenset({State.FINISHED, State.FAILED})
 
 
 @dataclass(frozen=True)
 class Phase:
-    """As kept in the journal. All times are seconds of this machine's clock, those with `epoch` since 1970.
+    """The state of a run with its times, as kept in the journal. Times are in seconds of this machine's clock.
 
     Attributes:
-        state: As the controller left it.
-        pid: Of that controller.
-        began_epoch_s: When that controller began.
-        first_began_epoch_s: When the first one did.
-        ran_before_s: How long those before it ran.
-        ended_epoch_s: When it ended; None: it has not, or was killed.
-        why: In words, where it did not finish.
+        state: State as the last controller wrote it down.
+        pid: Process id of that controller.
+        began_epoch_s: Start of that controller, in seconds since 1970.
+        first_began_epoch_s: Start of the run's first controller, in seconds since 1970.
+        ran_before_s: Seconds for which earlier controllers ran.
+        ended_epoch_s: End of the last controller, in seconds since 1970; None: it runs, or was killed.
+        why: Reason in words, if the run did not finish; else empty.
     """
 
     state: State
@@ -55,39 +55,48 @@ class Phase:
     why: str = ""
 
     @classmethod
-    def begin(cls, before: Phase | None, pid: int, heard_epoch_s: float) -> Phase:
-        """A controller begins, where `before` is what the one before it left, and was last heard of then."""
+    def begin(cls, before: Phase | None, pid: int, last_seen_epoch_s: float) -> Phase:
+        """A controller starts.
+
+        Args:
+            before: What the controller before it wrote down; None: this is the first.
+            pid: Process id of the new controller.
+            last_seen_epoch_s: When the one before last wrote anything, in seconds since 1970.
+        """
         now_s = time.time()
         if before is None:
             return cls(State.RUNNING, pid, now_s, now_s)
-        last_s = before.ended_epoch_s if before.ended_epoch_s is not None else heard_epoch_s
+        last_s = before.ended_epoch_s if before.ended_epoch_s is not None else last_seen_epoch_s
         ran_s = before.ran_before_s + max(last_s - before.began_epoch_s, 0.0)
         return cls(State.RUNNING, pid, now_s, before.first_began_epoch_s, ran_s)
 
     def end(self, state: State, why: str = "") -> Phase:
-        """The controller ends."""
+        """The same after the controller has ended, with its last state and the reason."""
         return replace(self, state=state, ended_epoch_s=time.time(), why=why)
 
     def elapsed_s(self, now_s: float) -> float:
-        """How long controllers of the run have run by `now_s`, pauses left out."""
+        """Seconds for which controllers of the run have run up to `now_s`, without the pauses between them."""
         return self.ran_before_s + max((self.ended_epoch_s or now_s) - self.began_epoch_s, 0.0)
 
     def encode(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values for the journal."""
         return asdict(self) | {"state": str(self.state)}
 
     @classmethod
     def decode(cls, values: dict[str, Any] | None) -> Phase | None:
-        """From what `encode` gave."""
+        """Decode what `encode` gave; None stays None."""
         return None if values is None else cls(**{**values, "state": State(values["state"])})
 
 
 def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None]:
-    """What a run truly does, and the process id of its controller if one has it.
+    """The actual state of a run, and the process id of its controller.
 
     Args:
-        folder: The run's.
-        phase: As its journal has it.
+        folder: Folder of the run.
+        phase: Phase in the run's journal; None: no controller has ever started.
+
+    Returns:
+        The state; the process id, None: no controller runs, 0: its id is not known.
     """
     pid = controller_pid(folder.path)
     if pid is not None:
@@ -99,5 +108,5 @@ def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None
 
 
 def phase_of(journal: Journal) -> Phase | None:
-    """As the journal has it; None: no controller has begun."""
+    """The phase in a run's journal; None: no controller has ever started."""
     return Phase.decode(journal.state("phase"))

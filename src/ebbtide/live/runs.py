@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError
-from ebbtide.live.controller import Looked
+from ebbtide.live.controller import OnProgress
 from ebbtide.live.local_run import end_local, run_local
 from ebbtide.live.settings import RunFolder
 from ebbtide.policies.api.protocol import Policy
@@ -18,12 +18,12 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class MachinesEnded:
-    """What came of ending all machines of a run.
+    """The result of ending all machines of a run.
 
     Attributes:
-        ended: How many were ended.
-        refused: Those that still run, by name, and why they could not be ended.
-        problem: Why it is not known whether any still runs; empty: it is.
+        ended: Number of machines that were ended.
+        refused: Why a machine that still runs could not be ended, by machine id.
+        problem: Why it is not known whether machines still run; empty: it is known.
     """
 
     ended: int
@@ -32,32 +32,37 @@ class MachinesEnded:
 
     @property
     def is_done(self) -> bool:
-        """Whether none is left, for certain."""
+        """Whether it is certain that no machine is left."""
         return not self.refused and not self.problem
 
 
-def run_live(folder: RunFolder, policy: Policy, looked: Looked | None = None) -> Outcome:
-    """Run it, or go on with it, to its end.
+def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
+    """Run a new run, or resume one, until it ends.
+
+    Args:
+        folder: Folder of the run.
+        policy: The policy that decides.
+        on_progress: Called with engine and provider whenever something has happened, and at each poll.
 
     Raises:
-        InputError: Another controller has it, or what it needs is not there.
+        InputError: Another controller has the run, or something that it needs is missing.
     """
     if folder.settings.provider == "ec2":
         from ebbtide.live.ec2_run import run_ec2
 
-        return run_ec2(folder, policy, looked)
-    return run_local(folder, policy, looked).outcome
+        return run_ec2(folder, policy, on_progress)
+    return run_local(folder, policy, on_progress).outcome
 
 
 def end_machines(
-    folder: RunFolder, within_s: float = 60.0, told: Callable[[str], None] = lambda _line: None
+    folder: RunFolder, within_s: float = 60.0, report: Callable[[str], None] = lambda _line: None
 ) -> MachinesEnded:
     """End every machine of a run now, and look again until the cloud lists none.
 
     Args:
-        folder: The run's.
-        within_s: Real seconds after which what is left is reported.
-        told: Called with a line whenever something has changed.
+        folder: Folder of the run.
+        within_s: Real seconds after which this gives up.
+        report: Called with a line of text whenever the reason why machines are left has changed.
     """
     if folder.settings.provider != "ec2":
         return MachinesEnded(end_local(folder))
@@ -77,7 +82,7 @@ def end_machines(
                 return found
         words = "; ".join([*found.refused.values(), found.problem])
         if words.strip("; ") and words != before:
-            told(words.strip("; "))
+            report(words.strip("; "))
             before = words
         if time.monotonic() >= until_s:
             return found

@@ -1,7 +1,8 @@
-"""What a live run is: where it is kept, and what it was started with."""
+"""The settings that a live run was started with, and the folder in which it is kept."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 
 # Stands for the newest run where an id is asked for.
 LATEST = "latest"
@@ -19,20 +21,24 @@ LATEST = "latest"
 # Below the working directory, unless another place is named.
 RUNS = Path(".ebbtide") / "runs"
 
+# Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
+# misread what is written.
+SCHEMA_VERSION = 1
+
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """Written once, when a run begins.
+    """What a run was started with; written once, when it begins.
 
     Attributes:
-        run: Its id.
-        provider: `local` or `ec2`.
-        policy: Its name.
-        sweep: The sweep, as parsed.
-        sweep_folder: Where programs of it run.
-        store: Where checkpoints, orders and reports are.
-        options: Of the provider.
-        seed: Of all chance.
+        run: Id of the run, unique over all runs.
+        provider: Who rents machines out: `local` or `ec2`.
+        policy: Name of the policy that decides.
+        sweep: The sweep as plain values, defaults filled in.
+        sweep_folder: Absolute path of the user's code.
+        store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports.
+        options: What the provider needs besides, by name.
+        seed: Seed of all random numbers of the run.
     """
 
     run: str
@@ -47,49 +53,124 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where one run is kept.
+    """The folder in which one run is kept.
 
     Attributes:
-        path: Its folder.
+        path: Path of the folder.
     """
 
     path: Path
 
     @property
     def settings(self) -> LiveSettings:
-        """What it was started with.
+        """What the run was started with, from `run.json`; an older schema version is migrated as it is read.
 
         Raises:
-            InputError: There is no such run.
+            InputError: There is no such run, its file is damaged, or a newer Ebbtide wrote it.
         """
+        file = self.path / "run.json"
         try:
-            return LiveSettings(**json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+            return decode_settings(json.loads(file.read_text(encoding="utf-8")), file)
         except FileNotFoundError:
             raise InputError(f"there is no run in {self.path}; `ebbtide status` lists those there are") from None
+        except json.JSONDecodeError as error:
+            raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
-    def begin(self, settings: LiveSettings) -> None:
-        """Make it."""
+    def begin(self, settings: LiveSettings, catalogue: Catalogue | None = None) -> None:
+        """Make the folder, with the settings and the catalogue in it.
+
+        Args:
+            settings: What the run was started with.
+            catalogue: Instance types and list prices; None: those that ship with Ebbtide.
+        """
         (self.path / "logs").mkdir(parents=True)
-        write_text(self.path / "run.json", json.dumps(asdict(settings), indent=2) + "\n")
+        # The one that ships is not copied: a run that is resumed by a later version finds its new types, too.
+        if catalogue is not None and catalogue is not default_catalogue():
+            catalogue.write(self.catalogue_file)
+        content = {"schema_version": SCHEMA_VERSION} | asdict(settings)
+        write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+
+    @property
+    def catalogue_file(self) -> Path:
+        """Path of the run's own catalogue; no such file: the run has the one that ships with Ebbtide."""
+        return self.path / "catalogue.json"
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Instance types and list prices that the run was started with.
+
+        Raises:
+            InputError: Its own catalogue cannot be read.
+        """
+        return Catalogue.read(self.catalogue_file) if self.catalogue_file.exists() else default_catalogue()
 
     @property
     def journal(self) -> Path:
-        """What its controller remembers."""
+        """Path of the journal, which may not exist yet."""
         return self.path / "journal.sqlite"
 
     def log_of(self, trial_id: str) -> Path:
-        """What a trial's program printed."""
+        """Path of the file with what a trial's program printed."""
         return self.path / "logs" / f"{trial_id}.log"
 
 
+def decode_settings(content: Any, file: Path) -> LiveSettings:
+    """The settings in a `run.json`.
+
+    Args:
+        content: The file's content as plain values, of this schema version or an older one.
+        file: Path of the file, for errors.
+
+    Raises:
+        InputError: A newer Ebbtide wrote it, or it holds no settings of a run.
+    """
+    if not isinstance(content, dict):
+        raise InputError("holds no settings of a run: a mapping is needed", file=file)
+    values = dict(content)
+    version = values.pop("schema_version", 0)
+    check_schema_version(version, SCHEMA_VERSION, file)
+    if version < 1:
+        values.setdefault("seed", 0)
+    try:
+        return LiveSettings(**values)
+    except TypeError as error:
+        raise InputError(f"holds no settings of a run: {error}", file=file) from None
+
+
+def check_schema_version(found: Any, newest: int, file: Path) -> None:
+    """Refuse a file that a newer Ebbtide wrote.
+
+    Args:
+        found: The schema version in the file.
+        newest: The newest schema version that this Ebbtide reads.
+        file: Path of the file, for errors.
+
+    Raises:
+        InputError: The version is newer than that, or is no version.
+    """
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise InputError(f"has no schema version: {found!r} is none", file=file)
+    if found > newest:
+        raise InputError(
+            f"has schema version {found}, and this Ebbtide reads versions up to {newest}; upgrade ebbtide",
+            file=file,
+        )
+
+
+# How many ids this process has given.
+_given = itertools.count()
+
+
 def new_run_id(name: str) -> str:
-    """From a sweep's name, which may be anything, and the time."""
+    """From a sweep's name, which may be anything, the time, the process, and how many it has begun before."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "run"
-    return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}"
+    before = next(_given)
+    again = f"-{before}" if before else ""
+    return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}{again}"
 
 
 def known_runs(runs: Path) -> list[RunFolder]:
-    """All runs that are kept there, the newest last.
+    """All runs that are kept in a folder, the newest last.
 
     Raises:
         InputError: There is none.
@@ -101,10 +182,10 @@ def known_runs(runs: Path) -> list[RunFolder]:
 
 
 def find_run(runs: Path, run: str | None) -> RunFolder:
-    """The run of that id; without one, or for `latest`, the newest.
+    """The run of that id; without an id, or for `latest`, the newest.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such run.
     """
     known = known_runs(runs)
     if run in (None, LATEST):

@@ -1,4 +1,4 @@
-"""How a live run stands: trials, the best first, machines and money, from what its controller has kept."""
+"""Status of a live run: trials, the best first, machines and money, from what its controller wrote down."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import Money, money_of
+from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.settling import ORPHANS_LIVE_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
@@ -24,23 +23,23 @@ _ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
 
 @dataclass(frozen=True)
 class TrialStanding:
-    """One trial.
+    """Status of one trial.
 
     Attributes:
-        number: Of the sweep's trials.
-        trial_id: Its name in storage.
-        setting: Its parameters.
-        state: In words.
-        steps_done: As its program reports; None: it reports none.
-        steps_saved: Of the newest checkpoint; None: there is none.
+        number: Number of the trial in its sweep, counted from 0.
+        trial_id: Id of the trial in storage.
+        setting: Its parameters as text, such as `lr=0.1`.
+        state: Its state in words, such as `training`.
+        steps_done: Steps that its program has reported; None: it reports none.
+        steps_saved: Step of the newest checkpoint; None: there is none.
         best: Best value of the metric; None: it reported none.
-        best_step: When that was reported.
-        last: Last value.
-        machine: Where it is now; empty: nowhere.
-        checkpoint: Where its checkpoints lie; empty: it has none.
-        problem: Why it failed; empty: it has not.
-        tail: The last lines of a program that failed.
-        warnings: What its user should know.
+        best_step: Step of the best value; None: there is none.
+        last: Last value of the metric; None: it reported none.
+        machine: Market of its present machine; empty: it is on none.
+        checkpoint: Address of its checkpoints; empty: it has none.
+        problem: Why it failed, in one line; empty: it has not.
+        tail: The last lines that a failed program printed.
+        warnings: Warnings for its user, one sentence each.
     """
 
     number: int
@@ -61,28 +60,28 @@ class TrialStanding:
 
 @dataclass(frozen=True)
 class RunStanding:
-    """A run.
+    """Status of a run.
 
     Attributes:
-        run: Its id.
-        state: What it does.
-        why: More on that.
-        pid: Of its controller; None: it has none now.
-        policy: Who decides.
-        metric: What trials are compared by; None: nothing.
-        direction: Which end of it is better.
-        trials: The best first; those without a metric last.
-        done: Trials at their end.
-        money: What it costs.
-        rented: Machines now.
-        rented_ever: Machines that were ever charged.
-        revoked: Machines that were taken.
-        unended: Machines whose end was refused, and why.
-        elapsed_s: Real seconds that its controllers ran.
-        rest_s: Real seconds that are left at the pace so far; None: not known.
-        began_epoch_s: When it began, by this machine's clock.
-        deadline_h: By when it should be done, hours after its start by the market's clock; None: it has none.
-        late_s: For how long it ran past its deadline, by the market's clock; 0: it did not.
+        run: Id of the run.
+        state: What the run actually does.
+        why: Reason for that state in words; may be empty.
+        pid: Process id of its controller; None: none runs now.
+        policy: Name of the policy that decides.
+        metric: Name of the metric that trials are compared by; None: there is none.
+        direction: Whether the metric is minimized or maximized.
+        trials: Its trials, the best first, those without a metric last.
+        done: Number of trials that have ended.
+        money: What it has cost so far.
+        rented: Number of machines that are rented now.
+        rented_ever: Number of machines that were ever charged.
+        revoked: Number of machines that were revoked.
+        unended: Why the cloud refused to end a machine, by machine id.
+        elapsed_s: Real seconds for which its controllers ran.
+        rest_s: Estimate of the real seconds that are left, at the pace so far; None: not known.
+        began_epoch_s: Start of the run in seconds since 1970; None: it has not begun.
+        deadline_h: Deadline in hours after the start, by the market's clock; None: it has none.
+        late_s: Seconds that it ran past its deadline, by the market's clock; 0: it did not.
     """
 
     run: str
@@ -107,7 +106,7 @@ class RunStanding:
 
     @property
     def best(self) -> TrialStanding | None:
-        """The trial with the best value of the metric, failed ones left out; of one training itself."""
+        """The trial with the best metric, without failed ones; a single training without a metric is the best."""
         sound = [trial for trial in self.trials if not trial.problem]
         if self.metric is None or len(self.trials) == 1:
             return sound[0] if len(sound) == 1 else None
@@ -115,11 +114,11 @@ class RunStanding:
 
     @property
     def failed(self) -> tuple[TrialStanding, ...]:
-        """Trials that failed."""
+        """Trials that failed, in order of their numbers."""
         return tuple(sorted((trial for trial in self.trials if trial.problem), key=lambda trial: trial.number))
 
     def as_plain(self) -> dict[str, Any]:
-        """For JSON: what is not known is null."""
+        """Plain values for JSON; what is not known is null."""
         best = self.best
         values = asdict(self) | {
             "state": str(self.state),
@@ -132,7 +131,7 @@ class RunStanding:
 
 
 def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
-    """As its journal has it.
+    """Status of a run, as its journal has it.
 
     Raises:
         InputError: There is no such run, or its journal cannot be read.
@@ -162,17 +161,17 @@ def standing(
     unended: Mapping[str, str],
     catalogue: Catalogue,
 ) -> RunStanding:
-    """From what a controller has kept.
+    """Status of a run from what its controller wrote down.
 
     Args:
         settings: What the run was started with.
         kept: The controller's snapshot; None: there is none yet.
-        figures: What it last said of its open leases.
-        phase: Where the run is.
-        state: What it truly does.
-        pid: Of its controller.
-        unended: Machines whose end was refused.
-        catalogue: List prices.
+        figures: The controller's last figures on open leases; None: there are none yet.
+        phase: Phase in the run's journal; None: no controller has started.
+        state: What the run actually does.
+        pid: Process id of its controller; None: none runs.
+        unended: Why the cloud refused to end a machine, by machine id.
+        catalogue: Instance types and list prices.
     """
     sweep, now_s = Sweep.model_validate(settings.sweep), time.time()
     why = phase.why if phase is not None and state not in (State.RUNNING, State.STOPPING) else ""
@@ -242,7 +241,7 @@ def standing(
 
 
 def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
-    """Up to when the last trial ended, or until now while some go on."""
+    """Seconds past the deadline until the last trial ended, or until now while some are open."""
     started_s = kept["engine"].get("started_s")
     if deadline_h is None or started_s is None:
         return 0.0
@@ -254,7 +253,7 @@ def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[
 
 
 def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> float:
-    """Market seconds since the controller last told of its machines, for as long as they cost."""
+    """Market seconds since the controller's last figures for which machines cost money."""
     if figures is None or state not in _ACTIVE:
         return 0.0
     real_s = max(now_s - float(figures["at_epoch_s"]), 0.0)
@@ -319,7 +318,7 @@ def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, floa
 
 
 def _rest_s(sweep: Sweep, kept: Mapping[str, Any], elapsed_s: float) -> float | None:
-    """At the pace of all trials together so far."""
+    """Estimate of the real seconds left, at the pace of all trials together so far."""
     if sweep.max_trial_steps is None:
         return None
     jobs = kept["engine"]["jobs"]
@@ -331,7 +330,7 @@ def _rest_s(sweep: Sweep, kept: Mapping[str, Any], elapsed_s: float) -> float | 
 
 
 def _finite(value: Any) -> Any:
-    """Without numbers that JSON lacks."""
+    """The value with null in place of NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""How a run's user reaches its controller: a request in a file of the run's folder, and the lock of who runs it.
+"""How a user stops a run: a request in a file of the run's folder, and the lock that its controller holds.
 
-The file is read at every poll and costs one look at the folder, so it works while the journal is busy.
+The controller reads the file at every poll, so a request works even while the journal is busy.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from ebbtide._files import only_one, write_text
 from ebbtide.errors import InputError
 
 LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
-# Whoever asks whether there is a controller holds the lock for an instant.
+# A process that checks whether there is a controller holds the lock for an instant.
 _LOCKED_FOR_S = 1.0
 
 
 class StopRequest(StrEnum):
     """What a controller is asked to do."""
 
-    STOP = "stop"  # save all, wait for uploads, give all back
-    DOWN = "down"  # give all back now, after a short grace for saves
+    STOP = "stop"  # save all trials, wait for uploads, release all machines
+    DOWN = "down"  # release all machines now, with a short time for saves
 
 
 def request_stop(run: Path, request: StopRequest) -> None:
-    """Ask the controller of a run, whether there is one or not.
+    """Leave a request for the controller of a run, whether one runs or not.
 
     Args:
-        run: The run's folder.
-        request: What for; `down` is never weakened to `stop`.
+        run: Path of the run's folder.
+        request: What the controller is to do; `stop` does not replace an earlier `down`.
     """
     if requested_stop(run) is not StopRequest.DOWN:
         write_text(run / _REQUEST, json.dumps({"request": str(request), "at_epoch_s": time.time()}) + "\n")
 
 
 def requested_stop(run: Path) -> StopRequest | None:
-    """What was asked for last; None: nothing is."""
+    """The last request to a run's controller; None: there is none."""
     try:
         return StopRequest(json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
-        # Somebody's own file of that name: to end the spending is the safe reading.
+        # The file is damaged, or not ours: to stop spending money is the safe reading.
         return StopRequest.STOP
 
 
 def forget_stop(run: Path) -> None:
-    """A controller begins: what was asked for before is over."""
+    """Remove the request of a run, since a new controller starts."""
     (run / _REQUEST).unlink(missing_ok=True)
 
 
 @contextmanager
 def controlling(run: Path) -> Iterator[None]:
-    """Be the only controller of a run, and found as that by `controller_pid`.
+    """Be the only controller of a run inside the `with` block; `controller_pid` gives this process.
 
     Raises:
         InputError: Another controller has the run.
@@ -82,7 +82,7 @@ def controlling(run: Path) -> Iterator[None]:
 
 
 def controller_pid(run: Path) -> int | None:
-    """The process id of the controller that has a run now; None: none has. 0: one has, and its id is not known."""
+    """Process id of a run's controller; None: no controller runs; 0: one runs, but its id is not known."""
     try:
         with (run / LOCK).open(encoding="utf-8") as file:
             try:

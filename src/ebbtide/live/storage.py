@@ -1,4 +1,4 @@
-"""Object storage: whole objects under keys, in a folder or on S3, each written once and never seen by half."""
+"""Object storage: objects under keys, in a folder or on S3; readers never see half of one."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _PART = ".part"
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 _COPIED_BYTES = 1 << 26
 
-# A connection that is silent for so long is given up and made anew: a minute, as boto3 has it, is a whole notice.
+# A connection that is silent for so long is closed and opened again: boto3's minute is as long as a notice.
 _CONNECT_S, _SILENT_S = 5.0, 15.0
 
 
 class ObjectStore(Protocol):
-    """Objects by key: names with slashes between them. All methods may raise `OSError`."""
+    """Objects by key; a key is made of names with slashes between them. All methods may raise `OSError`."""
 
     def put_once(self, key: str, content: bytes) -> bool:
-        """Write an object, unless there is one of that key; whether it was written."""
+        """Write an object, unless there is one under the key; returns whether it was written."""
         ...
 
     def put_file(self, key: str, path: Path) -> None:
-        """Write a file as an object, in place of one of that key if there is one."""
+        """Write a file as an object, in place of any under the key."""
         ...
 
     def get_file(self, key: str, path: Path) -> None:
         """Read an object into a file.
 
         Raises:
-            MissingObjectError: There is none.
+            MissingObjectError: There is no such object.
         """
         ...
 
@@ -46,7 +46,7 @@ class ObjectStore(Protocol):
         """Read an object.
 
         Raises:
-            MissingObjectError: There is none.
+            MissingObjectError: There is no such object.
         """
         ...
 
@@ -55,24 +55,24 @@ class ObjectStore(Protocol):
         ...
 
     def size_bytes(self, key: str) -> int:
-        """How long an object is.
+        """Length of an object in bytes.
 
         Raises:
-            MissingObjectError: There is none.
+            MissingObjectError: There is no such object.
         """
         ...
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Keys that begin so, in order."""
+        """Keys that begin with the prefix, in order."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object, if there is one."""
+        """Remove an object, if it exists."""
         ...
 
 
 def object_store(url: str | Path) -> ObjectStore:
-    """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is set up (another by `AWS_ENDPOINT_URL`).
+    """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see `AWS_ENDPOINT_URL`).
 
     Raises:
         InputError: The address is of another kind, or names no bucket.
@@ -88,10 +88,10 @@ def object_store(url: str | Path) -> ObjectStore:
 
 
 def checked_key(key: str) -> str:
-    """The key itself.
+    """The key itself, checked.
 
     Raises:
-        InputError: It could lead out of its store, or be taken for a file under way.
+        InputError: It could lead out of its store, or looks like a file that is being written.
     """
     if not _KEY.fullmatch(key) or key.endswith(_PART):
         raise InputError(f"{key!r} is no key of an object: letters, digits and . _ = - between slashes are")
@@ -102,7 +102,7 @@ class FolderStore:
     """Objects as files of a folder.
 
     Args:
-        folder: Made when the first object is written.
+        folder: Path of the folder, which is made when the first object is written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,7 +118,7 @@ class FolderStore:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                # Unlike a rename, a link never replaces what another has written.
+                # Unlike a rename, a link never replaces an existing file.
                 os.link(name, path)
             except FileExistsError:
                 return False
@@ -157,7 +157,7 @@ class FolderStore:
             raise MissingObjectError(key) from None
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        # Only the folder that the prefix names need be looked through.
+        # Only the folder that the prefix names needs to be searched.
         folder = self._folder / prefix.rpartition("/")[0]
         found = (
             path.relative_to(self._folder).as_posix()
@@ -171,12 +171,12 @@ class FolderStore:
 
 
 class S3Store:
-    """Objects of a bucket, or of a part of it.
+    """Objects of an S3 bucket, or of a part of it.
 
     Args:
-        bucket: Its name.
-        prefix: What all keys begin with there.
-        client: As boto3 makes one by default.
+        bucket: Name of the bucket.
+        prefix: Prefix of all keys in the bucket, without a slash at its end.
+        client: A boto3 client of S3; None: a new one with boto3's configuration.
     """
 
     def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
@@ -194,13 +194,13 @@ class S3Store:
                 if refused.status == 412:
                     return False
                 if refused.status == 409:
-                    # Another is writing it at this moment: whether it succeeds is soon known.
+                    # Somebody else is writing it at this moment; ask again until that has ended.
                     continue
                 raise
             return True
 
     def put_file(self, key: str, path: Path) -> None:
-        # In parts, several at a time, where it is large.
+        # boto3 uploads a large file in parts, several at a time.
         self._ask("upload_file", str(path), self._bucket, self._prefix + checked_key(key))
 
     def get_file(self, key: str, path: Path) -> None:
@@ -250,7 +250,7 @@ class S3Store:
         self._ask("delete_object", **self._where(key))
 
     def _ask(self, method: str, *arguments: Any, **given: Any) -> Any:
-        """Call the client; what it raises becomes ours."""
+        """Call the client; its errors become `StorageError`."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -258,7 +258,7 @@ class S3Store:
             return getattr(self._client, method)(*arguments, **given)
         except ClientError as error:
             if error.response["Error"]["Code"] in _EXPIRED and not self._is_given:
-                # Renewed where they are kept, they are found by a client that is made anew.
+                # A new client finds credentials that were renewed where they are kept.
                 self._client = _s3_client()
             raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
         except (BotoCoreError, Boto3Error) as error:
@@ -279,19 +279,19 @@ def _s3_client() -> Any:
 
 
 class _Refused(StorageError):
-    """S3 said no."""
+    """S3 refused a request."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
         self.status = status
 
     def as_missing(self, key: str) -> Exception:
-        """Missing, if that is what it is."""
+        """`MissingObjectError` if S3 refused because there is no such object; else this error."""
         return MissingObjectError(key) if self.status == 404 else self
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Within the kernel, where it can; that is as fast as `cp`."""
+    """Copy a file within the kernel where possible, which is as fast as `cp`."""
     try:
         with source.open("rb") as read, target.open("wb") as written:
             while os.copy_file_range(read.fileno(), written.fileno(), _COPIED_BYTES):

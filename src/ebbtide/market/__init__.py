@@ -1,4 +1,4 @@
-"""Markets and their prices: what can be rented, what it cost, when it was there, how it is charged.
+"""Markets and their prices: what can be rented, what it cost, when it was available, how it is charged.
 
-Knows nothing of jobs, policies or engines.
+Imports nothing from the rooms above it (jobs, policies, engine).
 """

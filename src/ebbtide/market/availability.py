@@ -1,6 +1,7 @@
-"""Availability: how many machines a market has to give, over time.
+"""Availability: how many machines of a market can be rented, over time.
 
-Today's clouds revoke for want of capacity, not for price. A market without a record always has machines.
+Today's clouds revoke because capacity runs out, not because of the price. A market without a record is taken to
+always have machines.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from ebbtide.market.sources.validation import parsed_times
 class CapacitySeries:
     """Machines available in one market: `nodes[i]` from `times_s[i]` until `times_s[i + 1]`, or `end_s`.
 
-    Before the first record and after `end_s` nothing is known, and nothing is available.
+    Before the first record and after `end_s` nothing is known, and nothing counts as available.
+
+    Args:
+        times_s: When each count begins to hold, seconds since 1970, rising, shape (n,).
+        nodes: Machines available from each time on, shape (n,).
+        end_s: When the record ends, seconds since 1970.
     """
 
     def __init__(self, times_s: Floats, nodes: np.ndarray, end_s: float) -> None:
@@ -47,7 +53,7 @@ class CapacitySeries:
         return int(self.nodes[index]) if index >= 0 and time_s < self.end_s else 0
 
     def next_below(self, time_s: float, nodes: int) -> float:
-        """The first moment from `time_s` on with fewer than `nodes` machines."""
+        """The first moment from `time_s` on with fewer than `nodes` machines, seconds since 1970."""
         if self.at(time_s) < nodes:
             return time_s
         index = bisect_right(self._times, time_s)
@@ -68,7 +74,7 @@ class CapacitySeries:
 
 
 class Availability(Mapping[Market, CapacitySeries]):
-    """The capacity of many markets. Markets it does not hold are unlimited."""
+    """The capacity of many markets. Markets that are not in it are unlimited."""
 
     def __init__(self, series: Mapping[Market, CapacitySeries]) -> None:
         self._series = dict(sorted(series.items()))
@@ -90,11 +96,11 @@ class Availability(Mapping[Market, CapacitySeries]):
     def read(cls, path: str | Path) -> Availability:
         """Read launch probes, capacity rounds or tick lists (`../shared/traces/README.md`) from Parquet.
 
-        Launch probes have a row a probe with `available` 0 or 1; capacity rounds have `launched` of
-        `requested`; tick lists have `data`, a count every `gap_seconds` from `start`.
+        Launch probes have one row per probe with `available` 0 or 1; capacity rounds have `launched` of
+        `requested`; tick lists have `data`, one count every `gap_seconds` from `start`.
 
         Raises:
-            InputError: The file is none of these, or a row is not what it should be.
+            InputError: The file is none of these, or a row is invalid.
         """
         frame = load_parquet(path)
         if frame.empty:
@@ -129,7 +135,7 @@ def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Mar
         assert isinstance(key, tuple)
         rows = rows.sort_values("timestamp", kind="stable").drop_duplicates("timestamp", keep="last")
         times = rows["timestamp"].astype("int64").to_numpy() / 1e6
-        # The last probe speaks for one more interval.
+        # The last probe holds for one more interval.
         interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
         market = Market(cloud=str(key[0]), region=str(key[1]), zone=str(key[2]), instance_type=str(key[3]))
         series[market] = CapacitySeries(times, rows[column].to_numpy(), float(times[-1]) + interval)
@@ -147,7 +153,7 @@ def _from_ticks(frame: pd.DataFrame, path: str | Path) -> dict[Market, CapacityS
         name = _instance_type(cloud, str(row["device"]), int(row.get("device_count", 1)))
         market = Market(cloud, region, zone, name, LINUX)
         if market in series:
-            # One zone was probed more than once; later traces of another kind get a product of their own.
+            # One zone was probed more than once; later traces of another kind become a product of their own.
             kind = f"{row.get('kind', 'trace')} {iso(start)[:10]} of {row.get('nodes', 1)}"
             market = Market(cloud, region, zone, name, f"{LINUX} ({kind})")
         series[market] = CapacitySeries(times, nodes, float(times[-1]) + gap_s)
@@ -155,7 +161,7 @@ def _from_ticks(frame: pd.DataFrame, path: str | Path) -> dict[Market, CapacityS
 
 
 def _require_names(frame: pd.DataFrame, path: str | Path) -> None:
-    """Markets are known by name: those columns hold text in every row."""
+    """Markets are identified by name: the columns of names must hold text in every row."""
     for name in ("cloud", "region", "zone", "instance_type", "device"):
         if name in frame and frame[name].isna().any():
             row = int(np.argmax(frame[name].isna().to_numpy())) + 1
@@ -163,7 +169,7 @@ def _require_names(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def _ticks(value: object, path: str | Path, row: int) -> np.ndarray:
-    """The machines counted at each tick."""
+    """The number of machines at each tick, shape (ticks,)."""
     try:
         counts = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -176,7 +182,7 @@ def _ticks(value: object, path: str | Path, row: int) -> np.ndarray:
 
 
 def _gap_s(value: object, path: str | Path, row: int) -> float:
-    """Seconds from tick to tick."""
+    """Seconds between two ticks."""
     try:
         gap_s = float(str(value))
     except ValueError:

@@ -1,7 +1,7 @@
-"""How a lease is charged: one rule with five parameters, and the presets that real clouds have used.
+"""How a lease is charged: one rule with five parameters, and presets for the rules of real clouds.
 
 A lease is charged in whole periods. Each period costs the price in force when it begins. When the provider
-takes the machine back, what the preset refunds is charged and given back, so that the ledger shows both.
+revokes the machine, what the preset refunds is first charged and then given back, so that the ledger shows both.
 """
 
 from __future__ import annotations
@@ -44,9 +44,15 @@ class Charged(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Periods of one lease at one price.
+    """Consecutive periods of one lease at one price.
 
     `start_s` to `end_s` is the time paid for: it may run past the lease's end, by the rest of a period.
+
+    Attributes:
+        start_s: When the first period begins, seconds since 1970.
+        end_s: When the last period ends, seconds since 1970.
+        price_usd_per_hour: The price charged, USD per machine-hour.
+        usd: What the periods cost together, USD.
     """
 
     start_s: float
@@ -57,7 +63,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a lease cost: the charges, and what of their sum was refunded."""
+    """What a lease cost: the charges, and the part of their sum that was refunded, USD."""
 
     charges: tuple[Charge, ...]
     refund_usd: float
@@ -77,15 +83,15 @@ class Billing:
     """A charging rule.
 
     Attributes:
-        name: The preset's name.
-        period_s: Usage is rounded up to whole periods.
-        minimum_s: And to at least this.
+        name: Name of the preset, as users write it.
+        period_s: Length of a charge period, seconds; usage is rounded up to whole periods.
+        minimum_s: The least time charged for a lease, seconds.
         charged: Which price a period costs.
         refund: What is given back when the provider revokes.
-        notice_s: Warning before a revocation.
+        notice_s: Time between a revocation notice and the revocation, seconds.
         price_revokes: Whether a price above the lease's max price revokes it.
-        max_lifetime_s: The provider ends every lease at this age.
-        on_demand: How machines rented on demand beside them are charged; None: by the second.
+        max_lifetime_s: The age at which the provider ends every lease, seconds.
+        on_demand: How on-demand machines in the same run are charged; None means by the second.
     """
 
     name: str
@@ -105,10 +111,10 @@ class Billing:
             prices: The market's prices, known from `start_s` on; for `Charged.ON_DEMAND` the list price.
             start_s: When charging began, seconds since 1970.
             end_s: When the lease ended.
-            ending: Who ended it.
+            ending: Whether the user released it or the provider revoked it.
 
         Raises:
-            InputError: The lease ends before it starts, or its price is not known.
+            InputError: The lease ends before it starts, or its price is unknown.
         """
         if end_s < start_s:
             raise InputError(f"lease ends at {iso(end_s)}, before it starts at {iso(start_s)}")
@@ -132,7 +138,7 @@ class Billing:
 
 
 def _charges(prices: PriceSeries, start_us: int, period_us: int, periods: int) -> tuple[Charge, ...]:
-    """One charge for each price that whole periods from `start_us` begin at."""
+    """One charge for each price at which periods from `start_us` begin."""
     if not periods:
         return ()
     end_us = start_us + periods * period_us
@@ -176,7 +182,7 @@ PRESETS = {
 }
 
 ON_DEMAND = PRESETS["on-demand"]
-# EC2's until October 2017.
+# EC2's on-demand rule until October 2017.
 ON_DEMAND_HOURLY = Billing("on-demand-hourly", HOUR_S, charged=Charged.ON_DEMAND, notice_s=0.0)
 
 
@@ -184,7 +190,7 @@ def billing_preset(name: str) -> Billing:
     """The preset of that name.
 
     Raises:
-        InputError: There is none; the message lists those there are.
+        InputError: There is none; the message lists the presets.
     """
     try:
         return PRESETS[name]

@@ -1,29 +1,40 @@
-"""The instance catalogue: what a machine of each type is, and its on-demand price where it is known.
+"""The instance catalogue: the machine behind each instance type, and its on-demand price where it is known.
 
-The data lies in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
-`on_demand_prices.csv` (list prices by region, each row the day it was first seen at that price; AWS 2013 to
-2017 after ec2instances.info, MIT; Azure East US 2020). What is not there is unknown, and is never guessed.
+The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
+`on_demand_prices.csv` (list prices by region; each row gives the day a price was first seen; AWS 2013 to 2017
+from ec2instances.info, MIT; Azure East US 2020). A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from ebbtide._files import write_text
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.markets import Market
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A machine: its cores, its memory and its accelerators."""
+    """A machine: its cores, its memory and its accelerators.
+
+    Attributes:
+        cloud: Name of the cloud, such as `aws`.
+        name: Name that the cloud gives to the type.
+        vcpus: Number of virtual CPUs.
+        memory_gib: Main memory of the machine, GiB.
+        accelerator: Name of the accelerator; None if there is none.
+        accelerator_count: Number of accelerators in the machine.
+    """
 
     cloud: str
     name: str
@@ -35,7 +46,7 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True)
 class OnDemandPrice:
-    """A list price, and since when it is known to have stood."""
+    """A list price and the day on which it was first seen."""
 
     usd_per_hour: float
     first_seen: datetime
@@ -67,20 +78,53 @@ class Catalogue:
         return (market.cloud, market.instance_type) in self._types
 
     def __add__(self, types: Iterable[InstanceType]) -> Catalogue:
-        """This catalogue with more instance types, or others of the same name."""
+        """This catalogue with more instance types; they replace those of the same name."""
         added = Catalogue([*self._types.values(), *types], {})
         added._prices = self._prices
         return added
+
+    @classmethod
+    def read(cls, path: str | Path) -> Catalogue:
+        """A catalogue from a file that `write` made.
+
+        Raises:
+            InputError: The file cannot be read, or is no catalogue.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            types = [InstanceType(**values) for values in content["instance_types"]]
+            prices = {
+                (cloud, region, name, product): [
+                    (datetime.fromtimestamp(seen_s, UTC), usd) for seen_s, usd in rows
+                ]
+                for cloud, region, name, product, rows in content["on_demand_prices"]
+            }
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"is no catalogue of instance types: {error}", file=path) from None
+        return cls(types, prices)
+
+    def write(self, path: str | Path) -> None:
+        """Write instance types and list prices as JSON, atomically."""
+        content = {
+            "instance_types": [asdict(entry) for entry in self.instance_types],
+            "on_demand_prices": [
+                [*key, [[price.first_seen_s, price.usd_per_hour] for price in rows]]
+                for key, rows in self._prices.items()
+            ],
+        }
+        write_text(path, json.dumps(content) + "\n")
 
     @property
     def instance_types(self) -> tuple[InstanceType, ...]:
         return tuple(self._types.values())
 
     def instance_type(self, cloud: str, name: str) -> InstanceType:
-        """The machine of that name.
+        """The instance type of that name.
 
         Raises:
-            InputError: The catalogue does not know it.
+            InputError: It is not in the catalogue.
         """
         try:
             return self._types[cloud, name]
@@ -91,17 +135,17 @@ class Catalogue:
             raise unknown_name(f"{cloud} instance type", name, names) from None
 
     def machine_of(self, market: Market) -> InstanceType:
-        """What a machine of a market is.
+        """The instance type that a market rents.
 
         Raises:
-            InputError: The catalogue does not know it.
+            InputError: It is not in the catalogue.
         """
         return self.instance_type(market.cloud, market.instance_type)
 
     def on_demand(self, market: Market, time_s: float) -> OnDemandPrice | None:
-        """The on-demand list price that goes with `market` at `time_s`, or None where it is not known.
+        """The on-demand list price of `market` at `time_s`, or None where it is unknown.
 
-        It is the last one first seen by then; before the first, the first. A price is never borrowed from
+        This is the latest price first seen by then; before the first one, the first. A price is never taken from
         another region or product.
         """
         product = _list_product(market.product)
@@ -113,17 +157,17 @@ class Catalogue:
         return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC))
 
     def on_demand_usd_per_hour(self, market: Market, time_s: float) -> float | None:
-        """The price alone of `on_demand`."""
+        """The list price of `on_demand` in USD per hour, or None where it is unknown."""
         price = self.on_demand(market, time_s)
         return price.usd_per_hour if price else None
 
     def list_prices(self, time_s: float) -> Callable[[Market], float | None]:
-        """The price alone, as a function of the market, at one time."""
+        """A function from market to list price in USD per hour (None where unknown), at one time."""
         return lambda market: self.on_demand_usd_per_hour(market, time_s)
 
 
 def _list_product(product: str) -> str:
-    """The product under which list prices are kept: those inside a VPC cost the same."""
+    """The product under which list prices are kept: machines inside a VPC cost the same."""
     return product.removesuffix(" (Amazon VPC)")
 
 

@@ -1,4 +1,4 @@
-"""Egress: what clouds charge for data that leaves a region, and how long it takes. What comes in is free."""
+"""Egress: what clouds charge for data that leaves a region, and how long the transfer takes. Ingress is free."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from ebbtide.market.markets import Place
 
 GIB = 2**30
 
-# List prices per GiB of the first terabytes a month, North America, 2020.
+# List prices in USD per GiB for the first terabytes of a month, North America, 2020.
 _BETWEEN_REGIONS = {"aws": 0.02, "azure": 0.02, "gcp": 0.02}
 _TO_OTHER_CLOUDS = {"aws": 0.09, "azure": 0.087, "gcp": 0.12}
 
-# Where a cloud charges by continent: to another one, and what leaves or enters Asia or stays there.
+# For clouds that charge by continent: to another continent; and out of, into or within Asia.
 _BETWEEN_CONTINENTS = {"gcp": 0.05}
 _ASIA = {"gcp": 0.08}
 
-# Gbit/s from object storage: to the same region, to the same continent, to another (SkyNomad, measured on S3).
+# Gbit/s from object storage: in the same region, the same continent, another one (SkyNomad, measured on S3).
 _SAME_REGION, _SAME_CONTINENT, _OTHER_CONTINENT = 9.72, 8.20, 3.59
 
 
 @dataclass(frozen=True)
 class EgressPrices:
-    """What a GiB costs, by the cloud that it leaves.
+    """What egress costs, by the cloud that the data leave.
 
     Attributes:
         between_regions: USD per GiB to another region of the same cloud.
         to_other_clouds: USD per GiB to another cloud, over the Internet (Dynamic Pricing, Table 2).
-        between_continents: USD per GiB to another continent of the same cloud, where that is dearer.
-        asia: The same where one end or both lie in Asia.
+        between_continents: USD per GiB to another continent within one cloud, where that costs more.
+        asia: USD per GiB within one cloud where one end or both are in Asia.
     """
 
     between_regions: Mapping[str, float] = field(default_factory=lambda: _BETWEEN_REGIONS)
@@ -39,10 +39,10 @@ class EgressPrices:
     asia: Mapping[str, float] = field(default_factory=lambda: _ASIA)
 
     def usd_per_gib(self, source: Place, destination: Place) -> float:
-        """Of data that go from one place to another; nothing within a region.
+        """What a transfer between two places costs, USD per GiB; 0 within a region.
 
         Raises:
-            InputError: What the cloud charges is not known.
+            InputError: The egress prices of the source's cloud are unknown.
         """
         if source == destination:
             return 0.0
@@ -59,12 +59,12 @@ class EgressPrices:
             raise unknown_name("cloud with egress prices", source.cloud, prices) from None
 
     def usd(self, size_bytes: int, source: Place, destination: Place) -> float:
-        """Of so many bytes; the same errors."""
+        """What the transfer of `size_bytes` costs, USD; the same errors."""
         return size_bytes / GIB * self.usd_per_gib(source, destination)
 
 
 def transfer_s(size_bytes: int, source: Place, destination: Place) -> float:
-    """How much longer so many bytes take from another place than from one's own; nothing within a region."""
+    """Seconds that a transfer from another place takes longer than within one's own region; 0 within it."""
     if source == destination:
         return 0.0
     same = source.cloud == destination.cloud and _continent(source) == _continent(destination)

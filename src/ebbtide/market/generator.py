@@ -1,11 +1,11 @@
-"""A generator of auction-era markets, for demonstrations and tests that may not ship real prices.
+"""A generator of auction-era spot prices, for demonstrations and tests that may not ship real ones.
 
 A market moves between three regimes: calm (a low price that drifts), spiky (short excursions far above
-on-demand) and stuck (above on-demand for hours or days). Its pace follows the day and the week. Markets are
-independent but for a small part of their drift that zones of one type share.
+on-demand) and stuck (above on-demand for hours or days). Price changes are more frequent at busy hours of the
+day and week. Markets are independent except for a small part of the drift that zones of one type share.
 
-The default `MarketProfile` is set from the 13 markets of us-east-1 in 2015 (`profile_of` measures any history
-in the same terms, and the tests hold the generator to what it finds there).
+The default `MarketProfile` is set from the 13 markets of us-east-1 in 2015. `profile_of` measures any history in
+the same terms, and the tests compare generated prices with what it measures.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class MarketProfile:
-    """What a market is like, in terms that can be measured.
+    """Measurable properties of a market's price.
 
     Attributes:
-        ratio: The usual price, as a share of on-demand (the time-weighted median).
+        ratio: The time-weighted median price, as a share of on-demand.
         change_interval_min: Median minutes between changes of price.
-        spikes_per_day: Excursions above on-demand that last under `SPIKE_LIMIT_S`.
-        spike_length_min: Their median length.
-        spike_height: Their median price, as a multiple of on-demand.
+        spikes_per_day: Spikes a day: excursions above on-demand shorter than `SPIKE_LIMIT_S`.
+        spike_length_min: Median length of a spike, minutes.
+        spike_height: Median price of a spike, as a multiple of on-demand.
         share_stuck: The share of time in excursions of `SPIKE_LIMIT_S` or more.
     """
 
@@ -45,10 +45,10 @@ class MarketProfile:
     share_stuck: float = 0.02
 
 
-# An excursion above on-demand shorter than this is a spike; a longer one means the market is stuck there.
+# An excursion above on-demand shorter than this is a spike; in a longer one the market is stuck.
 SPIKE_LIMIT_S = 6 * HOUR_S
 
-# How far single markets stray from the profile (log-normal), as the thirteen do.
+# Log-normal spread of single markets around the profile, measured on the same 13 markets.
 _SPREAD = {
     "ratio": 0.2,
     "change_interval_min": 0.5,
@@ -58,12 +58,12 @@ _SPREAD = {
     "share_stuck": 0.8,
 }
 
-_SPIKY_SHARE = 0.2  # of the time not stuck
-_SPIKY_BOOST = 3.0  # spikes come this many times as often in the spiky regime as on average
+_SPIKY_SHARE = 0.2  # share of the time not stuck
+_SPIKY_BOOST = 3.0  # rate of spikes in the spiky regime over the average rate
 _REGIME_DAYS = {"calm": 4.0, "spiky": 1.0, "stuck": 0.8}
 _DRIFT = 0.12  # standard deviation of the log price when calm
-_SHARED_DRIFT = 0.1  # the share of its variance common to the zones of a type
-_FLOOR_OF_RATIO = 0.68  # the price never falls below this part of the usual one
+_SHARED_DRIFT = 0.1  # the share of the drift's variance common to the zones of a type
+_FLOOR_OF_RATIO = 0.68  # the price never falls below this share of the usual one
 _MAX_HEIGHT = 10.0  # EC2 capped bids at ten times on-demand
 
 _MAX_DAYS = 3_660
@@ -89,15 +89,15 @@ def generate_prices(
     """Generate a price history.
 
     Args:
-        markets: Each needs a known on-demand price; the demo markets by default.
-        start: When the record begins.
-        days: How long it is.
-        seed: The same seed gives the same prices; each market's depend on its name and the seed alone.
-        profile: What the markets are like.
-        on_progress: Called after each market with how many are done, and of how many.
+        markets: Markets to generate, each with a known on-demand price; the demo markets by default.
+        start: When the record begins, as text or seconds since 1970.
+        days: Length of the record in days.
+        seed: Random seed; a market's prices depend on its name and the seed alone.
+        profile: Properties of the markets; those of us-east-1 in 2015 by default.
+        on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
-        InputError: `days` is not positive or above ten years, or a market's on-demand price is not known.
+        InputError: `days` is not positive or above ten years, or a market's on-demand price is unknown.
     """
     if not days > 0:
         raise InputError(f"days is {days}; it must be positive")
@@ -152,7 +152,7 @@ def _generate(
 def _regimes(
     random: np.random.Generator, start_s: float, end_s: float, share_stuck: float
 ) -> list[tuple[float, float, str]]:
-    """Spells of calm, spiky and stuck: exponential lengths, chosen so that the shares of time come out."""
+    """Regimes as (start, end, name): exponential lengths, drawn so that the shares of time come out right."""
     shares = {"stuck": share_stuck, "spiky": (1 - share_stuck) * _SPIKY_SHARE}
     shares["calm"] = 1 - sum(shares.values())
     names = list(shares)
@@ -169,7 +169,7 @@ def _regimes(
 
 
 def _rhythm(times_s: Floats) -> Floats:
-    """The pace of the market: fastest in the American afternoon, slower at weekends; its mean is about 1."""
+    """Relative rate of changes at each time: highest in the US afternoon, lower at weekends, mean about 1."""
     hour = times_s / HOUR_S % 24
     weekday = (times_s // DAY_S + 3) % 7
     pace: Floats = (1 + 0.2 * np.sin(2 * np.pi * (hour - 13) / 24)) * np.where(weekday >= 5, 0.85, 1.06)
@@ -177,10 +177,10 @@ def _rhythm(times_s: Floats) -> Floats:
 
 
 def _change_times(random: np.random.Generator, start_s: float, end_s: float, median_s: float) -> Floats:
-    """Renewals with log-normal intervals, thinned to follow the day and the week."""
+    """A renewal process with log-normal intervals, thinned to follow the rhythm of day and week."""
     peak = 1.2 * 1.06
     size = int((end_s - start_s) / median_s * 1.5 * peak) + 16
-    # Thinning lengthens the median by less than the peak, for short intervals come in runs.
+    # Thinning lengthens the median by less than the peak, because short intervals come in runs.
     gaps = np.maximum(random.lognormal(np.log(median_s / 1.15), 0.8, size), 30.0)
     times = start_s + np.cumsum(gaps)
     while times[-1] < end_s:
@@ -196,7 +196,7 @@ def _spikes(
     own: dict[str, float],
     end_s: float,
 ) -> list[tuple[float, float, float]]:
-    """Spikes as (start, end, ratio to on-demand), in order and apart."""
+    """Spikes as (start, end, ratio to on-demand), in order and not overlapping."""
     calm_rate = (1 - _SPIKY_SHARE * _SPIKY_BOOST) / (1 - _SPIKY_SHARE)
     rates = {"calm": calm_rate, "spiky": _SPIKY_BOOST, "stuck": 0.0}
     spikes: list[tuple[float, float, float]] = []
@@ -217,7 +217,7 @@ def _spikes(
 def _drift(
     random: np.random.Generator, shared: np.random.Generator, times: Floats, start_s: float, end_s: float
 ) -> Floats:
-    """A mean-reverting log deviation at `times`, partly common to the zones of a type."""
+    """A mean-reverting deviation of the log price at `times`, partly common to the zones of a type."""
     hours = np.arange(start_s, end_s + 2 * HOUR_S, HOUR_S)
     persistence = 0.9
 
@@ -238,9 +238,9 @@ def _drift(
 
 
 def profile_of(series: PriceSeries, list_price_usd_per_hour: float, end_s: float) -> MarketProfile:
-    """Measure a market in the terms of the generator, from its first price to `end_s`.
+    """Measure the properties of a market's prices, from its first price to `end_s` (seconds since 1970).
 
-    Where there is no spike, its length and height are NaN.
+    Where there is no spike, the length and height of spikes are NaN.
     """
     ratio = series.prices / list_price_usd_per_hour
     edges = np.append(series.times_s, end_s)

@@ -1,4 +1,4 @@
-"""Ingestion: from exports of any known format, or the live API, to one clean Parquet file of prices."""
+"""Ingestion of prices from exports or the live EC2 API into one clean Parquet file, and checks of new batches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ebbtide._input_files import existing_file, reason_of
+from ebbtide._utc import HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.markets import LINUX
+from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import read_ec2_json
-from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 from ebbtide.market.sources.parquet import load_prices
 from ebbtide.market.sources.validation import (
     Cleaning,
@@ -33,7 +34,14 @@ FORMATS = ("parquet", "price-store", "ec2-json", "kaggle-csv", "azure-csv", "azu
 
 @dataclass(frozen=True)
 class Ingested:
-    """What an ingestion did."""
+    """The result of an ingestion.
+
+    Attributes:
+        history: The price history after the new rows were added.
+        rows_before: Change points in the price file before.
+        cleaning: What was sorted and dropped in the new rows.
+        types_left_out: Instance types left out because the catalogue does not have them.
+    """
 
     history: PriceHistory
     rows_before: int
@@ -45,13 +53,13 @@ class Ingested:
         return self.history.change_points - self.rows_before
 
     def __str__(self) -> str:
-        told = f"{self.rows_added} rows added to {self.rows_before}; {self.cleaning}"
+        text = f"{self.rows_added} rows added to {self.rows_before}; {self.cleaning}"
         if self.types_left_out:
-            told += (
+            text += (
                 f"; left out {len(self.types_left_out)} instance types that the catalogue does not know "
                 f"({', '.join(self.types_left_out[:5])}{', ...' if len(self.types_left_out) > 5 else ''})"
             )
-        return told
+        return text
 
 
 def ingest_files(
@@ -63,21 +71,21 @@ def ingest_files(
     region: str | None = None,
     catalogue: Catalogue | None = None,
 ) -> Ingested:
-    """Add exports to the price file `into`, creating it if it is not there.
+    """Add exports to the price file `into`, creating it if it does not exist.
 
-    Of rows with one market and time the last wins: later files over earlier ones, all of them over `into`.
-    Nothing is written unless every row of every file is good.
+    Of rows with the same market and time the last wins: later files over earlier ones, all of them over `into`.
+    Nothing is written unless every row of every file is valid.
 
     Args:
-        paths: Files, or folders of files.
-        into: The Parquet file.
+        paths: Export files, or folders of them.
+        into: Path of the Parquet file of prices.
         file_format: One of `FORMATS`; recognised from each file if None.
-        timezone: Of times without an offset, which otherwise are errors.
-        region: Of Azure sheets not named after theirs.
+        timezone: Time zone of times without an offset, which are errors if it is None.
+        region: Region of Azure sheets whose file name does not give it.
         catalogue: The known instance types; rows of others are errors.
 
     Raises:
-        InputError: A file or row is not what it should be.
+        InputError: A file or row is invalid.
     """
     known = catalogue or default_catalogue()
     frames, cleanings = [], []
@@ -99,12 +107,12 @@ def ingest_ec2(
     catalogue: Catalogue | None = None,
     endpoint_url: str | None = None,
 ) -> Ingested:
-    """Fetch spot prices from EC2 into the price file `into`, only those newer than it holds.
+    """Fetch spot prices from EC2 into the price file `into`, only those newer than its own.
 
-    Rows of instance types that the catalogue does not know are left out, and the result says which.
+    Rows of instance types that are not in the catalogue are left out, and the result lists them.
 
     Raises:
-        InputError: EC2 refused, or nothing at all is known afterwards.
+        InputError: EC2 refused, or there are no prices at all, neither fetched nor in the file.
     """
     before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
     since = _newest(before, instance_types) if before else {}
@@ -120,7 +128,7 @@ def ingest_ec2(
         if before is None:
             raise InputError(f"EC2 has no prices for {', '.join(regions)}; nothing is written")
         return Ingested(before, before.change_points, Cleaning(0, 0, 0, 0), left_out)
-    # The API answers newest first: that is its order, not disorder worth telling of.
+    # The API answers newest first: reverse it, so that the result does not report rows out of order.
     fresh, cleaning = cleaned(fetched.iloc[::-1], "EC2")
     return replace(_merge([fresh], into, cleaning, catalogue), types_left_out=left_out)
 
@@ -132,10 +140,10 @@ def read_source(
     timezone: str | None = None,
     region: str | None = None,
 ) -> pd.DataFrame:
-    """Read one export as a frame of the price schema, in its own order.
+    """Read one export as a frame of the price schema, with rows in the order of the file.
 
     Raises:
-        InputError: The format is not known, or the file is not what it should be.
+        InputError: The format is unknown, or the file is invalid.
     """
     if file_format is not None and file_format not in FORMATS:
         raise unknown_name("format", file_format, FORMATS)
@@ -191,7 +199,7 @@ def _recognised(path: Path) -> str:
 def _merge(
     frames: Sequence[pd.DataFrame], into: str | Path, cleaning: Cleaning, catalogue: Catalogue | None
 ) -> Ingested:
-    """Lay clean frames over the price file: of rows with one market and time, the last frame's wins."""
+    """Add clean frames to the price file: of rows with the same market and time, the last frame's wins."""
     before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
     held = [before.to_frame()] if before else []
     merged, _ = cleaned(_stacked([*held, *frames]), into)
@@ -202,7 +210,7 @@ def _merge(
 
 
 def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Frames one below the other; text columns as text, for categories of two files differ."""
+    """Frames one below the other; text columns as text, because the categories of two files differ."""
     if len(frames) == 1:
         return frames[0]
     plain = [
@@ -213,7 +221,7 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _newest(history: PriceHistory, instance_types: Sequence[str]) -> Mapping[str, float]:
-    """By region, the newest time held of what is asked for; no entry where a type asked for is new there."""
+    """By region, the newest time already held for these types; no entry where one of the types is new there."""
     newest: dict[str, float] = {}
     for market, series in history.items():
         if not instance_types or market.instance_type in instance_types:
@@ -223,3 +231,91 @@ def _newest(history: PriceHistory, instance_types: Sequence[str]) -> Mapping[str
         if not set(instance_types) <= held:
             del newest[region]
     return newest
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """Limits that a batch must keep.
+
+    Attributes:
+        max_gap_h: The longest gap allowed between the end of the known prices and the batch, hours.
+        max_of_list: The highest price allowed, as a multiple of the list price where that is known.
+        max_jump: The largest ratio allowed between two prices of one market, in the batch or known; applies
+            where no list price is known.
+    """
+
+    max_gap_h: float = 48.0
+    max_of_list: float = 20.0
+    max_jump: float = 200.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_gap_h", "max_of_list", "max_jump"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name):g}; it must be positive")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of checking one batch.
+
+    Attributes:
+        file: Path of the batch's file.
+        rows: Number of valid rows in it.
+        problem: Why it is rejected, in words; empty where it is accepted.
+    """
+
+    file: Path
+    rows: int
+    problem: str = ""
+
+
+def judged(
+    file: Path, known: PriceHistory | None, rules: BatchRules, catalogue: Catalogue | None = None
+) -> Verdict:
+    """Check a batch: its schema, the gap to the known prices, and jumps of the price.
+
+    Args:
+        file: The batch, in any format that `ebbtide ingest` reads.
+        known: The price history so far; None if there is none.
+        rules: Limits that the batch must keep.
+        catalogue: Known instance types and list prices; the embedded one by default.
+    """
+    types = catalogue or default_catalogue()
+    try:
+        frame, _ = cleaned(read_source(file), file)
+        if frame.empty:
+            return Verdict(file, 0, "holds no prices")
+        require_known_types(frame.reset_index(drop=True), file, types)
+        problem = _gap(frame, known, rules) or _jump(frame, known, rules, types)
+    except InputError as error:
+        return Verdict(file, 0, error.problem if error.row is None else f"row {error.row}: {error.problem}")
+    return Verdict(file, len(frame), problem)
+
+
+def _gap(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules) -> str:
+    if known is None:
+        return ""
+    begins_s = frame["timestamp"].min().timestamp()
+    gap_h = (begins_s - known.end_s) / HOUR_S
+    if gap_h <= rules.max_gap_h:
+        return ""
+    most = f"at most {rules.max_gap_h:g} h are allowed"
+    return f"begins at {iso(begins_s)}, {gap_h:.0f} h after the known prices end; {most}"
+
+
+def _jump(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules, catalogue: Catalogue) -> str:
+    for key, rows in frame.groupby(list(MARKET_FIELDS), observed=True):
+        market = Market(*map(str, key))
+        prices = rows["price_usd_per_hour"].to_numpy(dtype=float)
+        worst = int(prices.argmax())
+        when = iso(rows["timestamp"].iloc[worst].timestamp())
+        listed = catalogue.on_demand_usd_per_hour(market, rows["timestamp"].iloc[worst].timestamp())
+        if listed is not None:
+            if prices[worst] > rules.max_of_list * listed:
+                times = prices[worst] / listed
+                return f"{market} costs {prices[worst]:g} at {when}, {times:.0f} times its list price"
+            continue
+        seen = prices if known is None or market not in known else np.append(prices, known[market].prices)
+        if prices[worst] > rules.max_jump * seen.min() or prices.min() * rules.max_jump < seen.max():
+            return f"{market} goes from {seen.min():g} to {seen.max():g} USD an hour (by {when})"
+    return ""

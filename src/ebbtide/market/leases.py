@@ -10,7 +10,7 @@ from ebbtide.market.markets import Market
 
 
 class LeaseState(StrEnum):
-    """Where a lease is in its life. Charging begins with `STARTING`."""
+    """The state of a lease. Charging begins with `STARTING`."""
 
     REQUESTED = "requested"
     STARTING = "starting"
@@ -18,7 +18,7 @@ class LeaseState(StrEnum):
     NOTICED = "noticed"
     REVOKED = "revoked"
     RELEASED = "released"
-    FAILED = "failed"  # to launch
+    FAILED = "failed"  # it could not be launched
 
 
 _OPEN = {LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING, LeaseState.NOTICED}
@@ -29,16 +29,16 @@ class Lease:
     """One rented machine. The engine and the provider write it; policies read it.
 
     Attributes:
-        lease_id: Counted from 0 within a run.
-        market: What is rented.
-        max_price_usd_per_hour: Infinity: whatever the market asks. Ignored if on demand.
-        on_demand: Rented at the list price, never revoked.
-        requested_s: When it was asked for.
-        state: Where it is.
-        started_s: When charging began.
-        running_s: When the machine had booted.
-        revoke_at_s: Once noticed: when it will be taken.
-        ended_s: When it was released or revoked.
+        lease_id: Number of the lease within a run, from 0.
+        market: Market in which the machine is rented.
+        max_price_usd_per_hour: The highest price accepted, USD per hour; infinity accepts any. Ignored on demand.
+        on_demand: Whether it is rented at the list price and never revoked.
+        requested_s: When it was requested, seconds since 1970.
+        state: Current state of the lease.
+        started_s: When charging began, seconds since 1970; NaN before.
+        running_s: When the machine had booted, seconds since 1970; NaN before.
+        revoke_at_s: When it will be revoked, seconds since 1970; infinity before a notice.
+        ended_s: When it was released or revoked, seconds since 1970; NaN before.
     """
 
     lease_id: int
@@ -54,15 +54,15 @@ class Lease:
 
     @property
     def is_open(self) -> bool:
-        """Whether the machine is ours or on its way."""
+        """Whether the machine is rented or has been requested, and has not ended."""
         return self.state in _OPEN
 
     @property
     def is_charged(self) -> bool:
-        """Whether the lease costs or has cost anything: charging has begun."""
+        """Whether charging has begun."""
         return not math.isnan(self.started_s)
 
     @property
     def is_booted(self) -> bool:
-        """Whether the machine is up and ours, noticed or not."""
+        """Whether the machine has booted and has not ended, with or without a revocation notice."""
         return self.state in (LeaseState.RUNNING, LeaseState.NOTICED) and not math.isnan(self.running_s)

@@ -9,7 +9,7 @@ LINUX = "Linux/UNIX"
 
 
 class Place(NamedTuple):
-    """Where data lie: within a place they move freely, out of it they cost egress."""
+    """Where data are: transfers within a place are free, transfers out of it cost egress."""
 
     cloud: str
     region: str
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Market:
-    """One thing that can be rented: an instance type in a zone, with the product that runs on it."""
+    """One thing that can be rented: an instance type in a zone, with an operating system (the product)."""
 
     cloud: str
     region: str
@@ -30,7 +30,7 @@ class Market:
 
     @property
     def place(self) -> Place:
-        """Its cloud and region."""
+        """The market's cloud and region."""
         return Place(self.cloud, self.region)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# How many change points the first look-ahead of `next_above` scans; doubled until something is found.
+# Change points in the first block that `next_above` scans; doubled until something is found.
 _FIRST_SCAN = 64
 
 
@@ -22,8 +22,8 @@ class PriceSeries:
         times_s: Seconds since 1970, strictly rising, shape (n,), n >= 1.
         prices: USD per hour, shape (n,).
 
-    Before the first change point the price is unknown (NaN); the last one holds for ever, and it is the
-    `PriceHistory` around it that knows where the record ends.
+    Before the first change point the price is unknown (NaN). The last one holds for ever: the end of the record is
+    kept by `PriceHistory`.
     """
 
     __slots__ = ("__dict__", "prices", "times_s")
@@ -35,7 +35,7 @@ class PriceSeries:
     def __len__(self) -> int:
         return len(self.times_s)
 
-    # Scalar look-ups through bisect on a list are several times faster than numpy's searchsorted.
+    # For single times, bisect on a list is several times faster than numpy's searchsorted.
     @cached_property
     def _times(self) -> list[float]:
         times: list[float] = self.times_s.tolist()
@@ -57,7 +57,7 @@ class PriceSeries:
         return np.where(index >= 0, self.prices[np.maximum(index, 0)], np.nan)
 
     def next_change(self, time_s: float) -> float:
-        """When the price is next set after `time_s`; infinity if never."""
+        """The next change point after `time_s`, seconds since 1970; infinity if there is none."""
         index = bisect_right(self._times, time_s)
         return self._times[index] if index < len(self._times) else math.inf
 
@@ -78,10 +78,10 @@ class PriceSeries:
         return math.inf
 
     def between(self, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """Change points of [start_s, end_s), the price in force at `start_s` carried in as the first.
+        """Change points in [start_s, end_s); the first is the price in force at `start_s`.
 
         Returns:
-            Times and prices; empty where the price is unknown throughout.
+            Times and prices, shape (k,) each; empty where the price is unknown throughout.
         """
         first = bisect_right(self._times, start_s) - 1
         last = bisect_left(self._times, end_s)
@@ -105,7 +105,7 @@ class PriceSeries:
 
     @cached_property
     def _integrals(self) -> list[float]:
-        """Price times seconds from the first change point up to each."""
+        """Integral of the price over time from the first change point to each one, USD/h times s."""
         held_s = np.diff(self.times_s)
         integrals: list[float] = np.append(0.0, np.cumsum(held_s * self.prices[:-1])).tolist()
         return integrals

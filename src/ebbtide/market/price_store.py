@@ -1,15 +1,18 @@
-"""A growing record of prices: one file that a monitor adds to while others read (DeepSpotCloud IV-B).
+"""A growing record of prices: one file that a monitor adds to while others read (DeepSpotCloud III-D, IV-B).
 
-SQLite, in write-ahead mode: what is added is added whole or not at all, and readers see the record as it was
-before or after. A price is stored only when it differs from the one before it; when a region was last looked at is
-kept beside, for the last price holds until then.
+SQLite in write-ahead mode: an addition is atomic, and readers see the record as it was before or after it. A price
+is stored only when it differs from the one before. The time when a region was last polled is stored too, because
+the last price holds until then.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.validation import cleaned
 
-# How SQLite's files begin.
+# The first bytes of every SQLite file.
 _MAGIC = b"SQLite format 3\x00"
 
 _VERSION = 1
@@ -40,13 +43,13 @@ CREATE TABLE IF NOT EXISTS looked (
 
 
 class PriceStore:
-    """Prices in a file.
+    """Prices in an SQLite file.
 
     Args:
-        path: The file; made at the first addition.
+        path: Path of the file, created by the first addition.
 
     Raises:
-        InputError: The file is there and is no price store.
+        InputError: The file exists and is not a price store of this version.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -60,18 +63,18 @@ class PriceStore:
     def add(
         self, frame: pd.DataFrame, *, looked_at: Time | None = None, places: Mapping[str, str] | None = None
     ) -> int:
-        """Add the changes among some prices.
+        """Add the prices that differ from the one before them.
 
         Args:
-            frame: Of the price schema, in any order; rows held already change nothing.
-            looked_at: Up to when there were no others.
-            places: Region to cloud, of those looked at; by default those of the rows.
+            frame: Prices in the price schema, in any order; rows already stored change nothing.
+            looked_at: Time up to which the frame is complete.
+            places: Region to cloud, for the regions polled; by default those of the rows.
 
         Returns:
-            How many were stored: those that differ from the price before them.
+            Number of prices stored.
 
         Raises:
-            InputError: A cell is not what it should be.
+            InputError: A cell is invalid.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         added = 0
@@ -93,7 +96,7 @@ class PriceStore:
         return added
 
     def newest_s(self) -> dict[str, float]:
-        """By region, up to when it was looked at."""
+        """By region, when it was last polled, seconds since 1970."""
         if not self.path.exists():
             return {}
         with self._connected() as connection:
@@ -101,7 +104,7 @@ class PriceStore:
         return {region: time_us / 1e6 for region, time_us in rows}
 
     def quotes(self) -> dict[Market, float]:
-        """The price of every market now, USD per hour."""
+        """The latest price of every market, USD per hour."""
         if not self.path.exists():
             return {}
         query = f"SELECT {_KEY}, max(time_us), price_usd_per_hour FROM prices GROUP BY {_KEY}"
@@ -109,7 +112,7 @@ class PriceStore:
             return {Market(*row[:-2]): row[-1] for row in connection.execute(query)}
 
     def history(self) -> PriceHistory:
-        """All of it.
+        """All stored prices.
 
         Raises:
             InputError: Nothing is stored.
@@ -139,10 +142,10 @@ class PriceStore:
 
 
 def is_price_store(path: str | Path) -> bool:
-    """Whether a file is SQLite's, as price stores are.
+    """Whether a file is an SQLite file, as price stores are.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
     """
     try:
         with existing_file(path).open("rb") as file:
@@ -152,7 +155,7 @@ def is_price_store(path: str | Path) -> bool:
 
 
 def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) -> int:
-    """Store what changes the record of one market; rows may come before ones that are held."""
+    """Store the changes of one market and return how many; rows may be older than stored ones."""
     key = tuple(getattr(market, name) for name in MARKET_FIELDS)
     where = " AND ".join(f"{name} = ?" for name in MARKET_FIELDS)
     first_us = _us(float(series.times_s[0]))
@@ -176,3 +179,62 @@ def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) ->
 
 def _us(time_s: float) -> int:
     return round(time_s * 1e6)
+
+
+# From {region: time up to which prices are known, seconds since 1970} to newer prices, as a price-schema frame.
+Source = Callable[[Mapping[str, float]], pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The result of one poll.
+
+    Attributes:
+        time_s: When the source was polled, seconds since 1970.
+        changes: Number of changed prices stored.
+        problem: Why the poll failed, in words; empty where it succeeded.
+    """
+
+    time_s: float
+    changes: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class PriceMonitor:
+    """Polls a source and stores what changed; a failed poll is reported, and the next one fetches what it missed.
+
+    Attributes:
+        source: Fetches prices newer than a time by region.
+        store: Where the prices are stored.
+        places: Region to cloud, for every region polled.
+        every_s: Time between two polls, seconds.
+        overlap_s: How much of the known time to fetch again, seconds: clouds publish some prices minutes late.
+        clock: Gives the present time, seconds since 1970.
+        stopped: Event that ends `watch` when it is set.
+    """
+
+    source: Source
+    store: PriceStore
+    places: Mapping[str, str]
+    every_s: float = 60.0
+    overlap_s: float = 900.0
+    clock: Callable[[], float] = time.time
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def look(self) -> Look:
+        """Poll once."""
+        now_s = self.clock()
+        try:
+            since_s = {region: known_s - self.overlap_s for region, known_s in self.store.newest_s().items()}
+            frame = self.source(since_s)
+        except InputError as error:
+            return Look(now_s, 0, str(error))
+        return Look(now_s, self.store.add(frame, looked_at=now_s, places=self.places))
+
+    def watch(self) -> Iterator[Look]:
+        """Poll until `stopped` is set, yielding the result of each poll."""
+        while not self.stopped.is_set():
+            began_s = self.clock()
+            yield self.look()
+            self.stopped.wait(max(began_s + self.every_s - self.clock(), 0.0))

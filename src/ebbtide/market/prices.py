@@ -1,4 +1,4 @@
-"""Price histories: the recorded prices of many markets."""
+"""Price histories: the recorded prices of many markets, and statistics of each market."""
 
 from __future__ import annotations
 
@@ -10,25 +10,80 @@ import numpy as np
 import pandas as pd
 
 from ebbtide._files import replacing
-from ebbtide._utc import Time, iso, to_epoch_s
+from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, from_epoch_s, iso, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import read_parquet
-from ebbtide.market.statistics import describe
+
+
+def describe(
+    history: Mapping[Market, PriceSeries], end_s: float, catalogue: Catalogue | None = None
+) -> pd.DataFrame:
+    """One row per market, each over the time from its first price to `end_s`, the end of the record.
+
+    Columns: `rows` (change points as recorded), `changes` (those that changed the price), `first`,
+    `longest_gap_h` (the longest time without a row), `mean_usd_per_hour`, `median_usd_per_hour`, `min`, `max`
+    (weighted by the time each price held), `changes_per_day`, `median_interval_min` (between changes),
+    `on_demand_usd_per_hour` (NaN where unknown), `ratio_to_on_demand` (of the means) and `share_above_on_demand`
+    (of time).
+    """
+    catalogue = catalogue or default_catalogue()
+    rows = {str(market): _describe(market, series, end_s, catalogue) for market, series in history.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("market")
+
+
+def _describe(market: Market, series: PriceSeries, end_s: float, catalogue: Catalogue) -> dict[str, object]:
+    first_s = float(series.times_s[0])
+    changed = np.flatnonzero(np.diff(series.prices)) + 1
+    intervals = np.diff(series.times_s[changed])
+    gaps = np.diff(series.times_s, append=end_s)
+    list_price = catalogue.on_demand_usd_per_hour(market, (first_s + end_s) / 2)
+    mean = series.mean(first_s, end_s)
+    days = (end_s - first_s) / DAY_S
+    return {
+        "rows": len(series),
+        "changes": len(changed),
+        "first": from_epoch_s(first_s),
+        "longest_gap_h": float(gaps.max()) / HOUR_S,
+        "mean_usd_per_hour": mean,
+        "median_usd_per_hour": weighted_quantile(series.prices, gaps, 0.5),
+        "min_usd_per_hour": float(series.prices.min()),
+        "max_usd_per_hour": float(series.prices.max()),
+        "changes_per_day": len(changed) / days if days > 0 else np.nan,
+        "median_interval_min": float(np.median(intervals)) / MINUTE_S if len(intervals) else np.nan,
+        "on_demand_usd_per_hour": np.nan if list_price is None else list_price,
+        "ratio_to_on_demand": np.nan if list_price is None else mean / list_price,
+        "share_above_on_demand": (
+            np.nan if list_price is None else series.share_above(first_s, end_s, list_price)
+        ),
+    }
+
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:
+    """The smallest value with at least `quantile` of the total weight at or below it.
+
+    Without any weight it is the first value, or NaN if there is none.
+    """
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    if not len(cumulative) or cumulative[-1] <= 0:
+        return float(values[0]) if len(values) else float("nan")
+    index = int(np.searchsorted(cumulative, quantile * cumulative[-1]))
+    return float(values[order][min(index, len(values) - 1)])
 
 
 class PriceHistory(Mapping[Market, PriceSeries]):
     """The prices of many markets over one span of time, as change points.
 
-    A mapping from `Market` to `PriceSeries`, in the order of the markets. Prices hold from their
-    timestamp until the next; nothing is known before a market's first, nor after `end_s`.
+    A mapping from `Market` to `PriceSeries`, in the order of the markets. A price holds from its timestamp until
+    the next; prices before a market's first timestamp and after `end_s` are unknown.
 
     Attributes:
-        markets: In order.
+        markets: Every market of the history, sorted.
         start_s: When the record begins, seconds since 1970.
-        end_s: When it ends: the last timestamp of any market, unless a window set another.
+        end_s: When the record ends, seconds since 1970: the last timestamp of any market, unless set.
     """
 
     def __init__(
@@ -59,7 +114,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return f"<PriceHistory of {len(self)} markets, {iso(self.start_s)} to {iso(self.end_s)}>"
 
     def begun_by(self, time_s: float) -> tuple[Sequence[Market], float]:
-        """The markets that have a price at `time_s`, and when the next one will begin (infinity: never)."""
+        """The markets with a price at `time_s`, and when the next market's record begins (infinity if none)."""
         if time_s >= self._all_begun_s:
             return self.markets, math.inf
         first_s = {market: float(series.times_s[0]) for market, series in self.items()}
@@ -82,7 +137,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> PriceHistory:
-        """Build from a clean frame of the price schema: each market's rows in time order, no two alike.
+        """Build from a clean frame of the price schema: each market's rows in time order, without repeats.
 
         Use `ebbtide.market.sources.validation.checked` on a frame from elsewhere.
         """
@@ -128,7 +183,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
             self.to_frame().to_parquet(temporary, index=False, compression="zstd")
 
     def at(self, time: Time) -> pd.Series:
-        """The price in force in every market at `time`; NaN where it is not yet known.
+        """The price in force in every market at `time`, USD per hour; NaN before a market's first price.
 
         Raises:
             InputError: `time` is outside the record.
@@ -139,7 +194,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return pd.Series(prices, index=_market_index(self._series), name="price_usd_per_hour")
 
     def window(self, start: Time, end: Time) -> PriceHistory:
-        """The record of [start, end): prices in force at the start are carried in.
+        """The record of [start, end), beginning with the prices in force at the start.
 
         Raises:
             InputError: The window is empty, not inside the record, or holds no price.
@@ -159,7 +214,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         """The record of some markets, over the same span.
 
         Raises:
-            InputError: No market is left, or one asked for is unknown.
+            InputError: No market is left, or one of those named is unknown.
         """
         if not callable(keep):
             wanted = list(keep)
@@ -174,14 +229,14 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return PriceHistory(chosen, start_s=self.start_s, end_s=self.end_s)
 
     def resample(self, step_s: float = 60.0, *, method: str = "step", max_gap_s: float | None = None) -> PriceGrid:
-        """Lay every market on one even grid, from the first whole step of the record to its end.
+        """Sample every market on one even grid, from the first whole step of the record to its end.
 
         Args:
             step_s: Seconds between grid points.
-            method: `step` holds each price until the next, as markets do; `linear` draws a line between
-                change points, as SpotTune's IV-A1 does, and so looks ahead within a step.
-            max_gap_s: Leave NaN where the last change point is older than this. By default a hole in the
-                record is filled with the price before it, however long.
+            method: `step` holds each price until the next, as markets do; `linear` interpolates between
+                change points, as in SpotTune IV-A1, and so looks ahead within a step.
+            max_gap_s: Longest time a price is held, seconds; NaN beyond it. By default a gap in the record is
+                filled with the price before it, however long it is.
 
         Returns:
             The grid; NaN before a market's first price.
@@ -210,7 +265,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return PriceGrid(self.markets, times_s, prices)
 
     def describe(self, catalogue: Catalogue | None = None) -> pd.DataFrame:
-        """One row a market: level, spread, moves, holes and ratio to on-demand (`statistics.describe`)."""
+        """One row a market: level, spread, changes, gaps and ratio to on-demand (function `describe`)."""
         return describe(self, self.end_s, catalogue)
 
     def check_inside(self, time_s: float) -> None:
@@ -225,7 +280,7 @@ class PriceGrid:
     """Prices of many markets on an even grid of times.
 
     Attributes:
-        markets: The columns.
+        markets: Markets of the columns, in order.
         times_s: Seconds since 1970, shape (times,).
         prices: USD per hour, shape (times, markets), NaN where unknown.
     """
@@ -239,7 +294,7 @@ class PriceGrid:
         return f"<PriceGrid of {len(self.times_s)} times x {len(self.markets)} markets>"
 
     def to_frame(self) -> pd.DataFrame:
-        """Wide frame: one row a time, one column a market."""
+        """A wide frame: one row a time, one column a market."""
         return pd.DataFrame(
             self.prices,
             index=pd.DatetimeIndex(_timestamps(self.times_s), name="timestamp"),

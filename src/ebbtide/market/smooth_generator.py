@@ -1,9 +1,9 @@
-"""A generator of GPU markets since 2017: prices that move slowly below on-demand, half of them not at all.
+"""A generator of GPU spot prices as since 2017: they move slowly below on-demand, and half of them not at all.
 
-EC2 has smoothed its spot prices since November 2017: a price changes every few hours by a fraction of a per cent
-and machines are taken for want of capacity, not for price. The figures here are set from 92 GPU markets of eight
-regions in the winter of 2019 to 2020: 48 % never changed and stood at 0.3 of the list price; the others changed
-twice a day, mostly between 0.30 and 0.42 of it.
+EC2 has smoothed its spot prices since November 2017: a price changes every few hours by a fraction of a per cent,
+and machines are revoked because capacity runs out, not because of the price. The figures here are set from 92 GPU
+markets of eight regions in the winter of 2019 to 2020: 48 % never changed and stood at 0.3 of the list price; the
+others changed twice a day, mostly between 0.30 and 0.42 of the list price.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ebbtide.market.prices import PriceHistory
 GPU_TYPES = ("p2.xlarge", "p2.8xlarge", "p3.2xlarge", "p3.8xlarge")
 GPU_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b")
 
-# The least that a price comes to, as a share of the list price; where it does not move, it stands there.
+# The lowest price, as a share of the list price; a price that never moves stands there.
 FLOOR_RATIO = 0.3
 
 _SHARE_STILL = 0.48
@@ -35,7 +35,7 @@ _HIGHEST_RATIO = 0.95
 
 
 def gpu_markets() -> tuple[Market, ...]:
-    """K80 and V100 machines, one and several, in five zones of two regions."""
+    """Machines with one or more K80s or V100s, in five zones of two regions."""
     return tuple(Market("aws", zone[:-1], zone, name) for name in GPU_TYPES for zone in GPU_ZONES)
 
 
@@ -46,13 +46,13 @@ def generate_smooth_prices(
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
-    """Generate a price history of GPU machines as since 2017.
+    """Generate a price history of GPU machines in the style of the years since 2017.
 
     Args:
-        start: When the record begins.
-        days: How long it is.
-        seed: The same seed gives the same prices.
-        on_progress: Called after each market with how many are done, and of how many.
+        start: When the record begins, as text or seconds since 1970.
+        days: Length of the record in days.
+        seed: Random seed; the same seed gives the same prices.
+        on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
         InputError: `days` is not positive.

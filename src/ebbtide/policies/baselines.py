@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from ebbtide._utc import MINUTE_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 _RETRY_S = 5 * MINUTE_S
@@ -25,7 +25,7 @@ class OnDemand:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
-        def usd_per_step(job: JobProgress, market: Market) -> float:
+        def usd_per_step(job: JobView, market: Market) -> float:
             price = view.on_demand_price(market)
             return math.inf if price is None else price / view.steps_per_s(job.job, market)
 
@@ -101,7 +101,7 @@ class Reactive:
         return 2 * view.price(market) if list_price is None else self.max_price_ratio * list_price
 
 
-def _single_spot(view: View, rank: Callable[[JobProgress, Market], object]) -> Iterator[Action]:
+def _single_spot(view: View, rank: Callable[[JobView, Market], object]) -> Iterator[Action]:
     """Rent the best market by `rank`, without a max price: only a lack of capacity can revoke the machine."""
     for job in _jobs_short_of_machines(view):
         if any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
@@ -115,7 +115,7 @@ def _single_spot(view: View, rank: Callable[[JobProgress, Market], object]) -> I
             yield _request(view, job, market)
 
 
-def _jobs_short_of_machines(view: View) -> Iterator[JobProgress]:
+def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
     """Unfinished jobs with fewer machines than they need, not counting machines with a revocation notice."""
     for job in view.jobs:
         steady = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
@@ -123,17 +123,17 @@ def _jobs_short_of_machines(view: View) -> Iterator[JobProgress]:
             yield job
 
 
-def _usable(view: View, job: JobProgress) -> list[Market]:
+def _usable(view: View, job: JobView) -> list[Market]:
     return [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
 
 
-def _best(view: View, job: JobProgress, rank: Callable[[JobProgress, Market], object]) -> Market | None:
+def _best(view: View, job: JobView, rank: Callable[[JobView, Market], object]) -> Market | None:
     """The market of lowest rank; ties are broken by name."""
     return min(_usable(view, job), key=lambda market: (rank(job, market), market), default=None)
 
 
 def _request(
-    view: View, job: JobProgress, market: Market, *, max_price: float = math.inf, on_demand: bool = False
+    view: View, job: JobView, market: Market, *, max_price: float = math.inf, on_demand: bool = False
 ) -> Request:
     steady = sum(math.isinf(lease.revoke_at_s) for lease in view.leases_of(job.job_id))
     return Request(market, max_price, on_demand, job=job.job_id, count=job.job.machines - steady)

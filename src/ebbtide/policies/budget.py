@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND, Billing
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
 # A machine that cannot be paid for this long is not rented at all.
@@ -84,7 +84,7 @@ class WithinBudget:
             return
         yield from self._watch(view, coming, _above(view))
 
-    def _watch(self, view: View, coming: list[Request], above: list[Lease]) -> Iterator[Action]:
+    def _watch(self, view: View, coming: list[Request], above: list[LeaseView]) -> Iterator[Action]:
         """Give up if the time limit is reached; else ask to be woken at the limit."""
         limit_s = self._limit_s(view, coming)
         if limit_s <= view.now_s + 1.0:
@@ -94,7 +94,7 @@ class WithinBudget:
             view.memory["look_s"] = limit_s
             yield WakeAt(limit_s)
 
-    def _give_up(self, view: View, at_once: list[Lease]) -> Iterator[Action]:
+    def _give_up(self, view: View, at_once: list[LeaseView]) -> Iterator[Action]:
         view.memory["gave_up"] = True
         for lease in at_once:
             yield Release(lease.lease_id, save=False)
@@ -127,11 +127,11 @@ class WithinBudget:
         rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
         return _fixed_usd(view, view.leases, coming) + _renting_usd(rented, view.now_s)
 
-    def _most_usd(self, view: View, leases: Iterable[Lease], until_s: float) -> float:
+    def _most_usd(self, view: View, leases: Iterable[LeaseView], until_s: float) -> float:
         """The most that is spent by a time, USD, if everything is released then."""
         return _fixed_usd(view, leases, []) + _renting_usd(self._held(view, leases), until_s)
 
-    def _held(self, view: View, leases: Iterable[Lease]) -> list[_Rented]:
+    def _held(self, view: View, leases: Iterable[LeaseView]) -> list[_Rented]:
         """The machines that are rented."""
         held = list(leases)
         now_s = view.now_s
@@ -195,7 +195,7 @@ def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:
     return usd
 
 
-def _fixed_usd(view: View, leases: Iterable[Lease], coming: Iterable[Request]) -> float:
+def _fixed_usd(view: View, leases: Iterable[LeaseView], coming: Iterable[Request]) -> float:
     """Costs that do not grow with time, USD: money already spent, and egress that may still be charged."""
     held, asked_for = list(leases), list(coming)
     markets = {lease.market for lease in held} | {request.market for request in asked_for}
@@ -221,11 +221,11 @@ def _paid_s(billing: Billing, used_s: float) -> float:
     return math.ceil(max(used_s, billing.minimum_s) / billing.period_s - 1e-9) * billing.period_s
 
 
-def _bound(lease: Lease) -> float:
+def _bound(lease: LeaseView) -> float:
     return math.inf if lease.on_demand else lease.max_price_usd_per_hour
 
 
-def _price(view: View, lease: Lease) -> float:
+def _price(view: View, lease: LeaseView) -> float:
     return 0.0 if lease.on_demand else view.price(lease.market)
 
 
@@ -235,6 +235,6 @@ def _rate(view: View, market: Market, on_demand: bool, max_price: float) -> floa
     return max_price if math.isfinite(max_price) else view.price(market)
 
 
-def _above(view: View) -> list[Lease]:
+def _above(view: View) -> list[LeaseView]:
     """Machines whose price is above their max price now: they are being revoked."""
     return [lease for lease in view.leases if _price(view, lease) > _bound(lease)]

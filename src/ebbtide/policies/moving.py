@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
 
-def take_over(view: View, new: Lease) -> Iterator[Action]:
+def take_over(view: View, new: LeaseView) -> Iterator[Action]:
     """Move a job to its new machine, which is now running, and release the old one.
 
     Does nothing if the new machine already has a revocation notice.

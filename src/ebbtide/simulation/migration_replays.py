@@ -10,26 +10,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebbtide._compiled_records import (
+    LEASE,
+    MAX_LEASES,
+    MAX_OPEN,
+    MAX_TIMERS,
+    MOVE_CHEAPER,
+    MOVE_NEVER,
+    MOVE_PERIOD_END,
+    MOVE_WORTHWHILE,
+    NONE,
+    RULE,
+    STATE,
+    World,
+)
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.billing import Charged
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deepspotcloud.policy import LOOK_S, MARGIN_S, RETRY_S, DeepSpotCloud, MoveWhen
-from ebbtide.simulation.compiled.choice import CHEAPER, NEVER, PERIOD_END, WORTHWHILE
 from ebbtide.simulation.compiled.market import charging_of, cheapest_of, tape_of
 from ebbtide.simulation.compiled.migration import replay
-from ebbtide.simulation.compiled.training import LEASE, MAX_LEASES, MAX_OPEN, MAX_TIMERS, RULE, STATE, World
 from ebbtide.simulation.replay import SAVE_MARGIN_S
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.simulated_training import CLOCK_S, STEP_TOLERANCE
 from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
 
 _WHEN = {
-    MoveWhen.NEVER: NEVER,
-    MoveWhen.CHEAPER: CHEAPER,
-    MoveWhen.PERIOD_END: PERIOD_END,
-    MoveWhen.WORTHWHILE: WORTHWHILE,
+    MoveWhen.NEVER: MOVE_NEVER,
+    MoveWhen.CHEAPER: MOVE_CHEAPER,
+    MoveWhen.PERIOD_END: MOVE_PERIOD_END,
+    MoveWhen.WORTHWHILE: MOVE_WORTHWHILE,
 }
 
 # Starts that one thread takes at a time.
@@ -131,7 +143,7 @@ def _rule(scenario: Scenario, policy: DeepSpotCloud) -> Any:
         "tolerance": STEP_TOLERANCE,
         "clock_s": CLOCK_S,
         "dataset_s": job.dataset.copy_s if job.dataset else 0.0,
-        "dataset_cloud": _clouds(scenario).index(job.dataset.cloud) if job.dataset else -1,
+        "dataset_cloud": _clouds(scenario).index(job.dataset.cloud) if job.dataset else NONE,
         "end_s": scenario.prices.end_s,
     }
     for name, value in values.items():

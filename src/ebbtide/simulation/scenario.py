@@ -45,6 +45,10 @@ class Scenario:
     curves: tuple[Curve | None, ...] = ()
     egress: EgressPrices = field(default_factory=EgressPrices)
 
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            job.check_replayable()
+
     def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
         """One policy from one start: the same outcome every time."""
         market = ReplayedMarket(

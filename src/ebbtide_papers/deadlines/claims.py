@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
-from ebbtide.forecasts.spells.zone_records import LeftOut, ZoneRecords
+from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
 from ebbtide_papers.deadlines.inputs import DeadlineInputs
 from ebbtide_papers.deadlines.study import (
     DEADLINES_H,

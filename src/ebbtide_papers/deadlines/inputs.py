@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.tick_records import TooShort, ZoneRecord, read_records
-from ebbtide.forecasts.spells.zone_records import (
+from ebbtide.forecasts.spells.records import (
     LeftOut,
+    TooShort,
+    ZoneRecord,
     ZoneRecords,
     kind_of,
     read_capacity_rounds,
     read_probed_zones,
+    read_records,
 )
 from ebbtide_papers.deadlines.study import DEADLINES_H
 

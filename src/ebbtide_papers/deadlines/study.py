@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._compiled_records import ALWAYS_ON_DEMAND, GREEDY, TABLE, UNIFORM_PROGRESS, ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, Spells, fit_spells, spells_of
+from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.tick_records import ZoneRecord
+from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline import kernels
 from ebbtide.policies.deadline.problem import DeadlineProblem
 from ebbtide.policies.deadline.table import DeadlineTable, solve_deadline
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
+from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
+from ebbtide.simulation.deadline_runs import run_zone
 
 WORK_H = 48.0
 DEADLINES_H = (52.0, 70.0)
@@ -28,9 +29,9 @@ ON_DEMAND_USD, SPOT_USD = 3.06, 0.9701
 _STEP_S = 60.0
 
 RULES = {
-    "on-demand": kernels.ALWAYS_ON_DEMAND,
-    "greedy": kernels.GREEDY,
-    "uniform-progress": kernels.UNIFORM_PROGRESS,
+    "on-demand": ALWAYS_ON_DEMAND,
+    "greedy": GREEDY,
+    "uniform-progress": UNIFORM_PROGRESS,
 }
 
 
@@ -68,7 +69,7 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
                 usd[name], late[name] = _runs(record, problem, starts, rule, None)
             for name, model in models.items():
                 table = solve_deadline(problem, model)
-                usd[name], late[name] = _runs(record, problem, starts, kernels.TABLE, table)
+                usd[name], late[name] = _runs(record, problem, starts, TABLE, table)
             usd["optimum"] = _optimum(record, problem, starts)
             late["optimum"] = np.zeros(len(starts))
             cells.append(Cell(record.name, problem, usd, late))
@@ -109,25 +110,8 @@ def _runs(
     record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int], rule: int, table: DeadlineTable | None
 ) -> tuple[Floats, Floats]:
     ages_s = record.ages_s()
-    choices = np.zeros((1, 1, 1, 1, 1), dtype=np.int8) if table is None else table.choices
-    steps = (1.0, 1.0) if table is None else (table.tick_s, table.slack_step_s)
     found = [
-        kernels.run_once(
-            rule,
-            record.available,
-            first,
-            ages_s[first],
-            record.gap_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            problem.spot_usd_per_hour,
-            problem.on_demand_usd_per_hour,
-            choices,
-            *steps,
-            AGE_BINS_S,
-        )
-        for first in starts
+        run_zone(rule, problem, record.available, record.gap_s, first, ages_s[first], table) for first in starts
     ]
     return np.array([usd for usd, _, _ in found]), np.array([late for _, late, _ in found])
 
@@ -135,25 +119,10 @@ def _runs(
 def _optimum(record: ZoneRecord, problem: DeadlineProblem, starts: Sequence[int]) -> Floats:
     available = np.asarray(record.available, dtype=bool)[None, :]
     prices = np.full(available.shape, problem.spot_usd_per_hour)
-    steps = int(np.ceil((problem.deadline_h - problem.work_h) * HOUR_S / _STEP_S)) + 2
-    here, free = np.full((1, 1), problem.restart_h * HOUR_S), np.zeros((1, 1))
+    tape, alone = ZonesTape(available, prices, record.gap_s), in_one_zone(problem)
 
     def least(first: int) -> float:
-        return hindsight_zones(
-            available,
-            prices,
-            first,
-            record.gap_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            here,
-            problem.on_demand_usd_per_hour,
-            np.zeros(1, dtype=np.int64),
-            free,
-            steps,
-            _STEP_S,
-        )
+        return least_cost(alone, tape, first, _STEP_S)
 
     # Compiled code runs in parallel threads.
     with ThreadPoolExecutor() as pool:

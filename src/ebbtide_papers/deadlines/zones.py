@@ -12,22 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ebbtide._compiled_records import FAILOVER, TABLE, ZonesTape
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import (
-    AGE_BINS_S,
     PARTS_OF_DAY,
     SpellModel,
     fit_spells,
     part_of_day,
     spells_of_probes,
 )
-from ebbtide.forecasts.spells.zone_records import ZoneRecords
+from ebbtide.forecasts.spells.records import ZoneRecords
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline import zone_runs
-from ebbtide.policies.deadline.zone_hindsight import hindsight_zones
-from ebbtide.policies.deadline.zone_table import ZoneTable, solve_zones
-from ebbtide.policies.deadline.zones import ZonesProblem, zones_problem
+from ebbtide.policies.deadline.problem import ZonesProblem, zones_problem
+from ebbtide.policies.deadline.table import ZoneTable, solve_zones
+from ebbtide.simulation.deadline_hindsight import least_cost
+from ebbtide.simulation.deadline_runs import run_zones
 
 WORK_H, DEADLINE_H, RESTART_H = 40.0, 60.0, 0.2
 _PAST = 1.0 / 3.0
@@ -164,14 +164,14 @@ def by_table(
     records: ZoneRecords, table: ZoneTable, starts: Sequence[int] | np.ndarray, ask_every_s: float
 ) -> list[tuple[float, float, float, int, int]]:
     """Runs of `deadline` from each start."""
-    return _run(zone_runs.TABLE, records, table.problem, starts, ask_every_s, table)
+    return _run(TABLE, records, table.problem, starts, ask_every_s, table)
 
 
 def by_failover(
     records: ZoneRecords, problem: ZonesProblem, starts: Sequence[int] | np.ndarray
 ) -> list[tuple[float, float, float, int, int]]:
     """Runs of Uniform Progress with failover to the next-cheapest zone; with one zone, without failover."""
-    return _run(zone_runs.FAILOVER, records, problem, starts, 0.0, None)
+    return _run(FAILOVER, records, problem, starts, 0.0, None)
 
 
 def _by_part_of_day(
@@ -206,60 +206,19 @@ def _run(
     every_s: float,
     table: ZoneTable | None,
 ) -> list[tuple[float, float, float, int, int]]:
-    zones = len(problem.zones)
-    none = np.zeros((1, 3, 1, 1, 2), dtype=np.float32)
-    usd, tick_s, step_s = (none, 1.0, 1.0) if table is None else (table.usd, table.tick_s, table.step_s)
-    lasts_s = np.zeros(zones) if table is None else table.lasts_s
-    ages = np.ones((zones, len(AGE_BINS_S))) if table is None else table.ages
-    home, away_s = (0, 0.0) if table is None else (table.home, table.away_s)
-    return [
-        zone_runs.run_zones(
-            rule,
-            records.available,
-            records.spot_usd,
-            int(first),
-            records.tick_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            problem.start_s,
-            problem.on_demand_usd_per_hour,
-            np.array(problem.place_of),
-            problem.egress_usd,
-            every_s,
-            usd,
-            tick_s,
-            step_s,
-            AGE_BINS_S,
-            np.array(problem.spot_usd_per_hour),
-            lasts_s,
-            ages,
-            home,
-            away_s,
-        )
-        for first in starts
-    ]
+    tape = _tape(records)
+    return [run_zones(rule, problem, tape, int(first), every_s, table) for first in starts]
+
+
+def _tape(records: ZoneRecords) -> ZonesTape:
+    return ZonesTape(records.available, records.spot_usd, records.tick_s)
 
 
 def _optimum(records: ZoneRecords, problem: ZonesProblem, starts: np.ndarray) -> Floats:
-    steps = int(np.ceil(problem.slack_s / _STEP_S)) + 2
+    tape = _tape(records)
 
     def least(first: int) -> float:
-        return hindsight_zones(
-            records.available,
-            records.spot_usd,
-            first,
-            records.tick_s,
-            problem.work_h * HOUR_S,
-            problem.deadline_h * HOUR_S,
-            problem.restart_h * HOUR_S,
-            problem.start_s,
-            problem.on_demand_usd_per_hour,
-            np.array(problem.place_of),
-            problem.egress_usd,
-            steps,
-            _STEP_S,
-        )
+        return least_cost(problem, tape, first, _STEP_S)
 
     # Compiled code runs in parallel threads.
     with ThreadPoolExecutor() as pool:

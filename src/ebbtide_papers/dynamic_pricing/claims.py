@@ -9,8 +9,8 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.lifetimes import Life, by_machine
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.probe_log import Life, by_machine
 from ebbtide_papers.dynamic_pricing.price_variation import (
     DATASET_GB,
     dollar_normalised,

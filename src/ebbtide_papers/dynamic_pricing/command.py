@@ -10,8 +10,8 @@ import typer
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with
 from ebbtide.cli.progress import progress
+from ebbtide.market.lifetimes import read_probe_log
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.probe_log import read_probe_log
 from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
 from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
 from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, gpu_markets, read_throughputs

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide._utc import HOUR_S
-from ebbtide.market.probe_log import Life
+from ebbtide.market.lifetimes import Life
 from ebbtide_papers.dynamic_pricing.study import STRATEGIES, GpuMarkets
 
 _TITLES = (

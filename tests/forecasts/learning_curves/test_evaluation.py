@@ -17,8 +17,7 @@ from ebbtide.forecasts.learning_curves.calibration import (
 )
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.evaluation import Ends, ends_of
-from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods, table_two_curves
-from ebbtide.forecasts.learning_curves.rivals import LastValue
+from ebbtide.forecasts.learning_curves.methods import METHODS, LastValue, evaluate_methods, table_two_curves
 
 
 def test_scores_by_hand() -> None:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Status, observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.learning_curves.fit import fit_curve
-from ebbtide.forecasts.learning_curves.predictions import Status, observed
-from ebbtide.forecasts.learning_curves.rivals import LastValue, PublishedEarlyCurve, slaq
+from ebbtide.forecasts.learning_curves.methods import LastValue, PublishedEarlyCurve, fit_curve, slaq
 from ebbtide.forecasts.learning_curves.stages import PUBLISHED
 
 STEPS = np.arange(1.0, 101.0)

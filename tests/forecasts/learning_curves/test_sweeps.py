@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide.forecasts.learning_curves.sweeps import expected_errors, shrunk
+from ebbtide.forecasts.learning_curves.early_curve import expected_errors, shrunk
 
 
 def test_errors_of_a_curve_alone_are_its_own() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ebbtide.forecasts.revocation import group_fitting
+from ebbtide.forecasts.revocation import training
 from ebbtide.forecasts.revocation.minutes import Minutes
 from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
@@ -26,8 +26,8 @@ def test_the_same_weights_whatever_the_number_of_processes(
     minutes: Minutes, split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = fitted(minutes, split, shared=False)
-    # With so little to do all is worth a process of its own.
-    monkeypatch.setattr(group_fitting, "_SAMPLES_WORTH_A_PROCESS", 0)
+    # With this limit even little work gets a process of its own.
+    monkeypatch.setattr(training, "_SAMPLES_WORTH_A_PROCESS", 0)
     elsewhere = fitted(minutes, split, shared=False)
     assert len(here.groups) == len(elsewhere.groups) == len(minutes.markets)
     for one, other in zip(here.groups, elsewhere.groups, strict=True):

@@ -12,17 +12,15 @@ from tests.markets import C3, R3, history
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.base_rate import BaseRate
-from ebbtide.forecasts.revocation.card import model_card
 from ebbtide.forecasts.revocation.evaluation import DELTAS, Protocol, asked_max_prices, evaluate, exceeded
 from ebbtide.forecasts.revocation.inputs import prices_of
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
-from ebbtide.forecasts.revocation.models import MODELS, revpred
+from ebbtide.forecasts.revocation.models import MODELS, BaseRate, revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.predictor import Predictor
 from ebbtide.forecasts.revocation.scores import score
 from ebbtide.forecasts.revocation.splits import Samples, Split, split_at
-from ebbtide.forecasts.revocation.storage import load_model, save_model
+from ebbtide.forecasts.revocation.storage import load_model, model_card, save_model
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
@@ -153,7 +151,7 @@ def test_a_market_that_never_rose_gets_a_constant_and_a_warning(tmp_path: Path) 
     save_model(model, tmp_path)
     again = load_model(tmp_path)
     np.testing.assert_array_equal(again.probabilities(laid, own, prices_of(laid, own)[:, None] * 1.01), found)
-    assert "answers the constant" in model_card(model, R3, "a test", {})
+    assert "predicts the constant" in model_card(model, R3, "a test", {})
 
 
 def test_a_saved_model_answers_the_same(

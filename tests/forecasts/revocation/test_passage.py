@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from tests.markets import C3, START_S, history, series
 
-from ebbtide.forecasts.revocation.first_passages import first_passages, held_since
-from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, ForeseenPassages, SimilarMoments, highest_rises
+from ebbtide.forecasts.revocation.passage import (
+    CELL_S,
+    CELLS,
+    ForeseenPassages,
+    SimilarMoments,
+    first_passages,
+    held_since,
+    highest_rises,
+)
 from ebbtide.market.price_series import PriceSeries
 
 

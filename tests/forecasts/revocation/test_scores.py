@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from ebbtide.forecasts.revocation.correction import Correction, corrected
+from ebbtide.forecasts.revocation.calibration import Correction, corrected
 from ebbtide.forecasts.revocation.scores import (
     auc,
     best_f1_threshold,

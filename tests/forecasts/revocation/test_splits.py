@@ -60,5 +60,5 @@ def test_a_history_shorter_than_the_protocol_is_told(minutes: Minutes) -> None:
 def test_a_stretch_that_is_one_hole_is_told() -> None:
     points = [(0.0, 0.1), (3600.0, 0.2), (20 * 86_400.0, 0.1)]
     laid = minutes_of(history({C3: points}, hours=21 * 24))
-    with pytest.raises(InputError, match="no market has a complete minute for train .* a hole"):
+    with pytest.raises(InputError, match="no market has a complete minute for train .* a gap"):
         split_at(laid, 24 * 60, 5, 2, stride=5)

@@ -10,9 +10,8 @@ from ebbtide.forecasts.revocation.inputs import PRESENT_INPUTS, fit_scaling, tra
 from ebbtide.forecasts.revocation.minutes import FEATURES, WINDOW, Minutes
 from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.networks import RevPredNetwork
+from ebbtide.forecasts.revocation.networks import RevPredNetwork, ask_each, stack
 from ebbtide.forecasts.revocation.splits import Samples, Split
-from ebbtide.forecasts.revocation.stacked import ask_each, stack
 from ebbtide.forecasts.revocation.training import Training
 
 

@@ -37,7 +37,7 @@ def test_spells_by_hand() -> None:
 
 
 def test_probes_by_hand() -> None:
-    """At 02:30, 02:50, 03:10, 03:40; a hole; then a spell whose beginning was not seen is left out."""
+    """At 02:30, 02:50, 03:10, 03:40; a gap; then a spell of unknown beginning is left out."""
     times_s = HOUR_S * np.array([2.5, 2.5 + 1 / 3, 2.5 + 2 / 3, 2.5 + 7 / 6, 9.0, 9.5])
     found = spells_of_probes(times_s, np.array([0, 1, 1, 0, 1, 0], dtype=bool), HOUR_S)
     up, ended = found.exposure_h[UP], found.ended[UP]
@@ -101,7 +101,7 @@ def test_with_heavy_tails_what_has_lasted_lasts() -> None:
     assert left[-1] > 3 * left[0]
 
 
-def test_a_zone_with_little_data_leans_on_the_others() -> None:
+def test_a_zone_with_little_data_is_pooled_with_the_others() -> None:
     random = np.random.default_rng(3)
     flat = SpellModel(np.array([[1.0] * len(AGE_BINS_S), [0.2] * len(AGE_BINS_S)]))
     others = [spells_of(flat.drawn(20_000, 600.0, random), 600.0) for _ in range(3)]
@@ -151,7 +151,7 @@ def test_simulated_spells_are_like_those_of_later_days() -> None:
 
 
 @pytest.mark.real_traces
-def test_the_time_of_day_foretells_later_ends() -> None:
+def test_the_time_of_day_predicts_later_ends() -> None:
     """Fitted on first halves, where times are known: later ends are likelier with the factors than without."""
     probes = pd.read_parquet(TRACES / "ec2-gpu-availability-2022-2023.parquet")
     gain = 0.0

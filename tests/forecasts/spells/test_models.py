@@ -18,8 +18,8 @@ from ebbtide.forecasts.spells.models import (
     default_spell_models,
     drawn_availability,
     fit_market_spells,
+    probes_of,
 )
-from ebbtide.forecasts.spells.own_probes import probes_of
 from ebbtide.market.leases import Lease, LeaseState
 
 BINS = len(AGE_BINS_S)
@@ -139,5 +139,5 @@ def test_fitting_by_market_from_the_command_line(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         main(["availability", "fit", str(tmp_path / "x.parquet"), "--out", str(tmp_path / "y.json")])
     assert ended.value.code == 2
-    assert "tells of no availability" in capsys.readouterr().err
+    assert "has no availability" in capsys.readouterr().err
     assert not (tmp_path / "y.json").exists()

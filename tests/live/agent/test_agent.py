@@ -17,7 +17,7 @@ from tests.live.agent.metadata_server import MetadataServer
 from tests.test_trial import PROGRAM, undisturbed
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.mailbox import Letters, SignsOfLife
+from ebbtide.live.agent.messages import Heartbeats, MessageLog
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 
@@ -58,11 +58,11 @@ class Machine:
                 **options,
             },
         )
-        self.signs = SignsOfLife(self.objects, "run-1", config.controller_limit_s)
+        self.heartbeats = Heartbeats(self.objects, "run-1", config.controller_limit_s)
         self.config = folder / f"{self.name}.json"
         self.config.write_text(config.encode())
-        self.orders = Letters(self.objects, self.name, "orders")
-        self.reports = Letters(self.objects, self.name, "reports")
+        self.orders = MessageLog(self.objects, self.name, "orders")
+        self.reports = MessageLog(self.objects, self.name, "reports")
         self.told: list[dict[str, Any]] = []
         self.sent = 0
         self.alive()
@@ -74,7 +74,7 @@ class Machine:
         )
 
     def alive(self) -> None:
-        self.signs.give(time.time())
+        self.heartbeats.beat(time.time())
 
     def order(self, **order: Any) -> None:
         self.sent += 1
@@ -91,10 +91,10 @@ class Machine:
         end_s = time.monotonic() + within_s
         while time.monotonic() < end_s:
             self.alive()
-            for letter in self.reports.new():
-                self.told.append(dict(letter))
-                if letter["type"] == kind and letter.get("step", 0) >= step:
-                    return dict(letter)
+            for message in self.reports.new():
+                self.told.append(dict(message))
+                if message["type"] == kind and message.get("step", 0) >= step:
+                    return dict(message)
             time.sleep(0.02)
         raise AssertionError(f"no {kind} of step {step}: {self.told[-5:]}")
 
@@ -231,8 +231,8 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
     machine.until("step", step=5)
     # Signs of life hold for some of the limit; then the limit.
     assert machine.process.wait(60) == 42
-    for letter in machine.reports.new():
-        machine.told.append(dict(letter))
+    for message in machine.reports.new():
+        machine.told.append(dict(message))
     kinds = [told["type"] for told in machine.told]
     assert kinds[-3:] == ["stranded", "left", "down"] or "stranded" in kinds
     left = next(told for told in machine.told if told["type"] == "left")

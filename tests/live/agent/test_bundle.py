@@ -27,7 +27,7 @@ import ebbtide.live.agent.entry_point, ebbtide.trial
 from ebbtide.errors import InputError
 from ebbtide.live.storage import object_store
 object_store("s3://bucket/prefix")
-from ebbtide.live.checkpoints.checksums import ALGORITHM
+from ebbtide.live.checkpoints.manifest import ALGORITHM
 places = [getattr(module, "__file__", None) for module in sys.modules.values()]
 print(json.dumps({"algorithm": ALGORITHM, "places": [place for place in places if place]}))
 """
@@ -112,7 +112,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
     allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore"}
     for name, path in own_modules().items():
         # PyTorch is the user's own, and xxhash is used where it is.
-        extra = {"ebbtide.trial_torch": {"torch", "numpy"}, "ebbtide.live.checkpoints.checksums": {"xxhash"}}.get(
+        extra = {"ebbtide.trial_torch": {"torch", "numpy"}, "ebbtide.live.checkpoints.manifest": {"xxhash"}}.get(
             name, set()
         )
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.live.agent import code
+from ebbtide.live.agent import folders
 from ebbtide.live.storage import FolderStore
 
 
@@ -22,11 +22,11 @@ def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
     for hidden in (".git", "__pycache__"):
         (folder / hidden).mkdir()
         (folder / hidden / "x").write_text("not code")
-    content = code.packed(folder)
-    assert content == code.packed(folder)
+    content = folders.packed(folder)
+    assert content == folders.packed(folder)
     store = FolderStore(tmp_path / "objects")
     store.put_once("runs/a/code.tar.gz", content)
-    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+    folders.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
     assert sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")) == [
         "package",
         "package/run.sh",
@@ -34,15 +34,15 @@ def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
     ]
     assert (tmp_path / "out" / "package" / "run.sh").stat().st_mode & 0o100
     # Again changes nothing.
-    code.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+    folders.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
 
 
 def test_no_code_is_an_empty_folder(tmp_path: Path) -> None:
     """Of a command that needs none."""
     (tmp_path / "none").mkdir()
     store = FolderStore(tmp_path / "objects")
-    store.put_once("code", code.packed(tmp_path / "none"))
-    code.unpack(store, "code", tmp_path / "out")
+    store.put_once("code", folders.packed(tmp_path / "none"))
+    folders.unpack(store, "code", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -53,7 +53,7 @@ def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "objects")
     store.put_once("bad", buffer.getvalue())
     with pytest.raises(tarfile.TarError):
-        code.unpack(store, "bad", tmp_path / "out")
+        folders.unpack(store, "bad", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "outside").exists()
 
@@ -64,7 +64,7 @@ def test_links_lead_to_code_alone(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     (folder / "inside" / "real.py").write_text("x = 1\n")
     (folder / "link.py").symlink_to("inside/real.py")
     (folder / "data").symlink_to(tmp_path)
-    with tarfile.open(fileobj=io.BytesIO(code.packed(folder))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(folders.packed(folder))) as tar:
         assert tar.getnames() == ["inside/real.py", "link.py"]
         assert all(member.isreg() for member in tar)
     assert "data is a link to a folder, and is not sent" in caplog.text
@@ -80,7 +80,7 @@ def test_a_link_to_what_is_no_code_is_refused_by_name(tmp_path: Path, target: st
     (folder / "inside").symlink_to("../credentials")
     (folder / "data.txt").symlink_to(target.format(absolute=tmp_path / "credentials"))
     with pytest.raises(InputError, match=r"is a link to .* would be sent to machines"):
-        code.packed(folder)
+        folders.packed(folder)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
@@ -93,11 +93,11 @@ def test_an_archive_with_links_is_none_of_ours(tmp_path: Path, kind: bytes) -> N
     store = FolderStore(tmp_path / "objects")
     store.put_once("bad", buffer.getvalue())
     with pytest.raises(tarfile.TarError, match="no plain file"):
-        code.unpack(store, "bad", tmp_path / "out")
+        folders.unpack(store, "bad", tmp_path / "out")
 
 
 def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "MOST_BYTES", 10)
+    monkeypatch.setattr(folders, "MOST_BYTES", 10)
     (tmp_path / "images.bin").write_bytes(b"0" * 11)
     with pytest.raises(InputError, match=r"the largest file is images\.bin"):
-        code.packed(tmp_path)
+        folders.packed(tmp_path)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent import private_folder
-from ebbtide.live.agent.private_folder import PrivateFolder, keep_outputs, outputs_id
+from ebbtide.live.agent import folders
+from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, outputs_id
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 
@@ -60,7 +60,7 @@ def test_outputs_are_stored_beside_the_checkpoints_unless_they_are_too_large(
     assert keep_outputs(store, "t-1", private, "m", 5) == ""
     assert CheckpointStore(store, outputs_id("t-1")).restore(tmp_path / "got") is not None
     assert (tmp_path / "got" / "model.pt").read_text() == "weights"
-    monkeypatch.setattr(private_folder, "MOST_OUTPUT_BYTES", 3)
+    monkeypatch.setattr(folders, "MOST_OUTPUT_BYTES", 3)
     other = PrivateFolder(tmp_path / "two", code=code)
     (other.path / "model.pt").write_text("weights")
     assert "are not kept" in keep_outputs(store, "t-2", other, "m", 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide.live.agent.timing import SavingTimes
+from ebbtide.live.agent.work import SavingTimes
 
 
 def known(**options: float) -> SavingTimes:

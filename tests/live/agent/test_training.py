@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent.training import TrainingProcess
+from ebbtide.live.agent.processes import TrainingProcess
 
 
 def heard(program: str, folder: Path) -> list[object]:

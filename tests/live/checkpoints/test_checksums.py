@@ -13,9 +13,8 @@ import pytest
 import xxhash
 
 from ebbtide.errors import InputError
-from ebbtide.live.checkpoints import checksums, manifest
-from ebbtide.live.checkpoints.checksums import BLAKE2B, XXH3, checksum, checksum_of
-from ebbtide.live.checkpoints.manifest import Manifest, StoredFile
+from ebbtide.live.checkpoints import manifest
+from ebbtide.live.checkpoints.manifest import BLAKE2B, XXH3, Manifest, StoredFile, checksum, checksum_of
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 
@@ -30,7 +29,7 @@ def saved(tmp_path: Path) -> CheckpointStore:
 
 
 def without_xxhash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(checksums._DIGESTS, XXH3)
+    monkeypatch.delitem(manifest._DIGESTS, XXH3)
 
 
 def rewritten(store: CheckpointStore, content: bytes) -> None:
@@ -52,7 +51,7 @@ def test_both_are_the_well_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_python_without_xxhash_writes_what_one_with_it_verifies(saved: CheckpointStore, tmp_path: Path) -> None:
-    source = str(Path(checksums.__file__).parents[3])
+    source = str(Path(manifest.__file__).parents[3])
     program = """
 import sys; sys.modules["xxhash"] = None; sys.path.insert(0, sys.argv[1])
 from pathlib import Path

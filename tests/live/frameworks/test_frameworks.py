@@ -15,6 +15,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.live.frameworks.bag import BagFramework, expected_result
 from ebbtide.live.frameworks.framework import Framework
@@ -166,6 +167,34 @@ def test_spark_computes_again_what_a_lost_worker_had() -> None:
     assert outcome.revocations == 1
     assert Counter(lease.market for lease in outcome.leases) == {A: 1, B: 2}
     assert outcome.checkpoints >= 1
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = tmp_path / "prices.parquet"
+    history(1e6).write(prices)
+    words = [
+        "cluster",
+        "bag",
+        "--prices",
+        str(prices),
+        "--work-s",
+        "2",
+        "--start",
+        "2015-06-01T00:00:00Z",
+        "--type",
+    ]
+    assert ended(*words, "c3.xlarge") == 0
+    told = capsys.readouterr().out
+    assert "exosphere: finished" in told
+    assert f"result {expected_result(8, 40):g}" in told
+    assert ended(*words, "m9.moon") == 2
+    assert "no market has machines of type m9.moon; these prices have c3.xlarge" in capsys.readouterr().err
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return int(end.value.code or 0)
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ from ebbtide.errors import InputError
 from ebbtide.market.availability import Availability
 from ebbtide.market.ingestion import ingest_files, read_source
 from ebbtide.market.sources import parquet
-from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_json import read_ec2_json
-from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 
 PRICES = eb.generate_prices(days=1, seed=1).to_frame()
 FAR_FUTURE = (

@@ -8,9 +8,8 @@ import pytest
 
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import read_source
-from ebbtide.market.sources.azure import read_azure_csv, read_azure_json
 from ebbtide.market.sources.ec2_json import read_ec2_json, region_of_zone
-from ebbtide.market.sources.kaggle_csv import read_kaggle_csv
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
 
 
 def entry(time: str = "2015-04-01T00:00:00.000Z", price: str = "0.0321", **more: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from tests.conftest import TRACES
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.zone_records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
+from ebbtide.forecasts.spells.records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
 from ebbtide.market.markets import Place
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs

@@ -6,7 +6,7 @@ import pytest
 from tests.markets import history
 
 import ebbtide as eb
-from ebbtide.market.probe_log import Life
+from ebbtide.market.lifetimes import Life
 from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
 from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
 from ebbtide_papers.dynamic_pricing.price_variation import (

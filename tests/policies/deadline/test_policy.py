@@ -12,26 +12,26 @@ from tests.conftest import TRACES
 from tests.markets import history
 
 import ebbtide as eb
+from ebbtide._compiled_records import FAILOVER, TABLE, ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels, fit_market_spells
-from ebbtide.forecasts.spells.own_probes import probes_of
-from ebbtide.forecasts.spells.zone_records import read_probed_zones
+from ebbtide.forecasts.spells.models import SpellModels, fit_market_spells, probes_of
+from ebbtide.forecasts.spells.records import read_probed_zones
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
-from ebbtide.policies.deadline.zone_runs import FAILOVER, TABLE, run_zones
-from ebbtide.policies.deadline.zone_table import solve_zones
-from ebbtide.policies.deadline.zones import zones_problem
+from ebbtide.policies.deadline.problem import zones_problem
+from ebbtide.policies.deadline.table import solve_zones
 from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
 from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.simulation.deadline_runs import run_zones
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
@@ -81,7 +81,7 @@ def is_late(outcome: Outcome, hours: float) -> bool:
 
 @pytest.mark.parametrize(("rule", "number"), [(DeadlineRule.TABLE, TABLE), (DeadlineRule.FAILOVER, FAILOVER)])
 def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int) -> None:
-    """Twelve hours of work in eighteen, on drawn records: the engine asks and pays, the compiled run reckons."""
+    """Twelve hours of work in eighteen, on drawn records: the engine asks and pays, the compiled run computes."""
     problem = zones_problem(
         [(str(EAST), EAST.place), (str(WEST), WEST.place)],
         (1.0, 1.2),
@@ -100,30 +100,8 @@ def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int)
         assert not is_late(outcome, 18.0)
         engine.append(outcome.cost_usd)
         prices = np.repeat(np.array([[1.0], [1.2]]), up.shape[1], axis=1)
-        usd, _, late_h, *_ = run_zones(
-            number,
-            up,
-            prices,
-            0,
-            TICK_S,
-            12 * HOUR_S,
-            18 * HOUR_S,
-            720.0,
-            problem.start_s,
-            3.06,
-            np.array([0, 1]),
-            problem.egress_usd,
-            7200.0,
-            table.usd,
-            table.tick_s,
-            table.step_s,
-            AGE_BINS_S,
-            np.array([1.0, 1.2]),
-            table.lasts_s,
-            table.ages,
-            table.home,
-            table.away_s,
-        )
+        tape = ZonesTape(up, prices, TICK_S)
+        usd, _, late_h, *_ = run_zones(number, problem, tape, 0, 7200.0, table)
         assert late_h == 0.0
         compiled.append(usd)
     # A machine that is noticed works two minutes on; one that comes is there before the last is given back.

@@ -15,7 +15,9 @@ from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import (
     Application,
@@ -33,6 +35,7 @@ from ebbtide.policies.exosphere.applications import (
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.policies.refusals import _Shown
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
@@ -253,11 +256,12 @@ def test_each_up_call_comes_when_its_time_is_there_and_once(notice: bool) -> Non
 
 def test_a_rebalance_recommendation_is_a_soft_revocation() -> None:
     class Recommended(ExoSphere):
-        def decide(self, view: object) -> Iterable[object]:  # type: ignore[override]
-            if view.now_s >= START_S + HOUR_S and "recommended" not in view.memory:  # type: ignore[attr-defined]
-                view.memory["recommended"] = True  # type: ignore[attr-defined]
-                view.events = [*view.events, Event(Wake.REBALANCE, view.now_s, lease_id=2)]  # type: ignore[attr-defined]
-            return super().decide(view)  # type: ignore[arg-type]
+        def decide(self, view: View) -> Iterable[Action]:
+            if view.now_s >= START_S + HOUR_S and "recommended" not in view.memory:
+                view.memory["recommended"] = True
+                events = [*view.events, Event(Wake.REBALANCE, view.now_s, lease_id=2)]
+                return super().decide(_Shown(view, view.markets, events))  # type: ignore[arg-type]
+            return super().decide(view)
 
     assert Wake.REBALANCE in ExoSphere().wakes_on
     application = Listening({"soft": [Checkpoint()]})

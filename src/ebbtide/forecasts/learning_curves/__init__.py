@@ -1,1 +1,1 @@
-"""Where a training's metric will end, from its first part (SpotTune III-C)."""
+"""Prediction of a training's final metric from the first part of its learning curve (SpotTune III-C)."""

@@ -1,4 +1,4 @@
-"""Choosing EarlyCurve's thresholds and the width of its band on some workloads, to be used on others."""
+"""Choosing EarlyCurve's thresholds and the width of its band on some workloads, for use on others."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ CHANGES = (0.03, 0.05, 0.08, 0.12, 0.2, 0.5)
 STEADIES = (0.01, 0.02, 0.04, 0.08)
 WINDOWS = (1, 3, 5)
 
-# Before the middle of a run too little is known of it for thresholds to matter.
+# Before the middle of a run, stages are too few for thresholds to matter.
 _THETAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
-# Of the ends, this share is to lie inside the band.
+# The share of final metrics that should lie inside the band.
 _COVERAGE = 0.9
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Thresholds chosen on all workloads, and on all but each.
+    """Thresholds chosen on all workloads, and with each workload held out.
 
     Attributes:
-        everywhere: For workloads not calibrated on.
-        without: By workload, chosen on all others: what that workload itself may be scored with.
-        errors: Mean relative error by thresholds and workload: what they were chosen by.
+        everywhere: The predictor chosen on all workloads, for use on new ones.
+        without: By workload, the predictor chosen on all others; a workload is scored with its own entry.
+        errors: Mean relative error by thresholds and workload, from which the thresholds were chosen.
     """
 
     everywhere: EarlyCurve
@@ -47,7 +47,7 @@ class Calibration:
     errors: list[dict[str, Any]]
 
     def for_workload(self, name: str) -> EarlyCurve:
-        """What may be used on a workload without having seen it."""
+        """The predictor to score a workload with: one that was not calibrated on it."""
         return self.without.get(name, self.everywhere)
 
 
@@ -60,15 +60,15 @@ def calibrate(
     windows: Sequence[int] = WINDOWS,
     on_progress: Callable[[str], None] | None = None,
 ) -> Calibration:
-    """Try all thresholds on all curves, and keep those of the least relative error, each workload weighing alike.
+    """Try all thresholds on all curves and choose those with the least relative error, workloads weighted equally.
 
     Args:
-        curves: Whole ones, of two workloads or more.
-        start: Everything that is not chosen here.
-        changes: Values of xi.
-        steadies: Values of epsilon.
-        windows: Numbers of measurements that a change is told from.
-        on_progress: Told what is being tried.
+        curves: Complete curves of two workloads or more.
+        start: Predictor whose other settings are kept.
+        changes: Values of xi to try.
+        steadies: Values of epsilon to try.
+        windows: Values of `StageThresholds.window` to try, in measurements.
+        on_progress: Called with a line of text before each try.
 
     Raises:
         InputError: All curves are of one workload.
@@ -88,23 +88,23 @@ def calibrate(
 
     def chosen(kept: Sequence[str]) -> EarlyCurve:
         columns = [names.index(name) for name in kept]
-        # Relative to the best on each workload, else the one with the largest errors decides alone.
+        # Relative to the best on each workload, or the workload with the largest errors would decide alone.
         best = np.maximum(errors[:, columns].min(axis=0), 1e-9)
         predictor = tried[int(np.argmin((errors[:, columns] / best).mean(axis=1)))]
         return replace(predictor, band=_band([curve for curve in curves if curve.workload in kept], predictor))
 
     without = {name: chosen([other for other in names if other != name]) for name in names}
-    told = [
+    rows = [
         {**asdict(predictor.thresholds), **dict(zip(names, row.tolist(), strict=True))}
         for predictor, row in zip(tried, errors, strict=True)
     ]
-    return Calibration(chosen(names), without, told)
+    return Calibration(chosen(names), without, rows)
 
 
 def _different(
     curves: Sequence[Curve], changes: Sequence[float], steadies: Sequence[float], windows: Sequence[int]
 ) -> list[StageThresholds]:
-    """Thresholds that find different stages in these curves; of alike ones the most sensitive."""
+    """Thresholds that find different stages in these curves; of equivalent ones the most sensitive."""
     found: dict[tuple[tuple[int, ...], ...], StageThresholds] = {}
     for window, change, steady in product(windows, changes, steadies):
         each = StageThresholds(change, steady, window=window)
@@ -118,7 +118,7 @@ def _finite(metric: Floats) -> Floats:
 
 
 def _band(curves: Sequence[Curve], predictor: EarlyCurve) -> float:
-    """Half the width, in units of the expected error, that holds the wanted share of the ends."""
+    """Half the width of the band, in units of the expected error, that covers the wanted share of curves."""
     ends = ends_of(curves, predictor, _THETAS)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio: Floats = np.abs(ends.values - ends.truth[:, None]) / (ends.upper - ends.values)
@@ -139,7 +139,7 @@ def read_calibration(path: str | Path) -> Calibration:
     """Read what `write_calibration` wrote.
 
     Raises:
-        InputError: The file is missing or is no calibration.
+        InputError: The file is missing or is not a calibration.
     """
     if not Path(path).exists():
         raise InputError("there is no such file; `ebbtide curves calibrate` makes one", file=path)

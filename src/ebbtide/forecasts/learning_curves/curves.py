@@ -1,12 +1,13 @@
-"""Learning curves: a metric by step, of runs that are compared with each other."""
+"""Learning curves: a metric by step, for runs that are compared with each other, and predictions of their end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -29,13 +30,13 @@ class Curve:
     """The metric of one run.
 
     Attributes:
-        workload: Runs of one workload are compared with each other.
-        name: Of the run.
-        steps: Of each measurement, rising, shape (n,).
-        metric: Lower is better, shape (n,).
+        workload: Name of the workload; only runs of one workload are compared.
+        name: Name of the run within the workload.
+        steps: Step of each measurement, rising, shape (n,).
+        metric: Metric at each step, lower is better, shape (n,).
         max_steps: The last step of the whole run.
-        hyperparameters: Of the run, where known.
-        train_seconds: Spent on training until each measurement, shape (n,); None: not known.
+        hyperparameters: Hyper-parameters of the run, empty where unknown.
+        train_seconds: Seconds of training until each measurement, shape (n,); None if unknown.
     """
 
     workload: str
@@ -52,13 +53,13 @@ class Curve:
         return float(self.metric[-1])
 
     def until(self, theta: float) -> tuple[Floats, Floats]:
-        """Steps and metric of the first part, theta of the whole run; at least one measurement."""
+        """Steps and metric up to the share `theta` of the whole run; at least one measurement."""
         seen = max(int(np.searchsorted(self.steps, theta * self.max_steps * (1 + 1e-9), side="right")), 1)
         return self.steps[:seen], self.metric[:seen]
 
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
-    """Write curves as Parquet, a row a measurement, atomically."""
+    """Write curves as Parquet, one row per measurement, atomically."""
     frames = []
     for curve in curves:
         seconds = curve.train_seconds if curve.train_seconds is not None else np.full(len(curve.steps), np.nan)
@@ -78,11 +79,11 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
 def read_curves(path: str | Path) -> list[Curve]:
     """Read curves from Parquet.
 
-    Three layouts are known by their columns: ours (`COLUMNS`); training logs by track, record and run with a loss
-    (`split` chooses validation); and logs by run and epoch with an accuracy, which becomes an error rate.
+    Three layouts are recognised by their columns: Ebbtide's own (`COLUMNS`); training logs by track, record and
+    run with a loss (rows with `split` of `val`); and logs by run and epoch with an accuracy, read as error rates.
 
     Raises:
-        InputError: The file cannot be read, is of no known layout, or holds no curve.
+        InputError: The file cannot be read, has no known layout, or holds no curve.
     """
     path = Path(path)
     table = load_parquet(path)
@@ -155,3 +156,119 @@ _LAYOUTS = (
     ({"track", "record", "run", "part", "step", "split", "loss"}, _read_losses),
     ({"run", "dataset", "epoch", "split", "metric", "value"}, _read_accuracies),
 )
+
+
+class Status(StrEnum):
+    """What a prediction is based on."""
+
+    FITTED = "fitted"  # curves fitted to the measurements
+    CONVERGED = "converged"  # the metric has stopped changing: the last value, and more training is useless
+    FINISHED = "finished"  # the last step itself was measured
+    SHORT = "short"  # too few measurements to fit: the last one, with a wide band
+    DIVERGED = "diverged"  # the last measurement is not a number or infinite: infinity
+
+
+@dataclass(frozen=True)
+class CurvePrediction:
+    """The predicted end of a curve.
+
+    Attributes:
+        value: Predicted metric at the last step.
+        lower: Lower end of a band meant to cover 90 % of final metrics.
+        upper: Upper end of the same band.
+        stages: The step at which each stage begins.
+        status: What the prediction is based on.
+        shares: Weight of each candidate, by name.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    stages: tuple[float, ...]
+    status: Status
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """The first part of a curve, checked: finite measurements in the order of steps.
+
+    Attributes:
+        steps: Step of each measurement, rising, shape (n,), n >= 1 unless it diverged at once.
+        metric: Metric at each step, lower is better, shape (n,).
+        max_steps: The step at which to predict.
+        diverged: Whether the last measurement was not finite.
+        sweep: Name of the sweep; errors of curves of one sweep are partially pooled. None: no sweep.
+    """
+
+    steps: Floats
+    metric: Floats
+    max_steps: float
+    diverged: bool = False
+    sweep: str | None = None
+
+    def until(self, theta: float) -> Observed:
+        """The part up to a share of the whole run; at least one measurement."""
+        seen = max(int(np.searchsorted(self.steps, theta * self.max_steps * (1 + 1e-9), side="right")), 1)
+        if seen >= len(self.steps):
+            return self
+        return Observed(self.steps[:seen], self.metric[:seen], self.max_steps, False, self.sweep)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step itself was measured."""
+        return bool(len(self.steps)) and self.steps[-1] >= self.max_steps * (1 - 1e-9)
+
+
+class CurvePredictor(Protocol):
+    """Predicts where curves end from their first parts."""
+
+    @property
+    def name(self) -> str:
+        """Name of the predictor in tables."""
+        ...
+
+    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+        """One prediction for each curve; never raises."""
+        ...
+
+
+def observed(
+    steps: Sequence[float] | Floats, metric: Sequence[float] | Floats, max_steps: float, sweep: str | None = None
+) -> Observed:
+    """Check the first part of a curve.
+
+    Single measurements that are not finite are left out. Steps may come in any order; of two measurements at one
+    step the later in the sequence is used.
+
+    Raises:
+        InputError: Lengths differ, there is no measurement, steps are negative or not finite, or `max_steps` is
+            not positive or lies before the last step.
+    """
+    at, values = np.asarray(steps, dtype=float), np.asarray(metric, dtype=float)
+    if at.ndim != 1 or at.shape != values.shape:
+        raise InputError(f"steps have shape {at.shape}, metric {values.shape}; both need the same one axis")
+    if not len(at):
+        raise InputError("a curve needs at least one measurement")
+    if not np.isfinite(at).all() or at.min() < 0:
+        raise InputError("steps must be finite and not negative")
+    if not max_steps > 0 or not np.isfinite(max_steps):
+        raise InputError(f"max_steps is {max_steps}; it must be positive and finite")
+    if at.max() > max_steps * (1 + 1e-9):
+        raise InputError(f"step {at.max():g} lies beyond max_steps {max_steps:g}")
+    order = np.argsort(at, kind="stable")
+    at, values = at[order], values[order]
+    last_of_step = np.append(at[1:] != at[:-1], True)
+    at, values = at[last_of_step], values[last_of_step]
+    finite = np.isfinite(values)
+    return Observed(at[finite], values[finite], float(max_steps), not finite[-1], sweep)
+
+
+def without_fit(seen: Observed) -> CurvePrediction | None:
+    """The prediction where no fit is needed: the curve diverged, or its end was measured. None elsewhere."""
+    if seen.diverged or not len(seen.metric):
+        return CurvePrediction(np.inf, np.inf, np.inf, (), Status.DIVERGED)
+    if seen.finished:
+        end = float(seen.metric[-1])
+        return CurvePrediction(end, end, end, (float(seen.steps[0]),), Status.FINISHED)
+    return None

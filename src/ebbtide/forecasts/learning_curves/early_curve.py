@@ -1,7 +1,8 @@
-"""EarlyCurve: stages, families fitted to the last one, and a say for each by how well it foretold what was seen.
+"""EarlyCurve: stages, families fitted to the last one, and an average weighted by how well each predicted so far.
 
 SpotTune fits Eq. 4 to each stage. Which part of a stage to fit, and whether it converges sublinearly at all (V-B),
-a curve tells best itself: every candidate is asked, from earlier moments of it, about later ones that are known.
+is measured on the curve itself: every candidate predicts later known measurements from earlier points. The errors
+of the curves of one sweep are partially pooled.
 """
 
 from __future__ import annotations
@@ -11,37 +12,49 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ebbtide.forecasts.learning_curves.candidates import CANDIDATES, EARLY, MIN_POINTS, Prefix, predict
-from ebbtide.forecasts.learning_curves.curves import Bools, Floats
-from ebbtide.forecasts.learning_curves.predictions import CurvePrediction, Observed, Status, without_fit
-from ebbtide.forecasts.learning_curves.stages import StageThresholds, stage_starts
-from ebbtide.forecasts.learning_curves.sweeps import expected_errors, shrunk
+from ebbtide.forecasts.learning_curves.curves import (
+    Bools,
+    CurvePrediction,
+    Floats,
+    Integers,
+    Observed,
+    Status,
+    without_fit,
+)
+from ebbtide.forecasts.learning_curves.stages import (
+    CANDIDATES,
+    EARLY,
+    MIN_POINTS,
+    Prefix,
+    StageThresholds,
+    predict,
+    stage_starts,
+)
 
-# Earlier moments asked from, by the way that was still to go from them as a share of the way still to go now.
+# Earlier points to predict from: their relative distance to the latest point, over that of now to the end.
 _HORIZONS = (0.25, 0.5, 1.0)
 
-# With more than this share of what was seen still to go, earlier moments are too few and too near each other to
-# tell families apart: a curve in its first stage is then left to the one that goes by all of it, recent points
-# most.
+# With more than this multiple of the measured steps still ahead, earlier points are too few and too close to
+# compare families: a curve in its first stage is then predicted by `EARLY` alone.
 _TOO_FAR = 1.4
 
-# Later moments that each is asked about.
+# Later measurements predicted from each earlier point.
 _TARGETS = 3
 
 
 @dataclass(frozen=True)
 class EarlyCurve:
-    """The predictor.
+    """The EarlyCurve predictor.
 
     Attributes:
         thresholds: xi and epsilon of Eq. 7.
-        sharpness: A candidate's say falls with this power of its error.
-        least_error: Added to errors, as a share of the metric: nobody was right by more than luck.
-        plateau_points: The metric has converged if so many measurements...
-        plateau: ...differ by less than this share of it.
-        pooling: For how many moments of a curve's own the rest of its sweep counts.
-        band: Half the width of the band, in units of the error to expect.
-        name: For tables.
+        sharpness: A candidate's weight falls with this power of its error.
+        least_error: Added to errors, as a share of the metric, so that a chance hit does not decide.
+        plateau_points: Number of last measurements that are checked for convergence.
+        plateau: Largest range of those measurements, as a share of the metric, that counts as converged.
+        pooling: Pseudo-count of the sweep's errors, in earlier points of the curve itself (partial pooling).
+        band: Half the width of the band, in units of the expected error.
+        name: Name of the predictor in tables.
     """
 
     thresholds: StageThresholds = field(default_factory=StageThresholds)
@@ -54,7 +67,7 @@ class EarlyCurve:
     name: str = "earlycurve"
 
     def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
-        """One prediction for each; see `Status` for what is answered where nothing can be fitted."""
+        """One prediction for each curve; see `Status` for those to which nothing can be fitted."""
         answers = [self._without_fit(seen) for seen in observed]
         rows = [row for row, answer in enumerate(answers) if answer is None]
         fitted = self._fitted([observed[row] for row in rows])
@@ -63,7 +76,7 @@ class EarlyCurve:
         return [answer for answer in answers if answer is not None]
 
     def has_converged(self, metric: Floats) -> bool:
-        """Whether the metric has come to a plateau, on which training is of no use (III-C)."""
+        """Whether the metric, shape (n,), has reached a plateau, where more training is useless (III-C)."""
         tail = metric[-self.plateau_points :]
         return len(tail) == self.plateau_points and bool(np.ptp(tail) <= self.plateau * abs(tail[-1]))
 
@@ -74,7 +87,7 @@ class EarlyCurve:
         last, spread = float(seen.metric[-1]), float(np.ptp(seen.metric))
         first = (float(seen.steps[0]),)
         if len(seen.metric) < MIN_POINTS:
-            # It may lose as much again as it has lost; nothing seen says how it will go on.
+            # Too short to extrapolate: the band allows as much change again as there has been.
             room = max(spread, 0.1 * abs(last))
             return CurvePrediction(last, last - room, last + room, first, Status.SHORT)
         if self.has_converged(seen.metric):
@@ -96,7 +109,7 @@ class EarlyCurve:
         owner = np.repeat(np.arange(len(observed)), [len(own) for own in moments])
         earlier = [prefix for own in moments for prefix, _ in own]
         truth = np.array([truth for own in moments for _, truth in own]).reshape(len(earlier), _TARGETS)
-        # What each candidate says too much, of each earlier moment, shape (moments, candidates, targets).
+        # How much too high each candidate predicts from each earlier point, shape (points, candidates, targets).
         excess = np.zeros((len(earlier), len(CANDIDATES), truth.shape[1]))
         for place, candidate in enumerate(CANDIDATES):
             ends[:, place : place + 1] = predict(now, candidate).reshape(len(now), -1)
@@ -105,7 +118,7 @@ class EarlyCurve:
         sizes = np.array([max(float(np.abs(seen.metric).mean()), 1e-12) for seen in observed])
         lowest = np.array([0.0 if seen.metric.min() >= 0 else -np.inf for seen in observed])
         ends = np.maximum(ends, lowest[:, None])
-        # Who cannot be asked has no say; who could not earlier is judged by when it could.
+        # A candidate without a prediction has no weight; missing earlier predictions are left out of its error.
         silent = np.isnan(ends)
         ends = np.where(silent, 0.0, ends)
         sweeps = _sweeps(observed)
@@ -118,7 +131,7 @@ class EarlyCurve:
         shares[far] = [float(candidate is EARLY) for candidate in CANDIDATES]
         wrong = np.where(np.isnan(wrong) & (shares == 0.0), 0.0, wrong)
         values = (shares * ends).sum(axis=1)
-        # Of each curve, how far it was off from the earliest moment, whence the way was as far as it is now.
+        # Each curve's error from the earliest point, which was about as far from its target as the end is now.
         off = np.full(len(observed), np.nan)
         for row in range(len(observed)):
             own = np.flatnonzero(owner == row)
@@ -132,11 +145,11 @@ class EarlyCurve:
         ]
 
     def _shares(self, wrong: Floats, silent: Bools, staged: Bools) -> Floats:
-        """How much each candidate has to say about each curve; each row sums to 1.
+        """The weight of each candidate for each curve, shape (curves, candidates); rows sum to 1.
 
         Args:
-            wrong: Its error to expect, NaN where not known, shape (curves, candidates).
-            silent: Whether it cannot be asked, of the same shape.
+            wrong: Expected relative error, NaN where unknown, shape (curves, candidates).
+            silent: Whether the candidate has no prediction, shape (curves, candidates).
             staged: Whether the curve has entered a new stage, shape (curves,).
         """
         shares = np.where(
@@ -170,20 +183,20 @@ class EarlyCurve:
 
 
 def _earlier_moments(seen: Observed, begun: list[int]) -> list[tuple[Prefix, Floats]]:
-    """Earlier moments of the last stage, as far from later known ones as the end is now; and what was to come."""
+    """Earlier points of the last stage with known targets as far ahead as the end is now, and the metric there."""
     steps, metric = seen.steps, seen.metric
     last = len(steps) - 1
     ahead = (seen.max_steps - steps[last]) / max(steps[last], 1e-12)
     lengths: list[int] = []
     for horizon in _HORIZONS:
         length = int(np.searchsorted(steps, steps[last] / (1.0 + horizon * ahead) * (1 + 1e-9), side="right"))
-        # From before the last stage, nobody could have known of it.
+        # Points before the last stage cannot predict it.
         length = max(length, begun[-1] + MIN_POINTS + (1 if begun[-1] else 0))
         if length <= last and length not in lengths:
             lengths.append(length)
     moments = []
     for length in lengths:
-        # Of what was to come, the later part: the next measurement is easy to tell.
+        # Targets in the later part only: the next measurement is easy to predict.
         first = length + (last - length) // 3
         targets = np.linspace(first, last, _TARGETS).round().astype(int)
         stage = max(place for place in begun if place < length)
@@ -198,3 +211,68 @@ def _sweeps(observed: Sequence[Observed]) -> list[list[int]]:
         if seen.sweep is not None:
             sweeps.setdefault(seen.sweep, []).append(row)
     return list(sweeps.values())
+
+
+# The fewest curves from which a spread is estimated.
+_MIN_CURVES = 4
+
+
+def expected_errors(
+    errors: Floats, owner: Integers, curves: int, sweeps: Sequence[Sequence[int]], pooling: float
+) -> Floats:
+    """Each candidate's expected error for each curve, shape (curves, candidates); NaN where unknown.
+
+    Args:
+        errors: Relative errors from earlier points, NaN without a prediction, shape (points, candidates).
+        owner: Row of the curve of each earlier point, shape (points,).
+        curves: Number of curves in all.
+        sweeps: Rows of the curves of each sweep; other curves use their own errors only.
+        pooling: Pseudo-count of the sweep's mean squared error, in points of the curve itself.
+    """
+    known = np.isfinite(errors)
+    shape = curves, errors.shape[1]
+    sums, counts = np.zeros(shape), np.zeros(shape)
+    np.add.at(sums, owner, np.where(known, errors, 0.0) ** 2)
+    np.add.at(counts, owner, known)
+    for rows in sweeps:
+        chosen = np.array(rows)
+        total = counts[chosen].sum(axis=0)
+        sums[chosen] += np.where(total > 0, pooling * sums[chosen].sum(axis=0) / np.maximum(total, 1.0), 0.0)
+        counts[chosen] += np.where(total > 0, pooling, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.sqrt(sums / counts))
+
+
+def shrunk(values: Floats, last: Floats, off: Floats, sweeps: Sequence[Sequence[int]]) -> Floats:
+    """Predictions shrunk towards the median of their sweep, by the share of their spread that is noise.
+
+    The quantity shrunk is the predicted metric as a share of the last value. Without it, runs that differ only in
+    their seed would be ranked by the noise of their fits; the spread of past errors over the sweep estimates that
+    noise (James-Stein shrinkage with estimated variances).
+
+    Args:
+        values: Predicted final metric of each curve, shape (curves,).
+        last: The last measurement of each curve, shape (curves,).
+        off: Excess of an earlier prediction over the metric, NaN where unknown, shape (curves,).
+        sweeps: Rows of the curves of each sweep.
+
+    Returns:
+        Shrunk predictions, shape (curves,).
+    """
+    result = values.copy()
+    for rows in sweeps:
+        chosen = np.array(rows)
+        chosen = chosen[np.isfinite(off[chosen]) & (np.abs(last[chosen]) > 0)]
+        if len(chosen) < _MIN_CURVES:
+            continue
+        loss = values[chosen] / last[chosen]
+        spread, noise = _variance(loss), _variance(off[chosen] / last[chosen])
+        kept = max(1.0 - noise / spread, 0.0) if spread > 0 else 0.0
+        result[chosen] = last[chosen] * (np.median(loss) + kept * (loss - np.median(loss)))
+    return result
+
+
+def _variance(values: Floats) -> float:
+    """Variance estimated from the interquartile range, so that one outlier does not decide."""
+    low, high = np.percentile(values, [25.0, 75.0])
+    return float(((high - low) / 1.349) ** 2)

@@ -1,4 +1,4 @@
-"""How well predictors tell where curves end, and which run of a sweep will be best (SpotTune IV-B, IV-E)."""
+"""Scores of predictors: error of the final metric, choice of the best run of a sweep (SpotTune IV-B, IV-E)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.forecasts.learning_curves.curves import Curve, Floats
-from ebbtide.forecasts.learning_curves.predictions import CurvePredictor, Observed, observed
+from ebbtide.forecasts.learning_curves.curves import Curve, CurvePredictor, Floats, Observed, observed
 
 THETAS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 
-# Among fewer runs than this, some three are the best three too easily.
+# With fewer runs than this, choosing the best three is too easy to count.
 MIN_RUNS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """What a predictor said of curves.
+    """A predictor's predictions of the final metric of some curves.
 
     Attributes:
-        workloads: Of each curve, shape (c,).
-        truth: Where each ended, shape (c,).
-        values: What was predicted, shape (c, thetas).
-        lower: Of the band, shape (c, thetas).
-        upper: Of the band, shape (c, thetas).
+        workloads: Workload of each curve, shape (c,).
+        truth: Final metric of each curve, shape (c,).
+        values: Predicted final metric, shape (c, thetas).
+        lower: Lower end of the band, shape (c, thetas).
+        upper: Upper end of the band, shape (c, thetas).
     """
 
     workloads: tuple[str, ...]
@@ -46,7 +45,7 @@ class Ends:
         by_theta = {}
         for place, theta in enumerate(thetas):
             pooled = self._of(rows, place)
-            # Choosing is among the runs of one workload: the mean over workloads, each one choice.
+            # A choice is among the runs of one workload, so the score is the mean over workloads.
             chosen = [found[f"{theta:g}"] for found in by_workload.values()]
             for top in ("top1", "top3"):
                 values = [found[top] for found in chosen if found[top] is not None]
@@ -56,7 +55,7 @@ class Ends:
         return {"by_theta": by_theta, "workloads": by_workload}
 
     def errors(self) -> Floats:
-        """Relative error of each, shape (c, thetas); NaN where the end is not finite."""
+        """Relative errors, shape (c, thetas); NaN where the final metric is not finite."""
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.abs(self.values - self.truth[:, None]) / np.abs(self.truth[:, None])
         return np.where(np.isfinite(self.truth)[:, None], error, np.nan)
@@ -86,12 +85,12 @@ def ends_of(
     predictor: CurvePredictor | Callable[[str], CurvePredictor],
     thetas: Sequence[float] = THETAS,
 ) -> Ends:
-    """Ask a predictor about the first part of every curve, for every theta.
+    """Predict every curve's final metric from its first part, for every theta.
 
     Args:
-        curves: Whole ones.
-        predictor: One for all, or one by workload.
-        thetas: How much of each is shown.
+        curves: Complete curves, c of them.
+        predictor: One predictor for all, or a function from workload to predictor.
+        thetas: Shares of the whole run that the predictor sees.
     """
     values = np.empty((len(curves), len(thetas)))
     lower, upper = np.empty(values.shape), np.empty(values.shape)

@@ -1,7 +1,8 @@
 """Families of curves, fitted to many pieces of curves at once.
 
-Pieces are rows of arrays padded with zero weight. Every family's hard parameter runs over a grid and the others
-follow in closed form, so that a fit cannot fail to converge, and thousands of fits are a few array operations.
+Pieces are rows of arrays, padded with points of zero weight. In every family the non-linear parameter runs over a
+grid and the others follow in closed form, so that every fit converges and thousands of fits are a few array
+operations.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import numpy as np
 
 from ebbtide.forecasts.learning_curves.curves import Floats
 
-# Asymptotes tried below the lowest value, as shares of the range, and rates tried, by the length of the piece.
+# Asymptotes to try, as shares of the range below the lowest value; rates and powers to try, per length of piece.
 _DEPTHS = np.concatenate([np.geomspace(1e-3, 1.0, 14), np.geomspace(1.6, 30.0, 7)])
 _RATES = np.geomspace(0.15, 60.0, 26)
 _POWERS = np.geomspace(0.05, 3.0, 20)
 
-# Around the best of a grid, so many values between its neighbours.
+# Values of the finer grid between the neighbours of the best value.
 _FINER = 9
 
-# Of memory: elements of one temporary array.
+# Elements of one temporary array, to limit memory.
 _CHUNK = 4_000_000
 
-# (k**2, k, 1): any of them may be zero, not all.
+# Subsets of the coefficients of (k**2, k, 1) that are not zero; at least one is not.
 _SUBSETS = [subset for size in (1, 2, 3) for subset in combinations(range(3), size)]
 
 
@@ -35,9 +36,9 @@ class Pieces:
     """Pieces of curves to fit, and where to predict.
 
     Attributes:
-        steps: Shape (b, n); any unit, not negative.
-        metric: Shape (b, n).
-        weights: Shape (b, n); 0 where there is no point. Each row has a point.
+        steps: Step of each point, in any unit, not negative, shape (b, n).
+        metric: Metric at each point, shape (b, n).
+        weights: Weight of each point, 0 for padding, shape (b, n); each row has a point.
         targets: Steps to predict at, shape (b, m).
     """
 
@@ -50,16 +51,16 @@ class Pieces:
         return len(self.steps)
 
     def rows(self, chosen: slice) -> Pieces:
-        """Some of them."""
+        """The pieces of some rows."""
         return Pieces(self.steps[chosen], self.metric[chosen], self.weights[chosen], self.targets[chosen])
 
 
 @dataclass(frozen=True)
 class Fits:
-    """What a family gives for each piece.
+    """A family's fit to each piece.
 
     Attributes:
-        values: At the targets, shape (b, m).
+        values: Predicted metric at the targets, shape (b, m).
         error: Weighted mean squared error on the piece, shape (b,).
     """
 
@@ -70,8 +71,8 @@ class Fits:
 def sublinear(pieces: Pieces) -> Fits:
     """SpotTune Eq. 4 on one stage: `1 / (a0 k**2 + a1 k + a2) + a3`, coefficients not negative.
 
-    For an asymptote a3 the rest is linear in `1 / (metric - a3)`; weighing by `(metric - a3)**4` makes its squared
-    errors those of the metric, to first order.
+    Given the asymptote a3, `1 / (metric - a3)` is linear in the other coefficients; weights of `(metric - a3)**4`
+    make its squared errors those of the metric, to first order.
     """
     return _in_parts(pieces, len(_DEPTHS), _sublinear)
 
@@ -102,7 +103,7 @@ def power_law(pieces: Pieces) -> Fits:
 
 
 def straight(pieces: Pieces) -> Fits:
-    """`c - a k`, a not negative: what a learning rate that falls evenly to zero gives towards the end."""
+    """`c - a k`, a not negative: the end of a curve whose learning rate falls linearly to zero."""
 
     def basis(share: Floats, ones: Floats) -> Floats:
         return np.asarray(-share[:, None, :] * ones[..., None])
@@ -111,7 +112,7 @@ def straight(pieces: Pieces) -> Fits:
 
 
 def level(pieces: Pieces) -> Fits:
-    """The weighted mean: what has stopped falling."""
+    """The weighted mean: a curve that has stopped falling."""
     total = pieces.weights.sum(axis=1)
     mean = (pieces.weights * pieces.metric).sum(axis=1) / total
     error = (pieces.weights * (pieces.metric - mean[:, None]) ** 2).sum(axis=1) / total
@@ -137,7 +138,7 @@ def _range(pieces: Pieces) -> tuple[Floats, Floats]:
 def _sublinear(pieces: Pieces) -> Fits:
     there = pieces.weights > 0
     low, spread = _range(pieces)
-    # A negative asymptote is allowed to nothing but a metric that is negative itself.
+    # A negative asymptote is allowed only where the metric itself is negative.
     asymptote = np.maximum(low - spread * _DEPTHS, np.where(low >= 0.0, 0.0, -np.inf))
     span = np.where(there, pieces.steps, 0.0).max(axis=1, keepdims=True)
     unit = np.where(span > 0, span, 1.0)
@@ -165,7 +166,7 @@ def _sublinear(pieces: Pieces) -> Fits:
 
 
 def _non_negative(moments: Floats, right: Floats) -> Floats:
-    """Least squares with coefficients not negative, of (k**2, k, 1): every subset of them solved, the best kept.
+    """Non-negative least squares on (k**2, k, 1): every subset is solved and the best feasible one kept.
 
     Args:
         moments: Weighted sums of powers 0 to 4 of k, shape (..., 5).
@@ -192,12 +193,13 @@ def _non_negative(moments: Floats, right: Floats) -> Floats:
 def _two_parameters(
     pieces: Pieces, basis: Callable[[Floats, Floats], Floats], grid: Floats, *, free_constant: bool = False
 ) -> Fits:
-    """`c + a f(k)` for the best f of a grid, and then of a finer one; a not negative, nor c unless it is free.
+    """`c + a f(k)` for the best f of a grid, then of a finer one; a not negative, nor c unless `free_constant`.
 
     Args:
-        pieces: What to fit.
-        basis: f of steps as shares of the piece, shape (b, n), and shapes (b or 1, s): shape (b, s, n).
-        grid: Shapes to try, in geometric order.
+        pieces: The pieces to fit.
+        basis: f of (steps as shares of the piece, shape (b, n)) and (parameters, shape (b or 1, s)), with values
+            of shape (b, s, n).
+        grid: Values of f's parameter to try, in geometric order.
         free_constant: Whether c may be negative.
     """
     there = pieces.weights > 0

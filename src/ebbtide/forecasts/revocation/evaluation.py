@@ -1,4 +1,7 @@
-"""The evaluation: every model on the same (market, minute, max price) triples of later data (SpotTune IV-D)."""
+"""Evaluation: every model on the same (market, minute, max price) triples of later data (SpotTune IV-D).
+
+And the fit of the model to use: on the latest days of a history, scored on the days after them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,17 @@ import numpy as np
 
 from ebbtide._utc import iso
 from ebbtide.errors import unknown_name
-from ebbtide.forecasts.revocation.correction import Correction
-from ebbtide.forecasts.revocation.inputs import prices_of
-from ebbtide.forecasts.revocation.max_prices import above, published
+from ebbtide.forecasts.revocation.calibration import Correction
+from ebbtide.forecasts.revocation.inputs import above, prices_of, published
 from ebbtide.forecasts.revocation.minutes import Floats, Minutes, minutes_of
-from ebbtide.forecasts.revocation.models import MODELS
+from ebbtide.forecasts.revocation.models import MODELS, revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.predictions import RevocationModel
+from ebbtide.forecasts.revocation.predictor import RevocationModel
 from ebbtide.forecasts.revocation.scores import Bools, best_f1_threshold, score
 from ebbtide.forecasts.revocation.splits import Samples, Split, origins, split_at
 from ebbtide.market.prices import PriceHistory
 
-# The published delta, and rises as a share of the price: the small ones are where refunds are earned.
+# The published delta, and rises as a share of the price; SpotTune earns refunds at the small ones.
 DELTAS = ("published", "0.1%", "1%", "10%")
 RIVALS = ("revpred", "tributary", "logistic", "base-rate")
 
@@ -31,12 +33,12 @@ class Protocol:
     """How models are evaluated.
 
     Attributes:
-        train_days: Trained on, the last fifth of it for validation.
-        test_days: Scored on, an hour later.
-        origins: How many such splits, evenly spread over the record.
-        stride: Minutes between training samples.
-        test_stride: Minutes between scored ones.
-        seed: Of models and max prices.
+        train_days: Days of training data, the last fifth of them for validation.
+        test_days: Days of data to score on, beginning an hour after the training data.
+        origins: Number of such splits, evenly spread over the record.
+        stride: Minutes between training samples of a market.
+        test_stride: Minutes between scored samples of a market.
+        seed: Random seed of models and max prices.
     """
 
     train_days: float = 9.0
@@ -49,7 +51,14 @@ class Protocol:
 
 @dataclass
 class Answers:
-    """Of one model and delta: what happened, predicted and decided, origin after origin."""
+    """One model's answers at one delta: one array of shape (n,) per origin in each list.
+
+    Attributes:
+        market: Row in `Minutes` of each sample's market.
+        labels: Whether the price exceeded the max price.
+        probabilities: Predicted probabilities of that.
+        decisions: Whether the probability reached the model's threshold.
+    """
 
     market: list[np.ndarray] = field(default_factory=list)
     labels: list[Bools] = field(default_factory=list)
@@ -59,14 +68,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation gives.
+    """The result of an evaluation.
 
     Attributes:
-        protocol: How.
-        starts: Where each origin's test begins, as text.
-        markets: Their names, in order.
-        answers: By model and delta.
-        corrections: Of RevPred before calibration, by direction of Eq. 3 and delta.
+        protocol: How the models were evaluated.
+        starts: When each origin's test data begin, as text.
+        markets: Names of the markets, in the order of `Minutes`.
+        answers: Answers by model name and delta.
+        corrections: RevPred's answers before calibration, by direction of Eq. 3 and delta.
     """
 
     protocol: Protocol
@@ -76,7 +85,7 @@ class Evaluation:
     corrections: Mapping[str, Mapping[str, Answers]]
 
     def reliability_curves(self) -> dict[str, tuple[Bools, Floats]]:
-        """Labels and probabilities over all deltas, of RevPred: by direction of Eq. 3, and calibrated."""
+        """RevPred's labels and probabilities over all deltas: by direction of Eq. 3, and calibrated."""
         curves = {f"Eq. 3 {direction}": _all(deltas) for direction, deltas in self.corrections.items()}
         if "revpred" in self.answers:
             curves["derived and calibrated"] = _all(self.answers["revpred"])
@@ -114,13 +123,13 @@ def evaluate(
     *,
     on_progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Fit and score models.
+    """Fit and score models on the same samples and max prices (SpotTune IV-D).
 
     Args:
-        prices: The history.
-        protocol: How.
-        names: Which of `MODELS`.
-        on_progress: Told what is being done.
+        prices: Price history to split into training and test data.
+        protocol: How the models are evaluated.
+        names: Names of the models, keys of `MODELS`.
+        on_progress: Called before each fit with a line that names it.
 
     Raises:
         InputError: A model is unknown, or the history is too short for the protocol.
@@ -155,12 +164,13 @@ def evaluate(
                 later = model.probabilities(minutes, split.test, asked)
                 questions.mark(answers[name], later, model.probabilities(minutes, split.known, tuned_on))
                 continue
-            # Networks are asked once; only what is made of their answer differs.
-            said, said_of_known = model.ask(minutes, split.test, asked), model.ask(minutes, split.known, tuned_on)
-            questions.mark(answers[name], model.read(said), model.read(said_of_known))
+            # Networks run once; only the correction and calibration of their outputs differ.
+            outputs = model.ask(minutes, split.test, asked)
+            outputs_known = model.ask(minutes, split.known, tuned_on)
+            questions.mark(answers[name], model.read(outputs), model.read(outputs_known))
             if name == "revpred":
                 for direction in Correction:
-                    plain = [model.read(part, direction, calibrated=False) for part in (said, said_of_known)]
+                    plain = [model.read(part, direction, calibrated=False) for part in (outputs, outputs_known)]
                     questions.mark(corrections[direction], *plain)
     kept = corrections if "revpred" in names else {}
     return Evaluation(protocol, tuple(starts), tuple(map(str, minutes.markets)), answers, kept)
@@ -168,12 +178,12 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Questions:
-    """What every model is asked, and the truth; shapes (n, deltas).
+    """The true labels of the questions that every model is asked.
 
     Attributes:
-        market: Of each question about later data, shape (n,).
-        truth: Of those.
-        known_truth: Of questions about what was known, which thresholds are set on.
+        market: Row in `Minutes` of each test sample's market, shape (n,).
+        truth: Whether the price exceeded the max price in the test data, shape (n, deltas).
+        known_truth: The same for the training and validation data, on which thresholds are set, shape (m, deltas).
     """
 
     market: np.ndarray
@@ -182,13 +192,19 @@ class Questions:
 
     @classmethod
     def of(cls, minutes: Minutes, split: Split, asked: Floats, tuned_on: Floats) -> Questions:
-        """Max prices `asked` about the test part, and `tuned_on` about the known one."""
+        """Label max prices `asked` on the test data, and `tuned_on` on the known data; shapes (n, deltas)."""
         return cls(
             split.test.market, exceeded(minutes, split.test, asked), exceeded(minutes, split.known, tuned_on)
         )
 
     def mark(self, answers: Mapping[str, Answers], later: Floats, of_known: Floats) -> None:
-        """Add a model's probabilities to `answers`, by delta; it decides by the threshold best on known data."""
+        """Add a model's probabilities to `answers`, by delta, with decisions at the best threshold on known data.
+
+        Args:
+            answers: Answers by delta, extended in place.
+            later: Probabilities on the test data, shape (n, deltas).
+            of_known: Probabilities on the known data, shape (m, deltas).
+        """
         for column, delta in enumerate(DELTAS):
             threshold = best_f1_threshold(self.known_truth[:, column], of_known[:, column])
             own = answers[delta]
@@ -201,7 +217,7 @@ class Questions:
 def scores_of(
     deltas: Mapping[str, Answers], names: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
-    """Scores pooled over markets, by delta; and by market name and delta, empty for markets not asked about."""
+    """Scores pooled over markets, by delta; and by market name and delta, empty for markets without samples."""
     pooled: dict[str, dict[str, Any]] = {}
     markets: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in names}
     for delta, own in deltas.items():
@@ -233,3 +249,59 @@ def asked_max_prices(minutes: Minutes, samples: Samples, seed: Sequence[int]) ->
 def exceeded(minutes: Minutes, samples: Samples, max_prices: Floats) -> Bools:
     """Whether the price exceeded each max price within the hour, shape (n, k)."""
     return np.asarray(minutes.highest_next_hour[samples.market, samples.minute][:, None] > max_prices)
+
+
+@dataclass(frozen=True)
+class LatestFit:
+    """A model fitted to the latest data, with its scores on the days after.
+
+    Attributes:
+        model: RevPred fitted on the days before the last `test_days`.
+        minutes: Minutes of the whole price history.
+        split: Samples that it was trained, validated and scored on.
+        pooled: Scores over all markets, by delta.
+        markets: Scores by market name and delta.
+        trained: What the model was trained on, in words.
+    """
+
+    model: NetworkModel
+    minutes: Minutes
+    split: Split
+    pooled: Mapping[str, Mapping[str, Any]]
+    markets: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    trained: str
+
+
+def fit_latest(
+    prices: PriceHistory, *, train_days: float, test_days: float, stride: int = 5, seed: int = 0
+) -> LatestFit:
+    """Fit RevPred to the last `train_days` before the last `test_days`, and score it on those.
+
+    Raises:
+        InputError: The history is too short.
+    """
+    minutes = minutes_of(prices)
+    # The second of two origins is as late as the record allows.
+    first = origins(minutes, train_days, test_days, 2)[-1]
+    split = split_at(minutes, first, train_days, test_days, stride=stride)
+    model = revpred(seed)
+    model.fit(minutes, split.train, split.validation)
+    pooled, markets = later_scores(model, minutes, split, seed)
+    start, end = iso(minutes.times_s[first]), iso(split.origin_s)
+    trained = f"{len(minutes.markets)} markets from {start} to {end}, every {stride} minutes, seed {seed}"
+    return LatestFit(model, minutes, split, pooled, markets, trained)
+
+
+def later_scores(
+    model: NetworkModel, minutes: Minutes, split: Split, seed: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, dict[str, Any]]]]:
+    """Scores on the test data, pooled by delta, and by market and delta; thresholds are set on the known data."""
+    answers = {delta: Answers() for delta in DELTAS}
+    asked = asked_max_prices(minutes, split.test, [seed, 0])
+    tuned_on = asked_max_prices(minutes, split.known, [seed, 1])
+    later, of_known = (
+        model.probabilities(minutes, split.test, asked),
+        model.probabilities(minutes, split.known, tuned_on),
+    )
+    Questions.of(minutes, split, asked, tuned_on).mark(answers, later, of_known)
+    return scores_of(answers, tuple(map(str, minutes.markets)))

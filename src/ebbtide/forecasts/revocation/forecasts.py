@@ -1,7 +1,6 @@
 """Forecasts that policies ask while they run: will a market revoke within the hour, at this max price?
 
-Each is asked at moments of a price history and looks at nothing after them; `Foresight` alone does, as the bound
-that no forecast can pass.
+None uses prices after the moment it is asked about, except `Foresight`, the upper bound for every forecast.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.market.markets import Market
 
 if TYPE_CHECKING:
-    # It brings PyTorch, which takes seconds to load and which most policies never need.
+    # It imports PyTorch, which takes seconds to load and which most policies never need.
     from ebbtide.forecasts.revocation.network_model import NetworkModel
 
-# Rises that a learnt forecast is asked about ahead, as shares of the price; between them it is interpolated.
+# Rises that `Learnt` asks its model about, as shares of the price; it interpolates between them.
 _RISES = np.geomspace(1e-4, 30.0, 24)
 
 _HOUR_MIN = 60
@@ -30,20 +29,20 @@ _QUARTER_S = 15 * MINUTE_S
 
 
 class Forecast(Protocol):
-    """Foretells revocations."""
+    """Predicts revocations."""
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the forecast in tables."""
         ...
 
     def probabilities(self, view: PricesSoFar, markets: Sequence[Market], max_prices: Floats) -> Floats:
-        """Of each market, that its price exceeds the max price within the hour from now; shape (n,).
+        """The probability that each market's price exceeds the max price within the hour from now, shape (n,).
 
         Args:
-            view: Now, and the past.
-            markets: Shape (n,).
-            max_prices: USD per hour, shape (n,).
+            view: The present moment and the prices up to it.
+            markets: Markets asked about, shape (n,).
+            max_prices: Max price in each market, USD per hour, shape (n,).
         """
         ...
 
@@ -62,12 +61,12 @@ class Never:
 class RecentFrequency:
     """How often, in the last days, the price rose within an hour by as much as the max price is above it.
 
-    From nothing but what the view shows, so that it serves live and on any history; `PastFrequency` is the same
+    It uses only the prices in the view, so that it works live and on any history; `PastFrequency` is the same
     for many runs on one history.
 
     Attributes:
-        days: How far back.
-        name: For tables.
+        days: How far it looks back, days.
+        name: Name of the forecast in tables.
     """
 
     days: float = 7.0
@@ -80,12 +79,12 @@ class RecentFrequency:
             rises = self._sorted_rises(view, market)
             now = view.price(market)
             above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now - 1.0, side="right"))
-            # Laplace's rule: what was not seen is not impossible.
+            # Laplace's rule: an event without an example is not impossible.
             found[place] = 1.0 if now > max_prices[place] else (above + 1.0) / (len(rises) + 2.0)
         return found
 
     def _sorted_rises(self, view: PricesSoFar, market: Market) -> Floats:
-        """Rises of the past hours, least first, as of the quarter of an hour: within it they hardly change."""
+        """Rises of the past hours, sorted, as of the last quarter of an hour: within it they hardly change."""
         now_s = view.now_s // _QUARTER_S * _QUARTER_S
         times_s, prices = view.past_prices(market, self.days * DAY_S)
         if not len(times_s) or times_s[0] >= now_s - HOUR_S:
@@ -103,10 +102,10 @@ class PastFrequency:
     """How often, in the last days, the price rose within an hour by as much as the max price is above it.
 
     Attributes:
-        minutes: Of the history; of it, hours that were over at the time asked about.
-        days: How far back.
+        minutes: Minutes of the price history; only hours that ended before the moment asked about are used.
+        days: How far it looks back, days.
         stride: Minutes between the hours counted.
-        name: For tables.
+        name: Name of the forecast in tables.
     """
 
     minutes: Minutes
@@ -122,16 +121,16 @@ class PastFrequency:
         for place, row in enumerate(self.minutes.rows(markets)):
             rises = self._sorted_rises(int(row), minute)
             above = len(rises) - int(np.searchsorted(rises, max_prices[place] / now[place] - 1.0, side="right"))
-            # Laplace's rule: what was not seen is not impossible.
+            # Laplace's rule: an event without an example is not impossible.
             found[place] = (above + 1.0) / (len(rises) + 2.0)
         return np.where(now > max_prices, 1.0, found)
 
     def _sorted_rises(self, row: int, minute: int) -> Floats:
-        """Rises of the past hours, least first; of the quarter of an hour, since they hardly change within it."""
+        """Rises of the past hours, sorted, as of the last quarter of an hour: within it they hardly change."""
         quarter = minute // 15
         key = row, quarter
         if key not in self._rises:
-            # Of minute 15 q, only hours that had ended by then.
+            # Only hours that had ended by minute 15 q.
             last = quarter * 15 - _HOUR_MIN
             first = max(last - round(self.days * 24 * 60), 0)
             part = slice(first, max(last, 0), self.stride)
@@ -143,13 +142,13 @@ class PastFrequency:
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """A trained model, asked about all of its markets at once each few minutes.
+    """A trained model, asked about all of its markets at once every few minutes.
 
     Attributes:
-        model: Fitted on data before anything that it is asked about, or the answers are worth nothing.
-        minutes: Of the history.
-        every_min: The minutes between its looks at the prices.
-        name: For tables.
+        model: Fitted revocation model; its data must end before the moments it is asked about.
+        minutes: Minutes of the price history.
+        every_min: Minutes between two predictions.
+        name: Name of the forecast in tables.
     """
 
     model: NetworkModel
@@ -171,14 +170,14 @@ class Learnt:
         answers = table[place[rows]]
         each = np.arange(len(rows))
         found = (1 - share) * answers[each, low] + share * answers[each, low + 1]
-        # Of a market that the model does not know, or that has no hour of past, nothing is hoped for: it is paid.
+        # A market unknown to the model, or without an hour of past prices, gets 0: no refund is expected there.
         return np.where(now > max_prices, 1.0, np.where(known, found, 0.0))
 
     def look_ahead(self, minutes: Integers) -> None:
-        """Ask the model about many moments at once: in one batch it is faster than one by one.
+        """Ask the model about many moments in one batch, which is faster than one by one.
 
         Args:
-            minutes: Columns of `minutes`, shape (n,).
+            minutes: Columns of `self.minutes` to predict from, shape (n,).
         """
         looks = np.unique(minutes // self.every_min * self.every_min)
         looks = looks[[int(look) not in self._looks for look in looks]]
@@ -207,11 +206,11 @@ class Learnt:
 
 @dataclass(frozen=True, eq=False)
 class Foresight:
-    """What will be: the bound for every forecast, and of no use to anyone who has to decide now.
+    """What will happen: the upper bound for every forecast, available in backtests only.
 
     Attributes:
-        minutes: Of the history.
-        name: For tables.
+        minutes: Minutes of the price history, the future included.
+        name: Name of the forecast in tables.
     """
 
     minutes: Minutes
@@ -223,7 +222,7 @@ class Foresight:
 
 
 def _now(view: PricesSoFar, markets: Sequence[Market]) -> Floats:
-    """Prices at this very moment: a price may have fallen since the last whole minute."""
+    """Prices at the present moment, shape (n,): a price may have changed since the last whole minute."""
     return np.array([view.price(market) for market in markets])
 
 

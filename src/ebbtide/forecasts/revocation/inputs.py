@@ -1,19 +1,76 @@
-"""From features to what networks take: scaled by the training part alone.
+"""Inputs of the models: max prices to train and score on, and features scaled by the training data alone.
 
-Prices enter as logarithms relative to the present price, so that what was learnt at one level holds at another;
-the level itself enters the present record, relative to the market's usual one.
+Prices enter as logarithms relative to the present price, so that what was learnt at one price level holds at
+another; the level itself enters the present record, relative to the market's usual one.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
+from ebbtide.errors import InputError
 from ebbtide.forecasts.revocation.minutes import FEATURES, WINDOW, Floats, Floats32, Minutes
 from ebbtide.forecasts.revocation.splits import Samples
 
-# Of a max price: how far it is above the price, on a scale for small rises and on one for large.
+# SpotTune, Algorithm 1, line 4, after Tributary: USD per hour above the price.
+PUBLISHED_DELTA_USD = (0.00001, 0.2)
+
+# Rises to train on, as a fraction of the price: from a tenth of a per mille to three times.
+_RISES = (1e-4, 3.0)
+
+
+class MaxPrices(StrEnum):
+    """Where training's max prices come from."""
+
+    BORDER = "border"  # SpotTune's Algorithm 2
+    PUBLISHED = "published"  # Tributary: the published delta
+    MIXED = "mixed"  # both, and rises of every size
+
+
+def published(prices: Floats, random: np.random.Generator) -> Floats:
+    """Prices plus a delta drawn uniformly from the published interval, USD per hour, in the shape given."""
+    return prices + random.uniform(*PUBLISHED_DELTA_USD, prices.shape)
+
+
+def above(prices: Floats, fraction: float) -> Floats:
+    """Prices plus a fraction of them, in the shape given.
+
+    Raises:
+        InputError: The fraction is negative.
+    """
+    if fraction < 0:
+        raise InputError(f"delta is {fraction}; a max price below the price would be refused at once")
+    return prices * (1.0 + fraction)
+
+
+def draw(kind: MaxPrices, prices: Floats, border: Floats, number: int, random: np.random.Generator) -> Floats:
+    """Several max prices for each sample, shape (samples, number).
+
+    Args:
+        kind: Where the max prices come from.
+        prices: Price at each sample, USD per hour, shape (samples,).
+        border: Max price of Algorithm 2 at each sample, USD per hour, shape (samples,).
+        number: Max prices per sample; those of `BORDER` are all equal.
+        random: Generator that draws the max prices.
+    """
+    shape = (len(prices), number)
+    if kind is MaxPrices.BORDER:
+        return np.broadcast_to(border[:, None], shape)
+    if kind is MaxPrices.PUBLISHED:
+        return published(np.broadcast_to(prices[:, None], shape), random)
+    low, high = _RISES
+    rises = np.exp(random.uniform(math.log(low), math.log(high), shape))
+    drawn: Floats = prices[:, None] * (1.0 + rises)
+    drawn[:, 0] = border
+    drawn[:, 1::3] = published(np.broadcast_to(prices[:, None], drawn[:, 1::3].shape), random)
+    return drawn
+
+
+# Inputs per max price: its distance above the price on a scale for small rises and on one for large rises.
 MAX_PRICE_INPUTS = 2
 PRESENT_INPUTS = len(FEATURES) + MAX_PRICE_INPUTS
 
@@ -25,9 +82,9 @@ class Scaling:
     """Scales of the inputs, fitted on training samples.
 
     Attributes:
-        usual_log_price: Of each market, the median logarithm of its price, shape (markets,).
-        mean: Of each feature's transform, shape (6,).
-        deviation: Of each, shape (6,).
+        usual_log_price: Median logarithm of each market's price, shape (markets,).
+        mean: Mean of each transformed feature, shape (6,).
+        deviation: Standard deviation of each transformed feature, shape (6,).
     """
 
     usual_log_price: Floats
@@ -36,7 +93,7 @@ class Scaling:
 
 
 def transformed(features: Floats32) -> Floats32:
-    """Features on even scales: logarithms of prices, of counts and of durations; shape as given."""
+    """Features on comparable scales: logarithms of prices, counts and durations; shape as given."""
     result = np.empty_like(features)
     with np.errstate(divide="ignore"):
         result[..., :2] = np.log(np.maximum(features[..., :2], 1e-6))
@@ -47,19 +104,19 @@ def transformed(features: Floats32) -> Floats32:
 
 
 def excerpt(minutes: Minutes, samples: Samples) -> tuple[Floats32, Samples]:
-    """The `transformed` features that the samples and their past need, and the samples' places among them."""
+    """The `transformed` features of the samples' minutes and their past, and the samples' positions in them."""
     first = max(int(samples.minute.min(initial=len(minutes.times_s))) - WINDOW + 1, 0)
     last = int(samples.minute.max(initial=first)) + 1
     return transformed(minutes.features[:, first:last]), Samples(samples.market, samples.minute - first)
 
 
 def fit_scaling(table: Floats32, samples: Samples, markets: int) -> Scaling:
-    """Fit on the samples alone; a market without any has the usual price of all.
+    """Fit scales on the samples alone; a market without samples gets the usual price of all markets.
 
     Args:
         table: `transformed` features, shape (markets, minutes, 6).
-        samples: Of the training part.
-        markets: How many there are.
+        samples: Samples of the training data.
+        markets: Number of markets in the table.
     """
     rows = table[samples.market, samples.minute].astype(np.float64)
     usual = np.full(markets, float(np.median(rows[:, 0])))
@@ -76,7 +133,7 @@ def windows(table: Floats32, samples: Samples, scaling: Scaling) -> Floats32:
     columns = samples.minute[:, None] + np.arange(1 - WINDOW, 1)
     records = table[samples.market[:, None], columns]
     records[:, :, :2] -= records[:, -1:, :1]
-    # Relative prices are small already, and their zero means something.
+    # Relative prices are small already, and their zero is meaningful: they are not scaled.
     records[:, :, 2:] = (records[:, :, 2:] - scaling.mean[2:]) / scaling.deviation[2:]
     filled: Floats32 = np.nan_to_num(records, copy=False)
     return filled

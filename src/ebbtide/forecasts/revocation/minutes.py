@@ -1,7 +1,7 @@
-"""Markets minute by minute: the features that predict, and the truth to be predicted.
+"""Markets minute by minute: the features of a prediction, and the highest price of the next hour to predict.
 
-The six features are those of SpotTune III-B, computed for all markets and minutes at once. Nothing in
-`features` at a minute uses anything later; `highest_next_hour` does nothing else.
+The six features are those of SpotTune III-B, computed for all markets and minutes at once. `features` at a minute
+use nothing later than it; `highest_next_hour` uses only what is later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FEATURES = (
     "hour",  # of the day, UTC
 )
 
-# A record has a prediction's past: the 59 minutes before it and itself.
+# Minutes of input to a prediction: the 59 before it and its own.
 WINDOW = 60
 HORIZON_S = HOUR_S
 
-# Where a market has had no row for longer than this, the record has a hole: EC2 republishes about daily.
-HOLE_S = 36 * HOUR_S
+# A market without a row for longer than this has a gap in its record: EC2 republishes prices about daily.
+MAX_GAP_S = 36 * HOUR_S
 
 _LONGEST_STAND_S = 7 * DAY_S
 
@@ -48,15 +48,15 @@ class Minutes:
     """Features of every market at every whole minute of a history.
 
     Attributes:
-        markets: The rows of the arrays below.
-        times_s: Seconds since 1970, shape (minutes,).
-        prices: USD per hour, shape (markets, minutes); NaN before a market's first.
+        markets: Markets of the rows of the arrays below.
+        times_s: Whole minutes, seconds since 1970, shape (minutes,).
+        prices: Prices, USD per hour, shape (markets, minutes); NaN before a market's first.
         features: In the order of `FEATURES`, shape (markets, minutes, 6); NaN before a market's first price.
         highest_next_hour: The highest price of the hour after each minute, shape (markets, minutes); NaN where
             the record ends first.
         border: Algorithm 2's max price: price plus the trimmed mean of its moves in the past hour, same shape.
-        complete: Whether a minute has both its past hour and its next without a hole, same shape.
-        has_past: Whether it has its past hour: enough to predict, not to be scored.
+        complete: Whether a minute has both its past and its next hour without a gap, same shape.
+        has_past: Whether a minute has its past hour: enough to predict, not to score; same shape.
     """
 
     markets: tuple[Market, ...]
@@ -69,10 +69,10 @@ class Minutes:
     has_past: Bools
 
     def rows(self, markets: Sequence[Market]) -> Integers:
-        """The rows of markets, shape (n,).
+        """The rows of some markets, shape (n,).
 
         Raises:
-            InputError: One is not here.
+            InputError: A market is not in the prices.
         """
         row_of = {market: row for row, market in enumerate(self.markets)}
         try:
@@ -82,10 +82,10 @@ class Minutes:
             raise InputError(f"market {error.args[0]} is not in the prices; known: {names}") from None
 
     def minute(self, time: Time) -> int:
-        """The place of the last whole minute at or before `time`.
+        """The column of the last whole minute at or before `time`.
 
         Raises:
-            InputError: It is outside the record.
+            InputError: The time is outside the record.
         """
         at = int(np.searchsorted(self.times_s, to_epoch_s(time), side="right")) - 1
         if at < 0 or to_epoch_s(time) >= self.times_s[-1] + MINUTE_S:
@@ -94,10 +94,10 @@ class Minutes:
 
 
 def minutes_of(history: PriceHistory) -> Minutes:
-    """Lay a history out minute by minute.
+    """Features and targets of every minute of a history.
 
     Raises:
-        InputError: It is shorter than a prediction's past and horizon together.
+        InputError: The history is shorter than a prediction's past and horizon together.
     """
     times_s = np.arange(np.ceil(history.start_s / MINUTE_S), np.floor(history.end_s / MINUTE_S) + 1) * MINUTE_S
     if len(times_s) < 2 * WINDOW:
@@ -118,7 +118,7 @@ def minutes_of(history: PriceHistory) -> Minutes:
 
 
 def _price_features(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:
-    """Price, its mean over the past hour, its changes in it, and seconds since the last: shape (minutes, 4)."""
+    """Price, its mean and its changes in the past hour, seconds since the last change; shape (minutes, 4)."""
     moved = np.append(True, np.diff(series.prices) != 0)
     changes_s = series.times_s[moved]
     done = np.searchsorted(changes_s, times_s, side="right")
@@ -145,7 +145,7 @@ def _highest_next_hour(series: PriceSeries, prices: Floats, times_s: Floats) -> 
 
 
 def _trimmed_mean_move(prices: Floats) -> Floats:
-    """SpotTune's Algorithm 2: the mean of the past hour's one-minute moves, a fifth cut off at either end."""
+    """SpotTune's Algorithm 2: trimmed mean of the past hour's one-minute moves, a fifth cut off at either end."""
     moves = np.abs(np.diff(prices, prepend=prices[:1]))
     sorted_moves = np.sort(np.lib.stride_tricks.sliding_window_view(moves, WINDOW), axis=1)
     low, high = int(0.2 * WINDOW) + 1, int(np.ceil(0.8 * WINDOW))
@@ -155,13 +155,13 @@ def _trimmed_mean_move(prices: Floats) -> Floats:
 
 
 def _covered(series: PriceSeries, times_s: Floats, end_s: float) -> tuple[Bools, Bools]:
-    """Whether each minute has its past hour, and its next as well, without a hole in the record."""
+    """Whether each minute has its past hour, and its next hour as well, without a gap in the record."""
     past = times_s >= series.times_s[0] + HOUR_S
     both = past & (times_s + HORIZON_S <= end_s)
     rows_s = np.append(series.times_s, end_s)
-    for hole in np.flatnonzero(np.diff(rows_s) > HOLE_S):
-        begins_s, ends_s = rows_s[hole], rows_s[hole + 1]
-        # The price is still vouched for a while after a row; how long, nobody knows. None of it is used.
-        past &= ~((times_s > begins_s + HOLE_S) & (times_s < ends_s + HOUR_S))
+    for gap in np.flatnonzero(np.diff(rows_s) > MAX_GAP_S):
+        begins_s, ends_s = rows_s[gap], rows_s[gap + 1]
+        # For how long the last row before a gap still held is unknown, so no target inside the gap is used.
+        past &= ~((times_s > begins_s + MAX_GAP_S) & (times_s < ends_s + HOUR_S))
         both &= ~((times_s > begins_s - HORIZON_S) & (times_s < ends_s + HOUR_S))
     return past, both & past

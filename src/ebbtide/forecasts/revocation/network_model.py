@@ -1,4 +1,4 @@
-"""RevPred and Tributary Predict: networks, class weights undone by Eq. 3, calibration."""
+"""RevPred and Tributary Predict: networks, Eq. 3 to undo class weights, calibration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.calibration import Calibration
-from ebbtide.forecasts.revocation.correction import Correction
-from ebbtide.forecasts.revocation.group_fitting import Fitting, Group, Shape, fit_groups
+from ebbtide.forecasts.revocation.calibration import Calibration, Correction
 from ebbtide.forecasts.revocation.inputs import (
     Scaling,
     excerpt,
@@ -26,32 +24,31 @@ from ebbtide.forecasts.revocation.inputs import (
     windows,
 )
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.forecasts.revocation.networks import RevPredNetwork
-from ebbtide.forecasts.revocation.predictions import BATCH, MIN_RISES, certain, places
+from ebbtide.forecasts.revocation.networks import RevPredNetwork, Weights, ask_each, stack
+from ebbtide.forecasts.revocation.predictor import BATCH, MIN_RISES, certain, places
 from ebbtide.forecasts.revocation.splits import Samples
-from ebbtide.forecasts.revocation.stacked import Weights, ask_each, stack
-from ebbtide.forecasts.revocation.training import Batch, Fitted, Training
+from ebbtide.forecasts.revocation.training import Batch, Fitted, Fitting, Group, Shape, Training, fit_groups
 from ebbtide.market.markets import Market
 
-# Up to so many samples a market, its networks are asked together; beyond, each network has work enough alone.
+# Up to this many samples per market the networks run in one batch; with more, one by one is as fast.
 _FEW = 8
 
-# General networks differ from the common start by their seed alone.
+# Seeds of the general networks and of the shared start differ by multiples of this.
 _GENERAL_SEED = 1_000_003
 
-# So many general networks: a second one was no better on the days it was tried on, between those of the protocols.
+# Number of general networks: a second one was no better on days outside the protocols' test data.
 _GENERALS = 1
 
 
 @dataclass(frozen=True)
-class Said:
-    """What networks said about samples, before Eq. 3 and calibration.
+class NetworkOutputs:
+    """Outputs of the networks for some samples, before Eq. 3 and calibration.
 
     Attributes:
-        group: The group asked about each sample; -1 for a market with a constant; shape (n,).
-        own: Its log odds, shape (n, k).
-        general: The general networks', shape (networks, n, k).
-        constant: What markets with a constant get, shape (n,).
+        group: Index of each sample's group; -1 for a market with a constant; shape (n,).
+        own: Log odds of the market's own network, shape (n, k).
+        general: Log odds of the general networks, shape (networks, n, k).
+        constant: Probability for markets with a constant, shape (n,).
         ratio: Max price over price, shape (n, k).
     """
 
@@ -64,24 +61,24 @@ class Said:
 
 @dataclass
 class NetworkModel:
-    """RevPred or Tributary Predict: networks, class weights undone by Eq. 3, calibrated on validation.
+    """RevPred or Tributary Predict: networks, Eq. 3 to undo class weights, calibration on validation data.
 
     Attributes:
-        name: For tables.
-        kind: `revpred` or `tributary`.
+        name: Name of the model in tables.
+        kind: Which network: `revpred` or `tributary`.
         hidden: Width of the LSTM.
-        dropout: Of RevPred's network.
-        shared: All markets' networks start from one trained on all of them, and others such, untuned, have half
-            of the say; else each is trained on its own market alone, as SpotTune has it.
-        correction: Which direction of Eq. 3.
-        calibrate: Fit slope and offset of the log odds on validation.
-        training: How it is trained.
-        markets: It was fitted on.
-        scaling: Of its inputs.
-        groups: Its networks, one a market.
-        generals: Networks that answer for all markets beside their own.
-        constants: What markets without enough to learn from get, by place among `markets`.
-        common: How the common start was trained, if there is one.
+        dropout: Dropout rate of RevPred's network.
+        shared: If true, every market's network is tuned from one trained on all markets, and its log odds are
+            averaged with those of general networks; if not, each is trained on its own market, as in SpotTune.
+        correction: Which way Eq. 3 corrects.
+        calibrate: Whether slope and offset of the log odds are fitted on validation data.
+        training: How the networks are trained.
+        markets: Markets that it was fitted on.
+        scaling: Scales of the inputs; None before fitting.
+        groups: The fitted networks, one per market.
+        generals: General networks: trained on all markets and not tuned.
+        constants: Probability for markets with too little data, by row in `markets`.
+        common: How the training of the shared start went; None if there is none.
     """
 
     name: str
@@ -112,14 +109,14 @@ class NetworkModel:
         if not self.shared or not rows:
             self.groups = fit_groups([self._fitting(*parts, np.array([row]), self.training) for row in rows])
             return
-        # The common start and the general networks differ by their seeds alone.
+        # The shared start and the general networks differ by their seeds alone.
         seeds = [self.training.seed + number * _GENERAL_SEED for number in range(_GENERALS + 1)]
         everywhere = self._fitting(*parts, np.array(rows), self.training)
         start, *self.generals = fit_groups(
             [replace(everywhere, training=replace(self.training, seed=seed)) for seed in seeds]
         )
         self.common = start.fitted
-        # Where validation holds no rise, to say "never" is always better there: that is no tuning.
+        # Where validation holds no rise, tuning would only teach the network to answer "never".
         tuned = [row for row in rows if self._rises(minutes, validation, row) >= MIN_RISES]
         own = fit_groups([self._fitting(*parts, np.array([row]), self.training, start) for row in tuned])
         by_row = dict(zip(tuned, own, strict=True))
@@ -128,8 +125,8 @@ class NetworkModel:
     def probabilities(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Floats:
         return self.read(self.ask(minutes, samples, max_prices))
 
-    def ask(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> Said:
-        """Ask the networks; arguments as for `probabilities`."""
+    def ask(self, minutes: Minutes, samples: Samples, max_prices: Floats) -> NetworkOutputs:
+        """Run the networks; arguments as for `probabilities`."""
         place = places(self.markets, minutes.markets, np.unique(samples.market))
         own_market = place[samples.market]
         group = self._group_of()[own_market]
@@ -139,38 +136,40 @@ class NetworkModel:
             general = np.zeros((len(self.generals), *max_prices.shape), np.float32)
             inputs.ask_each([other.network for other in self.generals], np.flatnonzero(group >= 0), general)
         constant = np.array([self.constants.get(int(row), 0.0) for row in own_market])
-        return Said(group, own, general, constant, max_prices / inputs.prices[:, None])
+        return NetworkOutputs(group, own, general, constant, max_prices / inputs.prices[:, None])
 
-    def read(self, said: Said, direction: Correction | None = None, *, calibrated: bool = True) -> Floats:
-        """Probabilities from what networks said, shape (n, k).
+    def read(
+        self, outputs: NetworkOutputs, direction: Correction | None = None, *, calibrated: bool = True
+    ) -> Floats:
+        """Probabilities from the networks' outputs, shape (n, k).
 
         Args:
-            said: From `ask`.
-            direction: Of Eq. 3; None: the model's.
-            calibrated: Where the model calibrates at all.
+            outputs: Outputs returned by `ask`.
+            direction: Which way Eq. 3 corrects; by default the model's own.
+            calibrated: Whether to calibrate, if the model does so at all.
         """
         direction = direction or self.correction
         if not self.training.class_weights:
             direction = Correction.NONE
         scaled = self.calibrate and calibrated
-        odds = np.zeros(said.own.shape)
-        learnt = said.group >= 0
-        own = Calibration.of_each([group.calibration for group in self.groups], said.group[learnt])
-        odds[learnt] = own.log_odds(said.own[learnt], direction, scaled=scaled)
+        odds = np.zeros(outputs.own.shape)
+        learnt = outputs.group >= 0
+        own = Calibration.of_each([group.calibration for group in self.groups], outputs.group[learnt])
+        odds[learnt] = own.log_odds(outputs.own[learnt], direction, scaled=scaled)
         if self.generals:
-            others = zip(self.generals, said.general, strict=True)
-            told = [other.calibration.log_odds(part, direction, scaled=scaled) for other, part in others]
-            odds = (odds + np.mean(told, axis=0)) / 2.0
-        probability = np.where(said.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), said.constant[:, None])
-        return certain(probability, said.ratio)
+            others = zip(self.generals, outputs.general, strict=True)
+            general = [other.calibration.log_odds(part, direction, scaled=scaled) for other, part in others]
+            odds = (odds + np.mean(general, axis=0)) / 2.0
+        probability = np.where(outputs.group[:, None] >= 0, 1.0 / (1.0 + np.exp(-odds)), outputs.constant[:, None])
+        return certain(probability, outputs.ratio)
 
     @property
     def shape(self) -> Shape:
-        """Of its networks."""
+        """The architecture of the networks."""
         return Shape(self.kind, self.hidden, self.dropout)
 
     def _rises(self, minutes: Minutes, samples: Samples, row: int) -> int:
-        """Of how many of a market's samples the price rose within the hour."""
+        """The number of a market's samples after which the price rose within the hour."""
         own = samples.of(row)
         return int((minutes.highest_next_hour[row, own.minute] > minutes.prices[row, own.minute]).sum())
 
@@ -178,7 +177,7 @@ class NetworkModel:
         number, rises = len(training.of(row)), self._rises(minutes, training, row)
         if rises >= MIN_RISES and (self.shared or len(validation.of(row))):
             return True
-        # Laplace's rule: what never happened is not impossible.
+        # Laplace's rule: an event without an example is not impossible.
         self.constants[row] = (rises + 1) / (number + 2)
         warnings.warn(
             f"{self.name}: {minutes.markets[row]} rose in {rises} of {number} training minutes, "
@@ -197,7 +196,7 @@ class NetworkModel:
         how: Training,
         start: Group | None = None,
     ) -> Fitting:
-        """A network to be fitted to some markets, new or from a start."""
+        """A network to be fitted to some markets, new or tuned from `start`."""
         learn, check = self._batches(minutes, table, training, validation, members)
         return Fitting(self.shape, members, how, learn, check, self.correction, self.calibrate, start)
 
@@ -213,11 +212,11 @@ class NetworkModel:
         return parts[0], parts[1]
 
     def _ask_own(self, inputs: _Inputs, group: Integers) -> Floats32:
-        """Each group's network about its own samples."""
+        """Log odds of each sample from its own group's network, shape (n, k)."""
         own = np.zeros(inputs.max_prices.shape, np.float32)
         asked, counts = np.unique(group[group >= 0], return_counts=True)
         if len(asked) > 1 and counts.max() <= _FEW and self.kind == "revpred":
-            # Each network gets as many samples as any, its last one again where it has fewer.
+            # All networks get the same number of samples: those with fewer repeat their last one.
             order = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
             first = np.append(0, np.cumsum(counts)[:-1])
             padded = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
@@ -246,7 +245,7 @@ class NetworkModel:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Samples and max prices, laid out for networks part by part."""
+    """Samples and max prices, converted to network inputs batch by batch."""
 
     model: NetworkModel
     table: Floats32
@@ -269,7 +268,7 @@ class _Inputs:
         )
 
     def ask_each(self, networks: Sequence[nn.Module], rows: Integers, into: Floats32) -> None:
-        """Ask networks about the same samples, and put what each says into their rows of its part of `into`."""
+        """Run networks on the samples `rows`, and write the log odds of network i into `into[i, rows]`."""
         for part in np.array_split(rows, -(-len(rows) // BATCH) or 1):
             if not len(part) or not len(networks):
                 continue

@@ -1,8 +1,8 @@
-"""When within the hour a price first exceeds a max price, by what followed on past moments like this one.
+"""When within the hour a price first exceeds a max price, estimated from similar past moments.
 
-A forecast of whether a machine is revoked cannot tell one that dies before it has booted from one that works for
-fifty minutes free of charge; the time of the first passage can. It comes from nothing but the past that the view
-shows: moments at which the price stood as high as now, and had stood as long, count most.
+A forecast of whether a machine is revoked cannot distinguish one revoked before it has booted from one that works
+for fifty minutes free of charge; the time of the first passage can. It is estimated from the view's past prices
+alone: moments with a similar price that had held for a similar time count most.
 """
 
 from __future__ import annotations
@@ -13,18 +13,104 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from ebbtide._compiling import compiled
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
-from ebbtide.forecasts.revocation.first_passages import first_passages, held_since
 from ebbtide.forecasts.revocation.minutes import Floats
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
-# The past is read at every so many seconds, and the hour ahead in as many cells.
+
+@compiled
+def held_since(times_s: Floats, prices: Floats, begins: Floats) -> tuple[Floats, Floats]:
+    """The price at each moment, and the time of its last change.
+
+    Args:
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments in order, none before the first change point, seconds since 1970, shape (n,).
+
+    Returns:
+        Prices and times, each of shape (n,).
+    """
+    held = np.empty(len(begins))
+    since_s = np.empty(len(begins))
+    at, changed_s = 0, times_s[0]
+    for number in range(len(begins)):
+        while at + 1 < len(times_s) and times_s[at + 1] <= begins[number]:
+            at += 1
+            if prices[at] != prices[at - 1]:
+                changed_s = times_s[at]
+        held[number] = prices[at]
+        since_s[number] = changed_s
+    return held, since_s
+
+
+@compiled
+def first_passages(
+    times_s: Floats,
+    prices: Floats,
+    begins: Floats,
+    held: Floats,
+    weights: Floats,
+    rises: Floats,
+    cell_s: float,
+    cells: int,
+) -> Floats:
+    """For each rise and cell, the total weight of moments after which the price first rose by it in that cell.
+
+    Args:
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments `cell_s` apart, seconds since 1970, shape (n,).
+        held: The price at each moment, USD per hour, shape (n,).
+        weights: Weight of each moment, shape (n,).
+        rises: Rises as shares of the price, in rising order, shape (k,).
+        cell_s: Length of a cell, seconds.
+        cells: Number of cells after each moment.
+
+    Returns:
+        Weights, shape (k, cells); moments without such a rise count in no cell.
+    """
+    # The highest price of each cell: the one in force when it begins, and those set within it.
+    total = len(begins) + cells - 1
+    highest = np.empty(total)
+    at = 0
+    for cell in range(total):
+        begin_s = (
+            begins[0] + cell_s * cell if cell < len(begins) else begins[-1] + cell_s * (cell - len(begins) + 1)
+        )
+        end_s = begin_s + cell_s
+        while at + 1 < len(times_s) and times_s[at + 1] <= begin_s:
+            at += 1
+        most = prices[at]
+        ahead = at + 1
+        while ahead < len(times_s) and times_s[ahead] < end_s:
+            most = max(most, prices[ahead])
+            ahead += 1
+        highest[cell] = most
+    counted = np.zeros((len(rises), cells))
+    for number in range(len(begins)):
+        most = 0.0
+        rise = 0
+        for cell in range(cells):
+            if highest[number + cell] <= most:
+                continue
+            most = highest[number + cell]
+            rose = most / held[number] - 1.0
+            while rise < len(rises) and rose > rises[rise]:
+                counted[rise, cell] += weights[number]
+                rise += 1
+            if rise == len(rises):
+                break
+    return counted
+
+
+# Seconds between past moments, and length of the cells into which the hour ahead is divided.
 CELL_S = 5 * MINUTE_S
 CELLS = int(HOUR_S / CELL_S)
 
-# Answers kept; older ones are dropped all together.
-_MOST_KEPT = 20_000
+# Answers kept in a cache; when it is full, all are dropped.
+_MAX_KEPT = 20_000
 
 _Answer = TypeVar("_Answer")
 
@@ -38,72 +124,76 @@ class PricesSoFar(Protocol):
         ...
 
     def price(self, market: Market) -> float:
-        """Now, USD per hour."""
+        """The market's price now, USD per hour."""
         ...
 
     def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
-        """Change points of the last `duration_s`, the price in force at their beginning carried in."""
+        """Change points of the last `duration_s`, beginning with the price in force at their start.
+
+        Returns:
+            Times (seconds since 1970) and prices (USD per hour), shape (points,) each.
+        """
         ...
 
 
 class Recent(Generic[_Answer]):
-    """Answers kept by what they depend on; when there are too many, all are dropped."""
+    """A cache of answers by what they depend on; when it is full, all are dropped."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[object, ...], _Answer] = {}
 
     def get(self, key: tuple[object, ...], work_out: Callable[[], _Answer]) -> _Answer:
-        """The answer of that key, worked out if it is not kept."""
+        """The answer for that key, computed if it is not in the cache."""
         if key not in self._answers:
-            if len(self._answers) >= _MOST_KEPT:
+            if len(self._answers) >= _MAX_KEPT:
                 self._answers.clear()
             self._answers[key] = work_out()
         return self._answers[key]
 
 
 class Passages(Protocol):
-    """Foretells when a price first exceeds a max price."""
+    """Predicts when a price first exceeds a max price."""
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the forecast in tables."""
         ...
 
     def chances(self, view: PricesSoFar, market: Market, rises: Floats) -> Floats:
-        """Of each rise, the chances that the price first exceeds now's by it within each cell of the hour.
+        """For each rise, the probability that the price first rises by it within each cell of the hour.
 
         Args:
-            view: Now, and the past.
-            market: Asked about.
-            rises: Shares of the price, shape (n,).
+            view: The present moment and the prices up to it.
+            market: The market asked about.
+            rises: Rises as shares of the present price, shape (n,).
 
         Returns:
-            Shape (n, CELLS + 1); the last column: not within the hour. Rows sum to 1.
+            Probabilities, shape (n, CELLS + 1); the last column is for no such rise. Rows sum to 1.
         """
         ...
 
 
 def highest_rises(times_s: Floats, prices: Floats, begins: Floats) -> Floats:
-    """How far the price had risen at most by the end of each cell of the hour after each moment.
+    """The highest rise of the price by the end of each cell of the hour after each moment.
 
     Args:
-        times_s: Change points, shape (points,).
-        prices: Shape (points,).
-        begins: Moments `CELL_S` apart, the last an hour before the end of what is known; shape (n,).
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments `CELL_S` apart, the last one an hour before the end of the record, shape (n,).
 
     Returns:
-        Shares of the price at the moment, shape (n, CELLS); rows rise.
+        Rises as shares of the price at the moment, shape (n, CELLS); rows never fall.
     """
     if not len(begins):
         return np.empty((0, CELLS))
     edges = np.concatenate([begins, begins[-1] + CELL_S * np.arange(1, CELLS + 1)])
     held = prices[np.searchsorted(times_s, edges, side="right") - 1]
-    # The highest of each cell: what was in force at its beginning, and what was set in it.
+    # The highest price of each cell: the one in force when it begins, and those set within it.
     highest = held[:-1].copy()
     cell = np.searchsorted(edges, times_s, side="right") - 1
     inside = (cell >= 0) & (cell < len(highest))
     np.maximum.at(highest, cell[inside], prices[inside])
-    # Cells first: each is one pass over memory that lies together.
+    # Cells are the first axis, so that each pass reads contiguous memory.
     rose = np.empty((CELLS, len(begins)))
     rose[0] = highest[: len(begins)]
     for cell_ahead in range(1, CELLS):
@@ -115,14 +205,14 @@ def highest_rises(times_s: Floats, prices: Floats, begins: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class SimilarMoments:
-    """Past moments by how like now they are.
+    """Past moments, weighted by their similarity to now.
 
     Attributes:
-        days: How far back.
-        level: Prices that differ by this share are alike; twice as far they hardly count.
-        stood: The same of how long the price has stood, by its logarithm in minutes.
-        all_alike: For so many moments do all of the past, like now or not, count together.
-        name: For tables.
+        days: How far it looks back, days.
+        level: Width of the Gaussian weight in the log price; 0.05 is about 5 % of the price.
+        stood: Width of the Gaussian weight in the log of the minutes for which the price has held.
+        all_alike: Weight of all past moments together, whether similar or not, in moments.
+        name: Name of the forecast in tables.
     """
 
     days: float = 7.0
@@ -137,14 +227,14 @@ class SimilarMoments:
         if not len(times_s):
             return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
         now_s = view.now_s // CELL_S * CELL_S
-        # What the answer depends on: asked by many trials at once, it is worked out once.
+        # Many trials ask the same question at once: it is answered once.
         key = (market, now_s, len(times_s), *times_s[[0, -1]], *prices[[0, -1]], rises.tobytes())
         return self._kept.get(key, lambda: self._answer(times_s, prices, now_s, rises))
 
     def _answer(self, times_s: Floats, prices: Floats, now_s: float, rises: Floats) -> Floats:
         begins = np.arange(np.ceil(times_s[0] / CELL_S) * CELL_S, now_s - HOUR_S + 1.0, CELL_S)
         if prices.max() <= prices.min() * (1.0 + float(rises.min())):
-            # Nothing ever rose so far, whatever the weights.
+            # The price never rose by that much, whatever the weights.
             return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
         if not len(begins):
             return np.tile(np.append(np.zeros(CELLS), 1.0), (len(rises), 1))
@@ -155,7 +245,7 @@ class SimilarMoments:
         stood_now = _log_minutes(np.array([max(now_s - changed_s, 0.0)]))
         older = (_log_minutes(begins - since_s) - stood_now) / self.stood
         alike = np.exp(-0.5 * (apart**2 + older**2))
-        # All of the past together counts for `all_alike` moments, Laplace's one more among them.
+        # All past moments together count as `all_alike` moments, including one more by Laplace's rule.
         share = self.all_alike / (len(begins) + 1.0)
         weights = alike + share
         order = np.argsort(rises, kind="stable")
@@ -168,11 +258,11 @@ class SimilarMoments:
 
 @dataclass(frozen=True, eq=False)
 class ForeseenPassages:
-    """What will be: the bound for every forecast, and of no use to anyone who has to decide now.
+    """What will happen: the upper bound for every forecast, available in backtests only.
 
     Attributes:
-        prices: The future included.
-        name: For tables.
+        prices: The whole price history, the future included.
+        name: Name of the forecast in tables.
     """
 
     prices: PriceHistory

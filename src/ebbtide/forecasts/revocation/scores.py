@@ -1,4 +1,4 @@
-"""How good predicted probabilities are."""
+"""Scores of predicted probabilities."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of predictions; None where they are not defined.
+    """Scores of predictions; None where they are undefined.
 
     Attributes:
-        accuracy: Share decided rightly.
-        f1: Harmonic mean of precision and recall; None if there is neither a positive nor a decision for one.
+        accuracy: Share of decisions that were right.
+        f1: Harmonic mean of precision and recall; None if there is neither a positive nor a positive decision.
         precision: Share of positive decisions that were right.
-        recall: Share of positives found.
-        auc: Area under the ROC curve; None if all labels are alike.
+        recall: Share of positives that were found.
+        auc: Area under the ROC curve; None if all labels are equal.
         brier: Mean squared error of the probabilities.
         ece: Expected calibration error over ten bins of equal width.
-        base_rate: Share of positives.
-        samples: How many were scored.
+        base_rate: Share of positives among the labels.
+        samples: Number of samples that were scored.
     """
 
     accuracy: float
@@ -48,9 +48,9 @@ def score(labels: Bools, probabilities: Floats, decisions: Bools) -> Scores:
     """Score predictions.
 
     Args:
-        labels: What happened, shape (n,), n >= 1.
-        probabilities: What was predicted, shape (n,).
-        decisions: What was decided, shape (n,): each model has its threshold.
+        labels: Whether each event happened, shape (n,), n >= 1.
+        probabilities: Predicted probability of each event, shape (n,).
+        decisions: Whether each event was decided for, by the model's threshold, shape (n,).
     """
     hits = int((decisions & labels).sum())
     positives, decided = int(labels.sum()), int(decisions.sum())
@@ -68,7 +68,7 @@ def score(labels: Bools, probabilities: Floats, decisions: Bools) -> Scores:
 
 
 def auc(labels: Bools, probabilities: Floats) -> float | None:
-    """Area under the ROC curve, ties counted half; None if all labels are alike."""
+    """Area under the ROC curve, ties counted half; None if all labels are equal."""
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives:
@@ -78,7 +78,10 @@ def auc(labels: Bools, probabilities: Floats) -> float | None:
 
 
 def reliability(labels: Bools, probabilities: Floats, bins: int = _BINS) -> tuple[Floats, Floats, Floats]:
-    """Mean prediction, share of positives and share of samples of each bin of equal width; NaN in empty ones."""
+    """Mean prediction, share of positives and share of samples in each bin of equal width, shape (bins,) each.
+
+    The first two are NaN in empty bins.
+    """
     place = np.minimum((probabilities * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins).astype(float)
     with np.errstate(invalid="ignore"):
@@ -88,15 +91,15 @@ def reliability(labels: Bools, probabilities: Floats, bins: int = _BINS) -> tupl
 
 
 def calibration_error(labels: Bools, probabilities: Floats) -> float:
-    """The mean distance between predicted and observed, over bins, weighted by their samples."""
+    """Expected calibration error: mean distance of predicted from observed shares, bins weighted by samples."""
     predicted, observed, share = reliability(labels, probabilities)
     return float(np.nansum(np.abs(predicted - observed) * share))
 
 
 def best_f1_threshold(labels: Bools, probabilities: Floats) -> float:
-    """The threshold at which deciding for all probabilities at or above it gives the best F1.
+    """The threshold with the best F1, where probabilities at or above it are positive decisions.
 
-    Without a positive, above every probability: nothing is decided for.
+    Without any positive it is above 1, so that no decision is positive.
     """
     positives = int(labels.sum())
     if not positives:
@@ -105,6 +108,6 @@ def best_f1_threshold(labels: Bools, probabilities: Floats) -> float:
     ranked = probabilities[order]
     hits = np.cumsum(labels[order])
     f1 = 2 * hits / (np.arange(1, len(ranked) + 1) + positives)
-    # A threshold takes in all of its ties.
+    # A threshold includes all of its ties.
     last_of_tie = np.append(ranked[1:] != ranked[:-1], True)
     return float(ranked[int(np.argmax(np.where(last_of_tie, f1, -1.0)))])

@@ -1,4 +1,4 @@
-"""Splits by time: training, then validation, then later data, an hour apart so that no label is seen twice."""
+"""Splits by time: training, validation, then test data, an hour apart so that no label spans two of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, iso
 from ebbtide.errors import InputError
 from ebbtide.forecasts.revocation.minutes import WINDOW, Integers, Minutes
 
-# The last part of the training time, on which models stop early, calibrate and set thresholds.
+# The last part of the training time, used for early stopping, calibration and thresholds.
 VALIDATION_SHARE = 0.2
 
 _MINUTES_A_DAY = int(DAY_S / MINUTE_S)
@@ -23,7 +23,7 @@ class Samples:
 
     Attributes:
         market: Row of each sample in `Minutes`, shape (n,).
-        minute: Its column, shape (n,).
+        minute: Column of each sample in `Minutes`, shape (n,).
     """
 
     market: Integers
@@ -33,14 +33,21 @@ class Samples:
         return len(self.market)
 
     def of(self, market: int) -> Samples:
-        """Those of one market."""
+        """The samples of one market."""
         own = self.market == market
         return Samples(self.market[own], self.minute[own])
 
 
 @dataclass(frozen=True)
 class Split:
-    """Three stretches of time, in this order."""
+    """Training, validation and test samples, in this order of time.
+
+    Attributes:
+        train: Samples to fit on.
+        validation: Samples for early stopping and calibration, later than `train`.
+        test: Samples to score on, later than `validation`.
+        origin_s: When the training time ends, seconds since 1970.
+    """
 
     train: Samples
     validation: Samples
@@ -49,7 +56,7 @@ class Split:
 
     @property
     def known(self) -> Samples:
-        """Training and validation together: on what thresholds are set, since spikes are few in either."""
+        """Training and validation together: thresholds are set on both, since spikes are rare in either."""
         return Samples(
             np.concatenate([self.train.market, self.validation.market]),
             np.concatenate([self.train.minute, self.validation.minute]),
@@ -66,12 +73,20 @@ def samples_between(minutes: Minutes, first: int, last: int, stride: int) -> Sam
 def split_at(
     minutes: Minutes, first: int, train_days: float, test_days: float, *, stride: int, test_stride: int = 1
 ) -> Split:
-    """Split from minute `first` on: training, its tail for validation, and what comes after.
+    """Split from minute `first` on: training data, their tail for validation, and test data after them.
 
     A sample's label looks an hour ahead, so an hour is left out before validation and before test.
 
+    Args:
+        minutes: Minutes of the price history.
+        first: Column of the first training minute.
+        train_days: Days of training and validation together.
+        test_days: Days of test data.
+        stride: Minutes between training or validation samples of a market.
+        test_stride: Minutes between test samples of a market.
+
     Raises:
-        InputError: The stretch is not inside the history, or has no complete minutes.
+        InputError: The split is not inside the history, or a part has no complete minutes.
     """
     train_end = first + round(train_days * _MINUTES_A_DAY)
     test_end = train_end + _GAP + round(test_days * _MINUTES_A_DAY)
@@ -92,13 +107,13 @@ def split_at(
         if not len(getattr(split, name)):
             raise InputError(
                 f"no market has a complete minute for {name} from {iso(minutes.times_s[first])} on: "
-                "its record there is a hole"
+                "the records have a gap"
             )
     return split
 
 
 def origins(minutes: Minutes, train_days: float, test_days: float, number: int) -> list[int]:
-    """Where `number` splits begin: evenly spread, the first as early and the last as late as the record allows.
+    """First minutes of `number` splits: evenly spread, the first as early and the last as late as possible.
 
     Raises:
         InputError: The history is shorter than one split.

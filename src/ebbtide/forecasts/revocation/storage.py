@@ -1,10 +1,16 @@
-"""Fitted network models as files: weights as safetensors, everything else as JSON. Nothing is unpickled."""
+"""Fitted network models as files, and their cards.
+
+Weights are stored as safetensors, everything else as JSON; nothing is unpickled. A card is a page of Markdown for
+one market: what the model is, what it was trained on, and its scores on later data.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -13,13 +19,10 @@ from safetensors.torch import load_file, save_file
 from ebbtide._files import replacing, write_text
 from ebbtide._input_files import read_json
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.calibration import Calibration
-from ebbtide.forecasts.revocation.correction import Correction
-from ebbtide.forecasts.revocation.group_fitting import Group
-from ebbtide.forecasts.revocation.inputs import Scaling
-from ebbtide.forecasts.revocation.max_prices import MaxPrices
+from ebbtide.forecasts.revocation.calibration import Calibration, Correction
+from ebbtide.forecasts.revocation.inputs import MaxPrices, Scaling
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.training import Fitted, Training
+from ebbtide.forecasts.revocation.training import Fitted, Group, Training
 from ebbtide.market.markets import Market
 
 _ABOUT = "model.json"
@@ -27,7 +30,11 @@ _FORMAT = 3
 
 
 def save_model(model: NetworkModel, folder: str | Path) -> None:
-    """Write a fitted model to a folder, `model.json` last: a folder without it is no model."""
+    """Write a fitted model to a folder, `model.json` last, so that a folder with it is complete.
+
+    Raises:
+        InputError: The model is not fitted.
+    """
     folder = Path(folder)
     if model.scaling is None:
         raise InputError("the model is not fitted yet")
@@ -49,7 +56,7 @@ def save_model(model: NetworkModel, folder: str | Path) -> None:
         "markets": [asdict(market) for market in model.markets],
         "scaling": {name: getattr(model.scaling, name).tolist() for name in Scaling.__dataclass_fields__},
         "constants": {str(row): value for row, value in model.constants.items()},
-        # The last ones are the general ones.
+        # The general networks are the last ones in `groups`.
         "generals": len(model.generals),
         "groups": [
             {
@@ -67,7 +74,7 @@ def load_model(folder: str | Path) -> NetworkModel:
     """Read what `save_model` wrote.
 
     Raises:
-        InputError: The folder is not a whole model, or of another version.
+        InputError: The folder is not a complete model, or is of another version.
     """
     folder = Path(folder)
     try:
@@ -106,3 +113,58 @@ def load_model(folder: str | Path) -> NetworkModel:
     own = len(model.groups) - about["generals"]
     model.groups, model.generals = model.groups[:own], model.groups[own:]
     return model
+
+
+_SHOWN = ("base_rate", "accuracy", "precision", "recall", "f1", "auc", "brier", "ece", "samples")
+
+
+def model_card(model: NetworkModel, market: Market, trained: str, later: Mapping[str, Any]) -> str:
+    """The card of one market, in Markdown.
+
+    Args:
+        model: The fitted revocation model.
+        market: One of the model's markets.
+        trained: What the model was trained on and when, in words.
+        later: Scores on later data by delta, as from `Scores.to_dict`.
+    """
+    row = model.markets.index(market)
+    group = next((group for group in model.groups if row in group.markets), None)
+    lines = [f"# {model.name}: {market}", "", f"Trained on {trained}.", ""]
+    if group is None:
+        lines += [
+            f"The price rose too rarely in training to fit a network: the model predicts the constant "
+            f"{model.constants[row]:.4f} (Laplace's rule), whatever the max price.",
+            "",
+        ]
+    else:
+        origin = "tuned from a network trained on all markets" if model.shared else "trained on this market alone"
+        lines += [
+            f"- a network of its own, {origin}; LSTM of width {model.hidden}, {group.fitted.epochs} epochs of "
+            f"{group.fitted.samples} samples",
+            f"- {group.fitted.share_positive:.1%} of training triples were positive; class weights are undone by "
+            f"Eq. 3 ({model.correction})",
+            f"- its log odds are averaged with those of {len(model.generals)} networks trained on all markets and "
+            "not tuned"
+            if model.generals
+            else "- no other network is averaged with it",
+            f"- calibrated on the validation tail: log odds x {group.calibration.slope:.3f} "
+            f"+ {group.calibration.offset:.3f}",
+            "",
+        ]
+    lines += ["Later data, by how far the max price is above the price:", ""]
+    lines += ["| delta | " + " | ".join(_SHOWN) + " |", "|---" * (len(_SHOWN) + 1) + "|"]
+    for delta, scores in later.items():
+        lines.append(f"| {delta} | " + " | ".join(_shown(scores.get(name)) for name in _SHOWN) + " |")
+    lines += [
+        "",
+        "It predicts the hour after a moment from the hour before it. It predicts revocations by price only, not "
+        "those for lack of capacity.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"

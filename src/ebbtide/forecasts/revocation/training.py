@@ -1,25 +1,36 @@
-"""Training a network: weighted classes, early stopping on the validation tail."""
+"""Training of networks: weighted classes, early stopping on the validation tail, many networks in parallel."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ebbtide.forecasts.revocation.inputs import Scaling, max_price_inputs, present, prices_of, windows
-from ebbtide.forecasts.revocation.max_prices import MaxPrices, draw
-from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Minutes
+from ebbtide._cores import in_processes
+from ebbtide.forecasts.revocation.calibration import Calibration, Correction, fitted_to
+from ebbtide.forecasts.revocation.inputs import (
+    MaxPrices,
+    Scaling,
+    draw,
+    max_price_inputs,
+    present,
+    prices_of,
+    windows,
+)
+from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
+from ebbtide.forecasts.revocation.networks import RevPredNetwork, TributaryNetwork
 from ebbtide.forecasts.revocation.splits import Samples
 
 _VALIDATION_BATCH = 4096
 
-# Of the learning rate, when a trained network is tuned to a market.
+# Factor on the learning rate when a trained network is tuned to a market.
 _TUNING_RATE = 0.3
 
-# An epoch is better if it takes this part off the validation loss.
+# An epoch counts as better if it lowers the validation loss by at least this share.
 _LEAST_GAIN = 0.001
 
 
@@ -29,14 +40,14 @@ class Training:
 
     Attributes:
         max_prices: Where training's max prices come from.
-        per_sample: How many for each sample and epoch.
-        class_weights: Weigh positives by phi- and negatives by phi+ (SpotTune III-B).
-        epochs: At most so many.
-        patience: Stop when validation has not improved for so many.
-        batch: Samples a step.
-        learning_rate: At its peak, of a one-cycle schedule.
-        weight_decay: Of AdamW.
-        seed: Of weights, batches and drawn max prices.
+        per_sample: Max prices for each sample and epoch.
+        class_weights: Whether to weigh positives by phi- and negatives by phi+ (SpotTune III-B).
+        epochs: The largest number of epochs.
+        patience: Epochs without a better validation loss after which training stops.
+        batch: Number of samples per step.
+        learning_rate: Peak learning rate of a one-cycle schedule.
+        weight_decay: Weight decay of AdamW.
+        seed: Random seed of weights, batches and drawn max prices.
     """
 
     max_prices: MaxPrices = MaxPrices.MIXED
@@ -52,7 +63,15 @@ class Training:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples ready for a network, with the truth."""
+    """Samples as network inputs, with what their labels follow from.
+
+    Attributes:
+        records: Records of each sample's hour, shape (n, 60, 6).
+        present: The present record of each sample, shape (n, 6).
+        prices: Price at each sample, USD per hour, shape (n,).
+        border: Max price of Algorithm 2 at each sample, USD per hour, shape (n,).
+        highest: Highest price of the hour after each sample, USD per hour, shape (n,).
+    """
 
     records: Tensor
     present: Tensor
@@ -62,13 +81,13 @@ class Batch:
 
     @classmethod
     def of(cls, minutes: Minutes, table: Floats32, samples: Samples, scaling: Scaling) -> Batch:
-        """Prepare samples.
+        """Convert samples to network inputs.
 
         Args:
-            minutes: Where they are from.
-            table: `transformed` features of it.
-            samples: Which.
-            scaling: Fitted on the training part.
+            minutes: Minutes that the samples are from.
+            table: `transformed` features of `minutes`, shape (markets, minutes, 6).
+            samples: The samples to convert.
+            scaling: Scales fitted on the training data.
         """
         at = samples.market, samples.minute
         return cls(
@@ -94,13 +113,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training gave.
+    """The result of training a network.
 
     Attributes:
-        share_positive: phi+ of the training triples.
-        validation_loss: Of the best epoch.
-        epochs: How many were run.
-        samples: Trained on in each.
+        share_positive: phi+, the share of positives among the training triples.
+        validation_loss: Validation loss of the best epoch.
+        epochs: Number of epochs that were run.
+        samples: Number of samples in each epoch.
     """
 
     share_positive: float
@@ -120,17 +139,17 @@ def train(
     """Train a network in place, to the weights of its best epoch on validation.
 
     Args:
-        network: Changed in place.
-        training: How.
-        train_on: What it learns from.
-        validate_on: What decides when it stops.
-        share_positive: phi+ of the triples that it was trained on before: go on from there, gently, with the
-            class weights of then, and keep it as it was if that does not help. None: it is new.
+        network: The network, whose weights are changed in place.
+        training: How it is trained.
+        train_on: Samples to train on.
+        validate_on: Samples for early stopping.
+        share_positive: phi+ of the network's earlier training: tune it at a lower learning rate with the same
+            class weights, and keep the old weights if that does not help. None for a new network.
     """
     tune = share_positive is not None
     peak = training.learning_rate * (_TUNING_RATE if tune else 1.0)
     random = np.random.default_rng(training.seed)
-    # Validation asks the same questions every time, of every kind.
+    # Validation uses the same max prices in every epoch.
     kind = training.max_prices
     asked, truth = validate_on.drawn(kind, training.per_sample, np.random.default_rng(training.seed + 1))
     share = float(train_on.drawn(kind, training.per_sample, np.random.default_rng(training.seed))[1].mean())
@@ -169,7 +188,7 @@ def train(
 
 
 def log_odds(network: nn.Module, batch: Batch, inputs: Tensor) -> Tensor:
-    """The network's answers, shape (n, k), without training it."""
+    """The network's log odds in evaluation mode, shape (n, k)."""
     network.eval()
     with torch.inference_mode():
         return torch.cat(
@@ -181,8 +200,123 @@ def log_odds(network: nn.Module, batch: Batch, inputs: Tensor) -> Tensor:
 
 
 def _loss(odds: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
-    """Cross entropy, positives and negatives weighted, on one scale whatever the weights."""
+    """Cross entropy with weights on positives and negatives, divided by the sum of weights."""
     positive, negative = weights
     weight = labels * positive + (1.0 - labels) * negative
     loss = nn.functional.binary_cross_entropy_with_logits(odds, labels, weight=weight, reduction="sum")
     return loss / weight.sum()
+
+
+# This many samples, over all epochs, take seconds to train on: less work is done faster in this process.
+_SAMPLES_WORTH_A_PROCESS = 40_000
+
+Weights = Mapping[str, Floats32]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The architecture of a network.
+
+    Attributes:
+        kind: Which network: `revpred` or `tributary`.
+        hidden: Width of the LSTM.
+        dropout: Dropout rate of RevPred's network.
+    """
+
+    kind: str
+    hidden: int
+    dropout: float
+
+    def network(self) -> nn.Module:
+        """A new, untrained network."""
+        if self.kind == "tributary":
+            return TributaryNetwork(self.hidden)
+        return RevPredNetwork(self.hidden, self.dropout)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A fitted network and the markets that it predicts.
+
+    Attributes:
+        markets: Rows of the markets in `Minutes`, shape (markets,).
+        network: The fitted network, in evaluation mode.
+        fitted: How its training went.
+        calibration: Calibration of its log odds.
+    """
+
+    markets: Integers
+    network: nn.Module
+    fitted: Fitted
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """One network to be fitted.
+
+    Attributes:
+        shape: Architecture of the network.
+        markets: Rows of the markets that it will predict, shape (markets,).
+        training: How the network is trained.
+        learn: Samples that it is trained on.
+        check: Samples for early stopping and calibration.
+        correction: Direction of Eq. 3 where classes are weighted.
+        calibrate: Whether slope and offset of the log odds are fitted on `check`.
+        start: A fitted network to tune; its class weights and calibration are kept, since one market's
+            validation data are too short for them. None means a new network.
+    """
+
+    shape: Shape
+    markets: Integers
+    training: Training
+    learn: Batch
+    check: Batch
+    correction: Correction
+    calibrate: bool
+    start: Group | None = None
+
+
+def fit_groups(fittings: Sequence[Fitting], *, workers: int | None = None) -> list[Group]:
+    """Fit independent networks; the weights do not depend on the number of workers.
+
+    Args:
+        fittings: The networks to be fitted.
+        workers: Number of processes; by default one per core if there is enough work, else this process.
+    """
+    samples = sum(len(one.learn) * one.training.epochs for one in fittings)
+    if workers is None and samples < _SAMPLES_WORTH_A_PROCESS:
+        workers = 1
+    fitted = in_processes(_fitted, fittings, workers=workers)
+    return [_group(one, *found) for one, found in zip(fittings, fitted, strict=True)]
+
+
+def _group(fitting: Fitting, weights: Weights, fitted: Fitted, calibration: Calibration) -> Group:
+    network = fitting.shape.network()
+    network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    network.eval()
+    return Group(fitting.markets, network, fitted, calibration)
+
+
+def _fitted(fitting: Fitting) -> tuple[Weights, Fitted, Calibration]:
+    """Fit one network; weights are returned as arrays, which pass between processes as plain bytes."""
+    how, start = fitting.training, fitting.start
+    torch.manual_seed(how.seed)
+    network = fitting.shape.network()
+    if start is not None:
+        network.load_state_dict(start.network.state_dict())
+        fitted = train(network, how, fitting.learn, fitting.check, share_positive=start.fitted.share_positive)
+        return _weights(network), fitted, start.calibration
+    fitted = train(network, how, fitting.learn, fitting.check)
+    calibration = Calibration(fitted.share_positive)
+    if fitting.calibrate:
+        random = np.random.default_rng(how.seed + 2)
+        inputs, labels = fitting.check.drawn(how.max_prices, how.per_sample, random)
+        odds = log_odds(network, fitting.check, inputs).numpy()
+        direction = fitting.correction if how.class_weights else Correction.NONE
+        calibration = fitted_to(calibration, odds, labels.numpy() > 0.5, direction)
+    return _weights(network), fitted, calibration
+
+
+def _weights(network: nn.Module) -> Weights:
+    return {name: value.detach().cpu().numpy() for name, value in network.state_dict().items()}

@@ -1,1 +1,1 @@
-"""Spells: how long capacity lasts, and how long its absence."""
+"""Spells of capacity: for how long a market has machines, and for how long it has none."""

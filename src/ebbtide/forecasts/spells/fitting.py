@@ -1,9 +1,9 @@
-"""How long machines can be had and cannot: up and down spells, their ages, and how likely each is to end.
+"""Up spells (machines are available) and down spells: the hazard of their end by age.
 
-Today's clouds take machines for want of capacity, and the lengths of spells have heavy tails: a spell that has
-lasted is likely to last. So the model is one of hazards by age: events over exposure in bins of age that grow by a
-factor, which needs no law of the lengths, takes spells whose end was not seen for what they are, and lets a zone
-with little data lean on all others. Where the time of day is known, a factor for each three hours goes with it.
+Today's clouds revoke because capacity runs out, and the lengths of spells have heavy tails: a spell that has
+lasted is likely to last. The model is a piecewise-constant hazard by age: events over exposure in bins of age that
+grow by a factor. It assumes no law of the lengths, handles right-censored spells, and pools a zone with little
+data partially with all others. Where the time of day is known, the hazard has a factor for every three hours.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ebbtide.market.price_series import Floats
 
 Bools = np.ndarray
 
-# Ages at which bins begin: 0, 10 min, 20 min, 40 min... to a week.
+# Ages at which bins begin, seconds: 0, 10 min, 20 min, 40 min... to a week.
 AGE_BINS_S: Floats = np.concatenate([[0.0], 600.0 * 2.0 ** np.arange(11)])
 
 # The day, UTC, in parts of three hours.
 PARTS_OF_DAY = 8
 _PART_S = DAY_S / PARTS_OF_DAY
 
-# What is believed before anything is counted weighs as much as so many ends of spells: of a zone, what all zones
-# together show; of all zones' bin, what the bin before shows; of a part of the day, that it is like the others.
-# Among 1 to 40 ends these foretell later halves and last two thirds of the recorded zones about best.
+# Strengths of the priors, in pseudo-counts of ended spells: for a zone, the pooled model of all zones; for a bin
+# of the pooled model, the bin before it; for a part of the day, a factor of 1. Chosen from 1 to 40 by how well
+# they predict the later half and the last two thirds of the recorded zones.
 _OWN_ENDS, _POOLED_ENDS, _PART_ENDS = 20.0, 1.0, 20.0
 
 DOWN, UP = 0, 1
@@ -36,11 +36,11 @@ DOWN, UP = 0, 1
 
 @dataclass(frozen=True)
 class Spells:
-    """What was seen of one zone, by kind of spell.
+    """Exposure and ends of one zone's spells, the data of a hazard model.
 
     Attributes:
-        exposure_h: Hours spent, by kind (down, up), bin of age and part of the day; shape (2, bins, PARTS_OF_DAY).
-        ended: Spells that ended then; the same shape.
+        exposure_h: Hours spent by kind (down, up), bin of age and part of the day, shape (2, bins, PARTS_OF_DAY).
+        ended: Number of spells that ended there, same shape.
     """
 
     exposure_h: Floats
@@ -51,14 +51,14 @@ class Spells:
 
 
 def spells_of(available: Bools, gap_s: float) -> Spells:
-    """Count them in a record of ticks, the times of which are not known: the part of the day stays unknown, too.
+    """Count the spells of a record of ticks without times; the part of the day is averaged out.
 
     Args:
-        available: Whether a machine could be had, a tick each.
-        gap_s: Time from tick to tick.
+        available: Whether a machine was available at each tick, shape (ticks,).
+        gap_s: Time between two ticks, seconds.
 
     Raises:
-        InputError: Fewer than two ticks, or no time between them.
+        InputError: There are fewer than two ticks, or no time between them.
     """
     if len(available) < 2 or not gap_s > 0:
         raise InputError("a record of availability needs two ticks or more, and time between them")
@@ -67,19 +67,19 @@ def spells_of(available: Bools, gap_s: float) -> Spells:
 
 
 def spells_of_probes(times_s: Floats, available: Bools, longest_gap_s: float) -> Spells:
-    """Count them in probes, each of which speaks for the time until the next.
+    """Count the spells in probes, each of which holds until the next one.
 
-    Of a spell whose end was not seen, the hours count as exposure, and no end. The age of the record's first spell
-    is counted from the record's begin, which is too low: but else a zone that hardly ever changes would tell
-    nothing (on recorded zones this foretells later parts better). Behind a hole such a spell is left out.
+    A right-censored spell adds exposure and no end. The age of the record's first spell is counted from the begin
+    of the record, which is too low; without it, a zone that hardly ever changes would give no data (on recorded
+    zones, later parts are predicted better with it). After a gap, a spell of unknown beginning is left out.
 
     Args:
-        times_s: Of probes, seconds since 1970, ascending; shape (probes,).
-        available: Whether a machine was to be had; the same shape.
-        longest_gap_s: Between probes; a longer one is a hole.
+        times_s: Times of the probes, seconds since 1970, rising, shape (probes,).
+        available: Whether a machine was available at each probe, shape (probes,).
+        longest_gap_s: Longest time between two probes, seconds; a longer one is a gap in the record.
 
     Raises:
-        InputError: Times do not ascend.
+        InputError: The times do not rise.
     """
     times_s, up = np.asarray(times_s, dtype=float), np.asarray(available, dtype=bool)
     gaps_s = np.diff(times_s)
@@ -93,7 +93,7 @@ def spells_of_probes(times_s: Floats, available: Bools, longest_gap_s: float) ->
             begins = np.append(part[:1], begins)
         if not len(begins):
             continue
-        # Each probe of a known age speaks for the time to the next; an end lies in the middle of it, in the mean.
+        # Each probe of known age holds until the next one; an end lies halfway between them, on average.
         probes = part[part >= begins[0]]
         last = probes[-1]
         lasts_s = np.append(gaps_s[probes[:-1]], min(gaps_s[last - 1], longest_gap_s))
@@ -107,7 +107,7 @@ def spells_of_probes(times_s: Floats, available: Bools, longest_gap_s: float) ->
 
 
 def part_of_day(time_s: Floats) -> np.ndarray:
-    """Which three hours of the UTC day, from 0."""
+    """Index of the three-hour part of the UTC day, from 0, in the shape given."""
     return (np.asarray(time_s) % DAY_S // _PART_S).astype(np.int64)
 
 
@@ -117,41 +117,41 @@ def _anytime(counts: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class SpellModel:
-    """How likely a spell is to end, by its kind, its age and the time of day.
+    """The hazard of a spell's end by its kind, its age and the time of day.
 
     Attributes:
-        per_hour: The hazard in each bin of age; shape (2, bins), down and up.
-        by_part: What it is multiplied by in each part of the day; shape (2, PARTS_OF_DAY).
+        per_hour: Hazard in each bin of age for down and up spells, per hour, shape (2, bins).
+        by_part: Factor on the hazard in each part of the day, shape (2, PARTS_OF_DAY).
     """
 
     per_hour: Floats
     by_part: Floats = field(default_factory=lambda: np.ones((2, PARTS_OF_DAY)))
 
     def ends_within(self, kind: int, age_s: float, within_s: float) -> float:
-        """The probability that a spell of this age ends within so long, at no time of day in particular."""
+        """The probability that a spell of age `age_s` ends within `within_s`, averaged over the time of day."""
         edges = np.append(AGE_BINS_S, np.inf)
         low, high = np.maximum(edges[:-1], age_s), np.minimum(edges[1:], age_s + within_s)
         hours = np.maximum(high - low, 0.0) / HOUR_S
         return float(-np.expm1(-np.dot(hours, self.per_hour[kind])))
 
     def mean_left_s(self, kind: int, age_s: float) -> float:
-        """How much longer a spell of this age lasts in the mean; the last bin's hazard goes on for ever."""
+        """Mean remaining time of a spell of this age, seconds; the last bin's hazard continues for ever."""
         return float(self._lives_s(kind, age_s).sum())
 
     def ages(self, kind: int) -> Floats:
-        """The share of all spell time that is spent in each bin of age; shape (bins,)."""
+        """The share of all spell time that is spent in each bin of age, shape (bins,)."""
         lives_s = self._lives_s(kind, 0.0)
         shares: Floats = lives_s / lives_s.sum()
         return shares
 
     @property
     def share_up(self) -> float:
-        """Of all time, in the long run."""
+        """The share of time with machines available, in the long run."""
         up_s, down_s = self.mean_left_s(UP, 0.0), self.mean_left_s(DOWN, 0.0)
         return up_s / (up_s + down_s)
 
     def _lives_s(self, kind: int, age_s: float) -> Floats:
-        """Time that a spell of this age has still to spend in each bin, in the mean."""
+        """Mean time that a spell of this age will still spend in each bin, seconds, shape (bins,)."""
         edges = np.append(AGE_BINS_S, np.inf)
         alive, found = 1.0, np.zeros(len(AGE_BINS_S))
         bins = zip(edges[:-1], edges[1:], self.per_hour[kind], strict=True)
@@ -164,7 +164,13 @@ class SpellModel:
         return found
 
     def drawn(self, ticks: int, gap_s: float, random: np.random.Generator) -> Bools:
-        """A record like those that it was fitted to, which begins with a new spell; without the time of day."""
+        """A random record of availability that begins with a new spell, shape (ticks,), without the time of day.
+
+        Args:
+            ticks: Number of ticks to draw.
+            gap_s: Time between two ticks, seconds.
+            random: Generator of the random numbers.
+        """
         found = np.zeros(ticks, dtype=bool)
         kind, age = int(random.random() < self.share_up), 0
         chances = [[self.ends_within(one, tick * gap_s, gap_s) for tick in range(ticks)] for one in (DOWN, UP)]
@@ -178,34 +184,34 @@ class SpellModel:
 
 
 def fit_spells(own: Spells | None, others: Sequence[Spells]) -> SpellModel:
-    """Fit a zone's model, leaning on other zones where it has seen little.
+    """Fit a zone's model by partial pooling: its own counts, with the model of all zones as the prior.
 
     Args:
-        own: What was seen of the zone; None: nothing.
-        others: Of the zones to lean on.
+        own: Spells of the zone; None if there are none.
+        others: Spells of the other zones.
 
     Raises:
-        InputError: Nothing was seen at all.
+        InputError: There is no spell at all.
     """
     seen = [*others, *([own] if own is not None else [])]
     if not seen or not any(one.exposure_h.sum() for one in seen):
-        raise InputError("no spell of availability was seen whose beginning is known")
+        raise InputError("there is no spell of availability whose beginning is known")
     whole = seen[0]
     for one in seen[1:]:
         whole = whole + one
     pooled = np.stack([_hazards(whole.exposure_h[kind].sum(1), whole.ended[kind].sum(1)) for kind in (DOWN, UP)])
     if own is None:
         return SpellModel(pooled, _by_part(whole, pooled))
-    # At each age as often as elsewhere, times all its ends over those foretold; then by its ends at that age.
+    # First scale the pooled hazards to the zone's total number of ends, then adjust each bin by its own ends.
     ended, exposure_h = own.ended.sum(2), own.exposure_h.sum(2)
     level = (ended.sum(1) + _OWN_ENDS) / ((exposure_h * pooled).sum(1) + _OWN_ENDS)
-    believed = pooled * level[:, None]
-    per_hour = (ended + _OWN_ENDS) / (exposure_h + _OWN_ENDS / believed)
+    prior = pooled * level[:, None]
+    per_hour = (ended + _OWN_ENDS) / (exposure_h + _OWN_ENDS / prior)
     return SpellModel(per_hour, _by_part(own, per_hour))
 
 
 def _hazards(exposure_h: Floats, ended: Floats) -> Floats:
-    """Ends an hour; a bin that hardly any spell came to has about what the bin before it has."""
+    """Hazards per hour, shape (bins,); a bin with little data gets about the hazard of the bin before it."""
     found = np.empty(len(ended))
     before = (ended.sum() + 0.5) / max(exposure_h.sum(), 1.0)
     for place, (hours, ends) in enumerate(zip(exposure_h, ended, strict=True)):
@@ -214,7 +220,7 @@ def _hazards(exposure_h: Floats, ended: Floats) -> Floats:
 
 
 def _by_part(seen: Spells, per_hour: Floats) -> Floats:
-    """Ends in each part of the day over those that the ages alone foretell."""
-    foretold = (seen.exposure_h * per_hour[:, :, None]).sum(1)
-    factors: Floats = (seen.ended.sum(1) + _PART_ENDS) / (foretold + _PART_ENDS)
+    """Ends in each part of the day over those expected from the ages alone, shape (2, PARTS_OF_DAY)."""
+    expected = (seen.exposure_h * per_hour[:, :, None]).sum(1)
+    factors: Floats = (seen.ended.sum(1) + _PART_ENDS) / (expected + _PART_ENDS)
     return factors

@@ -1,10 +1,10 @@
-"""Spell models of markets: kept in a file, fitted to probes, or what holds of any zone when nothing is known."""
+"""Spell models of markets: stored in a file, fitted to probes of a file or of one's own runs, or the default."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -23,35 +23,43 @@ from ebbtide.forecasts.spells.fitting import (
     SpellModel,
     Spells,
     fit_spells,
+    spells_of,
     spells_of_probes,
 )
+from ebbtide.forecasts.spells.records import kind_of, read_records
 from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
 
-# Probes further apart than this many usual gaps leave a hole.
-_HOLE_GAPS = 3.0
+# Columns of a table of probes: whether a machine was available at a time.
+PROBE_COLUMNS = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
+
+
+# Probes further apart than this multiple of their median interval leave a gap in the record.
+_MAX_INTERVALS = 3.0
 
 
 @dataclass(frozen=True)
 class SpellModels:
-    """Models by market, and of any other market.
+    """Models by market, and one for all other markets.
 
     Attributes:
-        otherwise: Of markets that have none of their own.
-        by_market: By name, as `str(market)` has it.
+        otherwise: Model of markets without one of their own.
+        by_market: Model of each market, by `str(market)`.
     """
 
     otherwise: SpellModel
     by_market: Mapping[str, SpellModel] = field(default_factory=dict)
 
     def of(self, market: Market) -> SpellModel:
-        """Of one market."""
+        """The model of one market."""
         return self.by_market.get(str(market), self.otherwise)
 
     def write(self, path: Path) -> None:
-        """Keep them in a JSON file."""
+        """Write the models to a JSON file, atomically."""
         content = {
             "age_bins_s": AGE_BINS_S.tolist(),
             "otherwise": _plain(self.otherwise),
@@ -61,10 +69,10 @@ class SpellModels:
 
     @classmethod
     def read(cls, path: Path) -> SpellModels:
-        """Read what `write` kept.
+        """Read what `write` wrote.
 
         Raises:
-            InputError: The file is missing or holds something else.
+            InputError: The file is missing or is not a file of spell models.
         """
         return cls._parsed(read_json(path), str(path))
 
@@ -72,7 +80,7 @@ class SpellModels:
     def _parsed(cls, content: Any, file: str) -> SpellModels:
         try:
             if content["age_bins_s"] != AGE_BINS_S.tolist():
-                raise InputError("has other bins of age than this version; fit it anew", file=file)
+                raise InputError("has other bins of age than this version; fit it again", file=file)
             markets = {name: _model(row) for name, row in content["markets"].items()}
             return cls(_model(content["otherwise"]), markets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -81,29 +89,28 @@ class SpellModels:
 
 @cache
 def default_spell_models() -> SpellModels:
-    """What holds of any zone: fitted to all single-node records of 2022 and 2023 (Wu et al., NSDI 2024).
+    """The default model of any zone: fitted to all single-node records of 2022 and 2023 (Wu et al., NSDI 2024).
 
-    Made anew with `ebbtide availability fit RECORDS --pooled --out src/ebbtide/market/data/spells.json`.
+    Made with `ebbtide availability fit RECORDS --pooled --out src/ebbtide/forecasts/spells/data/spells.json`.
     """
     content = json.loads((resources.files("ebbtide.forecasts.spells") / "data" / "spells.json").read_text())
     return SpellModels._parsed(content, "spells.json")
 
 
 def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellModels:
-    """Fit a model to each market that was probed, leaning on the others, and one to all of them.
+    """Fit a model to each probed market, partially pooled with the others, and one to all of them.
 
     Args:
-        probes: A row a probe: timestamp, cloud, region, zone, instance_type and available (0 or 1), as
-            `own_probes.probes_of` makes them of a run.
-        file: That they come from.
+        probes: One row per probe: timestamp, cloud, region, zone, instance_type and available (0 or 1), as
+            `probes_of` makes them from a run.
+        file: File that error messages name.
 
     Raises:
-        InputError: A column is missing, or nothing was seen whose beginning is known.
+        InputError: A column is missing, or there is no spell whose beginning is known.
     """
-    wanted = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
-    missing = [name for name in wanted if name not in probes]
+    missing = [name for name in PROBE_COLUMNS if name not in probes]
     if missing:
-        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(wanted)}", file=file)
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(PROBE_COLUMNS)}", file=file)
     times = parsed_times(probes["timestamp"], str(file or "probes"), "timestamp")
     table = probes.assign(time_s=times.astype("int64").to_numpy() / 1e6)
     seen: dict[str, Spells] = {}
@@ -112,8 +119,8 @@ def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellMo
         if len(rows) < 2:
             continue
         times_s = rows["time_s"].to_numpy(dtype=np.float64)
-        hole_s = _HOLE_GAPS * float(np.median(np.diff(times_s)))
-        seen[str(Market(*map(str, key)))] = spells_of_probes(times_s, rows["available"].to_numpy() >= 1, hole_s)
+        gap_s = _MAX_INTERVALS * float(np.median(np.diff(times_s)))
+        seen[str(Market(*map(str, key)))] = spells_of_probes(times_s, rows["available"].to_numpy() >= 1, gap_s)
     names = list(seen)
     pooled = fit_spells(None, list(seen.values()))
     each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
@@ -136,14 +143,14 @@ def _model(row: Mapping[str, Any]) -> SpellModel:
 def drawn_availability(
     prices: PriceHistory, models: SpellModels, machines: int, seed: int, tick_s: float = 600.0
 ) -> Availability:
-    """Capacity as spell models draw it, over the time of a price history: none, or so many machines at once.
+    """Random capacity drawn from spell models over the time of a price history: none, or `machines` at once.
 
     Args:
-        prices: The markets, and from when to when.
-        models: Of their spells.
-        machines: That a market has while it has any.
-        seed: Of what is drawn.
-        tick_s: From tick to tick.
+        prices: Price history that gives the markets and the time.
+        models: Spell models of the markets.
+        machines: Machines of a market while it has any.
+        seed: Seed of the random numbers.
+        tick_s: Time between two ticks, seconds.
     """
     ticks = math.ceil((prices.end_s - prices.start_s) / tick_s) + 1
     times_s = prices.start_s + np.arange(ticks, dtype=np.float64) * tick_s
@@ -155,3 +162,67 @@ def drawn_availability(
     return Availability(
         {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
     )
+
+
+def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -> pd.DataFrame:
+    """Probes from a run's spot leases: requests granted or refused, machines held or revoked.
+
+    A market without a request for a while has a gap, across which `fit_market_spells` counts no spell.
+
+    Args:
+        leases: Leases of a run, as in its outcome.
+        until_s: When the run ended, seconds since 1970.
+        every_s: Seconds between two probes while a machine is held.
+
+    Returns:
+        One row per probe, sorted by market and time: timestamp, cloud, region, zone, instance_type, available (0
+        or 1).
+
+    Raises:
+        InputError: `every_s` is not positive.
+    """
+    if not every_s > 0:
+        raise InputError(f"every_s is {every_s}; it must be positive")
+    rows = []
+    for lease in leases:
+        if lease.on_demand:
+            continue
+        market = lease.market
+        if lease.state is LeaseState.FAILED:
+            seen = [(lease.requested_s, 0)]
+        elif not lease.is_charged:
+            continue
+        else:
+            end_s = until_s if math.isnan(lease.ended_s) else lease.ended_s
+            seen = [(float(time_s), 1) for time_s in np.arange(lease.started_s, end_s, every_s)]
+            if lease.state is LeaseState.REVOKED:
+                seen.append((end_s, 0))
+        where = (market.cloud, market.region, market.zone, market.instance_type)
+        rows += [(pd.Timestamp(time_s, unit="s", tz="UTC"), *where, up) for time_s, up in seen]
+    table = pd.DataFrame(rows, columns=list(PROBE_COLUMNS))
+    keys = ["cloud", "region", "zone", "instance_type", "timestamp"]
+    # With a machine held and a refusal at one time in one market, the market counts as available.
+    table = table.sort_values([*keys, "available"], kind="stable")
+    return table.drop_duplicates(keys, keep="last", ignore_index=True)
+
+
+def fit_file(path: Path) -> SpellModels:
+    """Fit a model per market to probes or capacity rounds; to ticks, whose times are unknown, one pooled model.
+
+    Raises:
+        InputError: The file cannot be read, or is none of these.
+    """
+    kind = kind_of(path)
+    if kind == "ticks":
+        records = read_records(path, 0.0)
+        return SpellModels(fit_spells(None, [spells_of(record.available, record.gap_s) for record in records]))
+    frame = load_parquet(path)
+    if kind == "rounds":
+        frame = frame.assign(available=(frame["launched"] > 0).astype(int))
+    elif "available" not in frame:
+        raise InputError(
+            "has no availability: a table of probes has timestamp, cloud, region, zone, instance_type and "
+            "available",
+            file=path,
+        )
+    return fit_market_spells(frame, path)

@@ -1,8 +1,8 @@
-"""Public signals of capacity: AWS's interruption bands and spot placement scores, put into spell models.
+"""Public signals of capacity: AWS's interruption bands and spot placement scores, applied to spell models.
 
-Both are coarse, and nobody publishes them with what happened afterwards, so how they move a model is an
-assumption, stated here: a band moves how often machines go, in proportion; a score moves how often one can be had,
-to what it says. Without them models stand as they were fitted.
+Both are coarse and are not published together with outcomes, so their effect is an assumption, stated here: a band
+scales the hazard of up spells in proportion; a score changes the hazard of down spells so that machines are
+available for the share of time that it gives. Without signals, models stay as they were fitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.market.markets import Market
 
-# Spot Instance Advisor's bands: machines interrupted in the last month, under 5 %, to 10, 15, 20, more.
+# Spot Instance Advisor's bands: share of machines interrupted in the last month, under 5 %, to 10, 15, 20, more.
 _BANDS = (0.025, 0.075, 0.125, 0.175, 0.25)
 _USUAL_BAND = 0.125
 
@@ -29,18 +29,18 @@ _MOST, _LEAST = 0.95, 0.05
 
 @dataclass(frozen=True)
 class PublicSignals:
-    """What was published last.
+    """The latest published signals.
 
     Attributes:
-        bands: By region and instance type, from 0 (rarely interrupted) to 4.
-        scores: By region or zone and instance type, from 1 to 10 (a request is likely to succeed).
+        bands: Interruption band by region and instance type, from 0 (rarely interrupted) to 4.
+        scores: Placement score by region or zone and instance type, from 1 to 10 (likely to succeed).
     """
 
     bands: Mapping[tuple[str, str], int] = field(default_factory=dict)
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def applied(self, model: SpellModel, market: Market) -> SpellModel:
-        """A model as it is with what is published of the market; the same where nothing is."""
+        """A market's model with its signals applied; unchanged where there are none."""
         per_hour = np.array(model.per_hour)
         band = self.bands.get((market.region, market.instance_type))
         if band is not None:
@@ -57,7 +57,7 @@ class PublicSignals:
         return found
 
     def of(self, models: SpellModels, markets: Sequence[Market]) -> SpellModels:
-        """Models of these markets with what is published of each."""
+        """The models with the signals of these markets applied."""
         own = {str(market): self.applied(models.of(market), market) for market in markets}
         return replace(models, by_market={**models.by_market, **own})
 
@@ -66,7 +66,7 @@ def read_interruption_bands(path: Path, product: str = "Linux") -> PublicSignals
     """Read the Spot Instance Advisor's table, as AWS publishes it (`spot-advisor-data.json`).
 
     Raises:
-        InputError: It is no such table.
+        InputError: The file is not such a table.
     """
     try:
         regions = read_json(path)["spot_advisor"]
@@ -95,8 +95,8 @@ def placement_scores(client: _Ec2, instance_types: Sequence[str], regions: Seque
 
     Args:
         client: `boto3.client("ec2")`, with credentials of the standard chain.
-        instance_types: To ask about, one by one: a request for several gets one score for all.
-        regions: Where.
+        instance_types: Types to score, one request each: a request for several gets one score for all.
+        regions: Names of the AWS regions to score.
     """
     scores: dict[tuple[str, str], int] = {}
     for kind in instance_types:

@@ -1,1 +1,1 @@
-"""Training for real: the algorithms of SpotTune's Table II, each able to stop and go on at any step."""
+"""Real trainings: the algorithms of SpotTune's Table II, each able to stop and resume at any step."""

@@ -19,8 +19,8 @@ from ebbtide.jobs.reference.trial import Trial
 Value = int | float | str
 Setting = Mapping[str, Value]
 
-# What Table II leaves open: a decay that is not 1 has to come at some step for SVM, ResNet's has to be some
-# factor (that of He et al.), and its first learning rate some number (Keras's example for CIFAR-10).
+# Values that Table II does not give: SVM's decay steps, ResNet's decay factor (from He et al.) and its first
+# learning rate (from Keras's example for CIFAR-10).
 _SVM_DECAY_STEPS = 1_000
 _RESNET_DECAY = 0.1
 _RESNET_LEARNING_RATE = 1e-3
@@ -31,12 +31,12 @@ class Benchmark:
     """One algorithm of Table II.
 
     Attributes:
-        name: As used everywhere.
-        algorithm: As the paper calls it.
-        dataset: Trained on.
-        metric: What is measured on validation data; lower is better.
+        name: Name of the workload in Ebbtide.
+        algorithm: Name of the algorithm in the paper.
+        dataset: Name of its dataset, a key of `DATASETS`.
+        metric: Metric measured on validation data; lower is better.
         grid: Values of each hyper-parameter, by the paper's abbreviation.
-        build: The trial of a setting, on data, with a seed.
+        build: Makes the trial of a setting, a dataset and a seed.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Benchmark:
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
 
     def setting(self, number: int) -> dict[str, Value]:
-        """One of them.
+        """The setting of that number, from 0.
 
         Raises:
-            InputError: There are not so many.
+            InputError: There is no setting of that number.
         """
         if not 0 <= number < len(self.settings):
             raise InputError(f"setting is {number}; {self.name} has 0 to {len(self.settings) - 1}")
@@ -66,7 +66,7 @@ def benchmark(name: str) -> Benchmark:
     """A benchmark by name.
 
     Raises:
-        InputError: It is unknown.
+        InputError: The benchmark is unknown.
     """
     if name not in BENCHMARKS:
         raise unknown_name("workload", name, BENCHMARKS)

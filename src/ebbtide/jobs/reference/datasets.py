@@ -1,6 +1,6 @@
-"""The data of Table II: read from the original files where they are given, else of the same kind and smaller.
+"""The datasets of Table II: read from the original files where given, else smaller stand-ins of the same kind.
 
-| dataset | original | without it |
+| dataset | original | stand-in |
 |---|---|---|
 | `epsilon` | Epsilon, 400,000 x 2,000, LIBSVM format | generated: 2,000 correlated features, 4,000 rows |
 | `two-shapes` | SpotTune's "synthetic" for SVM | generated: 20 features, a curved border, 8,000 rows |
@@ -29,15 +29,15 @@ _NOISE = 0.8
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs and targets, to train and to validate on.
+    """Inputs and targets for training and validation.
 
     Attributes:
-        train_inputs: Shape (n, features) or (n, channels, height, width), float32.
-        train_targets: Shape (n,), float32, or int64 for classes.
-        validation_inputs: As `train_inputs`.
-        validation_targets: As `train_targets`.
-        origin: `original`, `generated` or `scikit-learn`.
-        noise: Standard deviation of noise to add to inputs each time that they are trained on.
+        train_inputs: Training inputs, float32, shape (n, features) or (n, channels, height, width).
+        train_targets: Training targets, float32, or int64 for classes, shape (n,).
+        validation_inputs: Validation inputs of the same type, shape (m, ...).
+        validation_targets: Validation targets of the same type, shape (m,).
+        origin: Where the data are from: `original`, `generated` or `scikit-learn`.
+        noise: Standard deviation of the noise added to inputs at each training step.
     """
 
     train_inputs: Tensor
@@ -52,8 +52,8 @@ def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:
     """A dataset by name.
 
     Args:
-        name: One of `DATASETS`.
-        folder: Where the original files are; None: the stand-in of the table above.
+        name: Name of the dataset, a key of `DATASETS`.
+        folder: Folder of the original files; None uses the stand-in of the table above.
 
     Raises:
         InputError: The dataset is unknown, or its files are missing or malformed.
@@ -73,7 +73,7 @@ def _split(inputs: Floats, targets: Floats, train: int, origin: str, kind: torch
 
 
 def _correlated(random: np.random.Generator, rows: int, features: int, factors: int) -> Floats:
-    """Features of unit variance driven by fewer factors, whose strengths fall off as in measured data."""
+    """Features of unit variance, shape (rows, features), driven by fewer factors of falling strength."""
     strength = 1.0 / np.sqrt(1.0 + np.arange(factors))
     mixed = (random.normal(size=(rows, factors)) * strength) @ random.normal(size=(factors, features))
     mixed += 0.5 * mixed.std() * random.normal(size=(rows, features))
@@ -118,8 +118,8 @@ def _made_images() -> Dataset:
     random = np.random.default_rng(5)
     order = random.permutation(len(digits.target))
     images = digits.images[order] / 8.0 - 1.0
-    # Clean digits are learnt in three epochs; with noise the curve is that of a harder task. What is trained on
-    # gets new noise each time: with few images, networks would else learn those by heart.
+    # Clean digits are learnt in three epochs; noise makes the task harder. Training images get new noise at each
+    # step, because networks would otherwise memorise so few images.
     images[1_000:] += random.normal(scale=_NOISE, size=images[1_000:].shape)
     made = _split(images[:, None], digits.target[order], 1_000, "scikit-learn", torch.int64)
     return replace(made, noise=_NOISE)
@@ -134,7 +134,7 @@ def _read_epsilon(folder: Path) -> Dataset:
             inputs, labels = load_svmlight_file(str(_existing(folder / name)), n_features=2_000, dtype=np.float32)
         except ValueError as error:
             raise InputError(f"is not in LIBSVM format with 2,000 features: {error}", file=folder / name) from None
-        # Rows come scaled to unit length; steps as long as Table II's need features of unit variance.
+        # Rows are scaled to unit length; Table II's learning rates need features of unit variance.
         values = torch.from_numpy(inputs.toarray() * np.float32(np.sqrt(2_000)))
         parts.append((values, torch.from_numpy(labels > 0).float()))
     return Dataset(*parts[0], *parts[1], "original")

@@ -15,7 +15,7 @@ from ebbtide.jobs.reference.trial import State
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# Of the RBF kernel's approximation, and gamma = 1 / (features * variance) as scikit-learn's "scale".
+# Random features that approximate the RBF kernel; gamma = 1 / (features * variance), scikit-learn's "scale".
 _RANDOM_FEATURES = 500
 
 
@@ -24,12 +24,12 @@ class GradientSetting:
     """One row of Table II for a linear model.
 
     Attributes:
-        batch: Samples a step.
-        learning_rate: Of the first steps.
-        decay: The learning rate is multiplied by this...
-        decay_steps: ...every so many steps.
+        batch: Number of samples per step.
+        learning_rate: Learning rate of the first steps.
+        decay: Factor on the learning rate at each decay.
+        decay_steps: Number of steps between two decays.
         kernel: `linear`, or `rbf` by random Fourier features (Rahimi and Recht, 2007).
-        weight_decay: L2 penalty.
+        weight_decay: Strength of the L2 penalty.
     """
 
     batch: int
@@ -41,7 +41,7 @@ class GradientSetting:
 
 
 def hinge(scores: Tensor, targets: Tensor) -> Tensor:
-    """Mean hinge loss; targets are -1 and 1."""
+    """Mean hinge loss of scores, shape (n,); targets are -1 and 1, shape (n,)."""
     return torch.relu(1.0 - targets * scores).mean()
 
 
@@ -49,12 +49,12 @@ class GradientTrial:
     """A linear model trained by gradient descent.
 
     Args:
-        setting: How.
-        data: On what.
-        loss: Of scores and targets; also the metric on validation data.
-        seed: Of the initial weights, random features and data order.
-        max_steps: See `Trial`.
-        validate_every: See `Trial`.
+        setting: Hyper-parameters of the training.
+        data: Data to train and validate on.
+        loss: Loss of scores and targets; also the metric on validation data.
+        seed: Random seed of the initial weights, random features and data order.
+        max_steps: Number of steps to train.
+        validate_every: Number of steps between validations.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GradientTrial:
 
 
 def _fourier(features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """Random features whose inner products approach the RBF kernel; the same for a seed, so not in checkpoints."""
+    """Random features that approximate the RBF kernel; the same for a seed, so they are not in checkpoints."""
     gamma = 1.0 / features
     directions = torch.randn(features, _RANDOM_FEATURES, generator=generator) * (2.0 * gamma) ** 0.5
     phases = torch.rand(_RANDOM_FEATURES, generator=generator) * 2.0 * torch.pi

@@ -22,12 +22,12 @@ class ImageSetting:
     """One row of Table II for a network on images.
 
     Attributes:
-        batch: Samples a step.
-        learning_rate: Of the first epochs.
-        decay: The learning rate is multiplied by this...
-        decay_epochs: ...every so many epochs.
-        version: Of ResNet, 1 or 2; None: AlexNet.
-        depth: Of ResNet, 20 or 29.
+        batch: Number of samples per step.
+        learning_rate: Learning rate of the first epochs.
+        decay: Factor on the learning rate at each decay.
+        decay_epochs: Number of epochs between two decays.
+        version: Version of ResNet, 1 or 2; None for AlexNet.
+        depth: Depth of ResNet, 20 or 29.
     """
 
     batch: int
@@ -42,10 +42,10 @@ class ImageTrial:
     """A network trained on images; the metric is cross entropy.
 
     Args:
-        setting: How.
-        data: On what.
-        seed: Of the initial weights, dropout, noise and data order.
-        max_epochs: How long.
+        setting: Hyper-parameters of the training.
+        data: Data to train and validate on.
+        seed: Random seed of the initial weights, dropout, noise and data order.
+        max_epochs: Number of epochs to train.
     """
 
     def __init__(self, setting: ImageSetting, data: Dataset, *, seed: int = 0, max_epochs: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""Measuring learning curves: training each setting to its end, and timing it."""
+"""Measuring learning curves: train each setting to its end, and time it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.reference.benchmarks import benchmark
 from ebbtide.jobs.reference.datasets import Dataset, load_dataset
 
-Told = Callable[[Curve], None]
+OnCurve = Callable[[Curve], None]
 
 
 def measure_curve(
     workload: str, number: int, *, seed: int = 0, data: Path | None = None, steps: int | None = None
 ) -> Curve:
-    """Train one setting to its end, or to `steps`, validating as it goes.
+    """Train one setting to its end, or to `steps`, with validations in between.
 
     Args:
-        workload: One of `BENCHMARKS`.
-        number: Of its setting.
-        seed: Of weights and data order.
-        data: Folder of the original dataset; None: the stand-in.
-        steps: Stop here.
+        workload: Name of the workload, a key of `BENCHMARKS`.
+        number: Number of the setting, from 0.
+        seed: Random seed of weights and data order.
+        data: Folder of the original dataset; None uses the stand-in.
+        steps: Step at which to stop; None trains to the end.
 
     Raises:
-        InputError: The workload or setting is unknown, or the data is malformed.
+        InputError: The workload or setting is unknown, or the data are malformed.
     """
     chosen = benchmark(workload)
     setting = chosen.setting(number)
@@ -59,17 +59,24 @@ def measure_curves(
     seed: int = 0,
     data: Path | None = None,
     workers: int = 2,
-    on_curve: Told | None = None,
+    on_curve: OnCurve | None = None,
 ) -> list[Curve]:
-    """Train several settings, `(workload, number)` each, side by side, a core each; in the order given.
+    """Train several settings in parallel, one core each, and return their curves in the order given.
 
     An interrupt ends the trainings at once.
+
+    Args:
+        trials: Workload and number of each setting.
+        seed: Random seed of weights and data order.
+        data: Folder of the original datasets; None uses the stand-ins.
+        workers: Number of processes that train.
+        on_curve: Called with each curve, in order.
     """
     others = set(active_children())
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
     try:
-        # Ctrl-C reaches every process of a terminal. Those begun while it is blocked never see it; they are ended
-        # below.
+        # Ctrl-C reaches every process of a terminal. Processes started while it is blocked ignore it; they are
+        # terminated below.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             running = [
@@ -83,7 +90,7 @@ def measure_curves(
             if on_curve:
                 on_curve(curves[-1])
     except BaseException:
-        # A training under way would be waited for to its end.
+        # Without this, the pool would wait for running trainings to end.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(active_children()) - others:
             process.terminate()
@@ -94,7 +101,7 @@ def measure_curves(
 
 
 def _one_thread() -> None:
-    # Two trainings on two cores: a thread each, or they starve each other.
+    # One thread per process, or trainings side by side slow each other down.
     torch.set_num_threads(1)
 
 

@@ -1,8 +1,8 @@
 """AlexNet and ResNet for small images.
 
-ResNet's depth counts convolutions and the last layer: 20 is three blocks of two convolutions in each of three
+ResNet's depth counts convolutions and the last layer: 20 has three blocks of two convolutions in each of three
 groups, 29 three bottlenecks of three (He et al., 2016, for CIFAR-10). Version 1 normalises after each convolution,
-version 2 before ("pre-activation"). Widths are smaller than for CIFAR-10's 32 x 32 pixels.
+version 2 before it ("pre-activation"). Networks are narrower than those for CIFAR-10's 32 x 32 pixels.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _DEPTHS = {20: False, 29: True}
 
 
 class Dropout(nn.Module):
-    """Dropout whose random numbers are its own, so that they can be saved.
+    """Dropout with a random generator of its own, so that its state can be saved.
 
     Args:
-        rate: Share set to zero.
-        generator: Drawn from; its state belongs into checkpoints.
+        rate: Share of inputs set to zero.
+        generator: Generator to draw from; its state is saved in checkpoints.
     """
 
     def __init__(self, rate: float, generator: torch.Generator) -> None:
@@ -65,8 +65,8 @@ class _Block(nn.Module):
     """A residual block.
 
     Args:
-        shapes: Of its convolutions: channels in and out, kernel, stride.
-        before: Normalise and activate before each convolution (version 2), else after.
+        shapes: Channels in and out, kernel and stride of each convolution.
+        before: Whether to normalise and activate before each convolution (version 2) or after.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int, int, int]], *, before: bool) -> None:
@@ -101,11 +101,11 @@ def resnet(version: int, depth: int, channels: int, classes: int, width: int = 8
     """A residual network.
 
     Args:
-        version: 1 or 2.
-        depth: 20 or 29.
-        channels: Of the images.
-        classes: To tell apart.
-        width: Channels of the first convolution.
+        version: Version of ResNet, 1 or 2.
+        depth: Number of layers, 20 or 29.
+        channels: Number of channels of the images.
+        classes: Number of classes to predict.
+        width: Number of channels of the first convolution.
     """
     before, bottleneck = version == 2, _DEPTHS[depth]
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]

@@ -1,4 +1,4 @@
-"""The order in which training data is visited: drawn anew each epoch, from the seed and the epoch alone."""
+"""The order of training data: shuffled in each epoch, by the seed and the epoch alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 @dataclass
 class DataOrder:
-    """Batches without replacement. Any step's batch can be had at once, so that a resumed run needs no replay.
+    """Batches without replacement. Any step's batch is computed directly, so that resuming needs no replay.
 
     Attributes:
-        samples: How many there are; those left over at the end of an epoch are not visited in it.
-        batch: Samples a batch.
-        seed: Of the order.
+        samples: Number of samples; those left over at the end of an epoch are not used in it.
+        batch: Number of samples per batch.
+        seed: Random seed of the order.
     """
 
     samples: int
@@ -29,7 +29,7 @@ class DataOrder:
         return max(self.samples // self.batch, 1)
 
     def at(self, step: int) -> Tensor:
-        """Places of the samples of step number `step`, counted from 0."""
+        """Indices of the samples of step number `step`, from 0, shape (batch,)."""
         epoch, place = divmod(step, self.batches_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)

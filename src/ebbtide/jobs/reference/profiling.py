@@ -1,4 +1,4 @@
-"""Timing the steps of a training here, on one core and on more."""
+"""Timing of a training's steps on this machine, on one core and on more."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ebbtide.jobs.reference.datasets import load_dataset
 from ebbtide.jobs.reference.trial import Trial
 from ebbtide.jobs.throughput import StepTimes, ThroughputModel
 
-# A block is at least so long, so that the clock and the scheduler weigh little in it.
+# The least length of a timed block, so that the clock and the scheduler matter little.
 _BLOCK_S = 0.05
 
 
 def time_steps(trial: Trial, *, seconds: float, warm_up: int = 3) -> StepTimes:
-    """Step a trial for about so long, after some steps that are not counted."""
+    """Time a trial's steps for about `seconds`, after `warm_up` steps that are not counted."""
     for _ in range(warm_up):
         trial.train_step()
     began = time.perf_counter()
@@ -36,7 +36,16 @@ def time_steps(trial: Trial, *, seconds: float, warm_up: int = 3) -> StepTimes:
 def profile(
     workload: str, number: int, *, cores: Sequence[int] = (1, 2), seconds: float = 1.0
 ) -> tuple[ThroughputModel, dict[int, StepTimes]]:
-    """Time one setting of Table II on several numbers of cores, and fit the model to it.
+    """Time one setting of Table II on several numbers of cores, and fit the throughput model.
+
+    Args:
+        workload: Name of the workload, a key of `BENCHMARKS`.
+        number: Number of the setting, from 0.
+        cores: Numbers of threads to train with.
+        seconds: Time to train for with each number of threads, seconds.
+
+    Returns:
+        The fitted model, and the measured step times by number of cores.
 
     Raises:
         InputError: The workload or setting is unknown.

@@ -2,9 +2,9 @@
 
     python -m ebbtide.jobs.reference.program --workload resnet --setting 3 --checkpoint trial.pt
 
-It goes on from the checkpoint if there is one, tells its progress as lines of JSON on standard output (`started`,
-`step` with `metric` at each validation, `saved`, `finished` or `stopped`), saves as often as it is asked to and at
-the end, and on SIGTERM saves and exits.
+It resumes from the checkpoint if there is one, and reports its progress as lines of JSON on standard output
+(`started`, `step` with `metric` at each validation, `saved`, `finished` or `stopped`). It saves as often as
+requested and at the end, and on SIGTERM saves and exits.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ebbtide.jobs.reference.trial import load, save
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train to the last step, or until told to stop."""
+    """Train to the last step, or until SIGTERM, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", required=True, help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--setting", type=int, required=True, help="number of its setting in Table II, from 0")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="file to go on from and to save to")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="file to resume from and to save to")
     parser.add_argument("--steps", type=int, help="train to this step; else to the workload's last")
     parser.add_argument("--save-every", type=int, default=0, metavar="STEPS", help="0: only at the end")
     parser.add_argument("--data", type=Path, help="folder of the original dataset; else a stand-in")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="sums in another order are other sums: keep it")
+    parser.add_argument("--threads", type=int, default=1, help="keep it for identical results")
     options = parser.parse_args(arguments)
     try:
         return _train(options)
@@ -49,7 +49,7 @@ def _train(options: argparse.Namespace) -> int:
         nonlocal stopping
         stopping = True
 
-    # From the first moment: data may take a while to load.
+    # Set before the data are loaded, which may take a while.
     signal.signal(signal.SIGTERM, stop)
     torch.set_num_threads(options.threads)
     chosen = benchmark(options.workload)
@@ -59,7 +59,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.checkpoint.exists():
         load(trial, options.checkpoint, setting=about)
     last = trial.max_steps if options.steps is None else min(options.steps, trial.max_steps)
-    _tell(started=trial.step)
+    _report(started=trial.step)
     saved = -1
 
     def keep() -> None:
@@ -67,20 +67,20 @@ def _train(options: argparse.Namespace) -> int:
         if saved != trial.step:
             save(trial, options.checkpoint, setting=about)
             saved = trial.step
-            _tell(saved=saved)
+            _report(saved=saved)
 
     while trial.step < last and not stopping:
         trial.train_step()
         if trial.step % trial.validate_every == 0:
-            _tell(step=trial.step, metric=trial.validate())
+            _report(step=trial.step, metric=trial.validate())
         if options.save_every and trial.step % options.save_every == 0:
             keep()
     keep()
-    _tell(finished=trial.step) if trial.step >= last else _tell(stopped=trial.step)
+    _report(finished=trial.step) if trial.step >= last else _report(stopped=trial.step)
     return 0
 
 
-def _tell(**message: float) -> None:
+def _report(**message: float) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

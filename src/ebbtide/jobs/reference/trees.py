@@ -1,4 +1,4 @@
-"""Gradient-boosted tree regression: each step adds a round of trees, each grown on a batch of its own."""
+"""Gradient-boosted tree regression: each step adds a round of trees, each grown on its own batch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class TreeSetting:
     """One row of Table II for boosted trees.
 
     Attributes:
-        batch: Samples that each tree is grown on.
+        batch: Number of samples per tree.
         learning_rate: Shrinkage of each round.
-        trees: Grown in each round, and averaged.
-        depth: Of each tree, at most.
+        trees: Trees grown in each round, whose predictions are averaged.
+        depth: Largest depth of a tree.
     """
 
     batch: int
@@ -37,14 +37,15 @@ class TreeSetting:
 class TreeTrial:
     """Stochastic gradient boosting of the squared error (Friedman, 2002).
 
-    The state holds the trees as arrays, and what they add up to on the data so that going on costs nothing.
+    The state holds the trees as arrays, and the sum of their predictions on the data so that it need not be
+    recomputed on resuming.
 
     Args:
-        setting: How.
-        data: On what.
-        seed: Of batches.
-        max_steps: See `Trial`.
-        validate_every: See `Trial`.
+        setting: Hyper-parameters of the training.
+        data: Data to train and validate on.
+        seed: Random seed of the batches.
+        max_steps: Number of steps to train.
+        validate_every: Number of steps between validations.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TreeTrial:
     def state(self) -> State:
         return {
             "step": self.step,
-            # End to end: a file of some thousand small tensors takes a second to write.
+            # Concatenated, because a file of some thousand small tensors takes a second to write.
             "trees": {name: torch.from_numpy(self._end_to_end(name)) for name in _ARRAYS if self._trees},
             "nodes": [len(tree["feature"]) for tree in self._trees],
             "fitted": torch.from_numpy(self._fitted.copy()),

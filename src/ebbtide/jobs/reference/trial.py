@@ -1,4 +1,4 @@
-"""What every training is: it takes one step at a time, and its state can be saved and restored between any two."""
+"""The protocol of a training: one step at a time, with a state that can be saved and restored between steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ State = dict[str, Any]
 class Trial(Protocol):
     """One training of one setting.
 
-    A step depends on the state alone, so that a trial restored from a checkpoint goes on bit for bit as if it had
-    never stopped.
+    A step depends on the state alone, so that a trial restored from a checkpoint continues bit for bit as if it
+    had never stopped.
 
     Attributes:
-        step: Steps taken.
-        max_steps: Steps to take (SpotTune's max_trial_steps).
-        validate_every: Steps between validations.
+        step: Number of steps done.
+        max_steps: Number of steps to do (SpotTune's max_trial_steps).
+        validate_every: Number of steps between validations.
     """
 
     step: int
@@ -32,7 +32,7 @@ class Trial(Protocol):
     validate_every: int
 
     def train_step(self) -> None:
-        """Take one step."""
+        """Do one training step."""
         ...
 
     def validate(self) -> float:
@@ -40,26 +40,28 @@ class Trial(Protocol):
         ...
 
     def state(self) -> State:
-        """Everything the next steps depend on: weights, optimiser, schedule, random numbers, step; tensors and
-        plain values only."""
+        """Everything that the next steps depend on: weights, optimiser, schedule, random state, step.
+
+        It holds tensors and plain values only.
+        """
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take on a state of the same setting."""
+        """Restore a state of the same setting."""
         ...
 
 
 def save(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
-    """Write a trial's state, atomically."""
+    """Write a trial's state and setting, atomically."""
     with replacing(path) as temporary:
         torch.save({"setting": dict(setting), "state": trial.state()}, temporary)
 
 
 def load(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
-    """Restore a trial from what `save` wrote. Nothing but tensors and plain values is read.
+    """Restore a trial from what `save` wrote. Only tensors and plain values are unpickled.
 
     Raises:
-        InputError: The file is no checkpoint, is damaged, or is of another setting.
+        InputError: The file is missing, is not a checkpoint, is damaged, or is of another setting.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,6 +1,6 @@
 """`python -S -m ebbtide.live.agent CONFIG.json`: runs on a rented machine, from the bundle that was fetched.
 
-`-S` leaves the machine's own packages out: no other version of a library is met, and none of them is changed.
+`-S` hides the machine's own packages, so that no other version of a library is imported, and none is changed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ebbtide.errors import InputError
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.config import AgentConfig
 
-# Of a bundle. Training programs inherit `PYTHONPATH`, so these are not on it: they have their own.
+# Libraries in the bundle. They are not on `PYTHONPATH`, which training programs inherit: those use their own.
 _LIBRARIES = Path(__file__).parents[4] / "libraries"
 
 
 def main() -> int:
-    """Returns the exit code: 0, 42 if the machine is to be ended, 2 if the configuration is wrong."""
+    """Run the agent; returns the exit code: 0, 42 to have the machine ended, 2 if the configuration is wrong."""
     if (_LIBRARIES / "boto3").is_dir():
         sys.path.insert(0, str(_LIBRARIES))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -1,4 +1,4 @@
-"""The agent's loop: what happens in other threads comes to one queue, and is dealt with one after the other."""
+"""The agent's loop: events from other threads go to one queue, and are handled one after the other."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.live.agent.checkpoint_folder import link_checkpoints
-from ebbtide.live.agent.code import unpack
 from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, unpack
 from ebbtide.live.agent.log_lines import LogLines
-from ebbtide.live.agent.mailbox import Letters, SignsOfLife
+from ebbtide.live.agent.messages import Heartbeats, MessageLog, Outbox
 from ebbtide.live.agent.metadata import Metadata, Notice
 from ebbtide.live.agent.mirror import Mirror
-from ebbtide.live.agent.outbox import Outbox
-from ebbtide.live.agent.private_folder import PrivateFolder, keep_outputs
-from ebbtide.live.agent.processes import MACHINE, kill_processes
-from ebbtide.live.agent.timing import SavingTimes
-from ebbtide.live.agent.training import TrainingProcess
+from ebbtide.live.agent.processes import MACHINE, TrainingProcess, kill_processes
 from ebbtide.live.agent.uploads import Uploaded, Uploads
-from ebbtide.live.agent.work import Ending, Work
+from ebbtide.live.agent.work import Ending, SavingTimes, Work
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.live.storage import object_store
@@ -36,39 +31,39 @@ from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 
 _LOGGER = logging.getLogger(__name__)
 
-# Exit codes: the machine goes on to be rented, or is to be ended.
+# Exit codes of the agent: the machine stays rented, or is to be ended.
 STAYS, ENDS_MACHINE = 0, 42
 
-# Of a shell.
+# Exit codes of a shell that cannot start a program.
 _NOT_STARTED = (126, 127)
 
-# Numbers in a program's lines that are ours, not results.
+# Names of numbers in a program's lines that belong to Ebbtide's protocol and are no results.
 _OURS = frozenset({"step", "started", "saved", "finished", "left", "save_s", "step_s", "api", "epoch"})
 _MOST_FIELDS, _MOST_OF_NAME = 50, 80
 
 _TICK_S = 0.05
 _TAIL_LINES = 30
-# One that does not leave is killed after so many times what saving needs, without a notice.
+# Without a notice, a program that does not leave is killed after so many times the time that saving needs.
 _PATIENCE = 4.0
 _RETRY_S = 1.0
-# Of a program that has ended, what it printed is heard within so long, unless it left something running.
-_LAST_WORDS_S = 10.0
+# After a program's end its output is read for so long at most: a process that it left may hold the output open.
+_LAST_OUTPUT_S = 10.0
 
 
 class Agent:
-    """One machine's.
+    """The agent of one machine.
 
     Args:
-        config: What it was told.
+        config: The configuration that the machine was started with.
     """
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._objects = object_store(config.store)
         self._folder = Path(config.folder).resolve()
-        self._orders = Letters(self._objects, config.machine, "orders")
-        self._signs = SignsOfLife(self._objects, config.run, config.controller_limit_s)
-        self._outbox = Outbox(Letters(self._objects, config.machine, "reports"), config.report_s)
+        self._orders = MessageLog(self._objects, config.machine, "orders")
+        self._heartbeats = Heartbeats(self._objects, config.run, config.controller_limit_s)
+        self._outbox = Outbox(MessageLog(self._objects, config.machine, "reports"), config.report_s)
         self._metadata = Metadata(config.metadata_url)
         self._happened: queue.Queue[Callable[[], None]] = queue.Queue()
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
@@ -82,9 +77,9 @@ class Agent:
         self._closing = threading.Event()
 
     def run(self) -> int:
-        """Until told to end, or the machine is; returns the exit code."""
+        """Run until ordered to end; returns the exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._happened.put(lambda: self._end(STAYS)))
-        # Of an agent that was killed: what it started may go on, and must not beside what we start.
+        # Processes of an earlier agent that was killed must not run beside those started now.
         os.environ[MACHINE] = str(self._folder)
         kill_processes(MACHINE, str(self._folder))
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -93,7 +88,7 @@ class Agent:
         for watch, every_s in (
             (self._watch_orders, self._config.poll_s),
             (self._watch_metadata, self._config.notice_poll_s),
-            (self._watch_controller, self._signs.slot_s / 2.0),
+            (self._watch_controller, self._heartbeats.slot_s / 2.0),
         ):
             threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
         while self._code is None or self._work is not None:
@@ -134,7 +129,7 @@ class Agent:
             self._happened.put(lambda: self._noticed(notice))
 
     def _watch_controller(self) -> None:
-        if self._signs.seen(time.time()):
+        if self._heartbeats.seen(time.time()):
             self._alive_s = time.monotonic()
 
     # What happens.
@@ -161,7 +156,7 @@ class Agent:
                 if work is not None and attempt in (None, work.assignment.attempt):
                     work.ask_to_leave()
                 elif "trial" in order:
-                    # It never began here, or not in this agent's life: whoever waits for it need not.
+                    # It never began on this machine, or before this agent started: it need not be waited for.
                     about = {"trial": order["trial"], "attempt": attempt}
                     self._outbox.put({"type": str(Ending.LEFT), **about, "step": 0, "number": 0})
             case "end":
@@ -175,18 +170,18 @@ class Agent:
     def _noticed(self, notice: Notice) -> None:
         before, self._notice = self._notice, notice
         if notice.rebalance and not before.rebalance:
-            # A likelihood: what to do about it is for the policy to say.
+            # A revocation has become more likely: the policy decides what to do about it.
             self._outbox.put({"type": "rebalance"})
         if notice.taken_at_s is not None and before.taken_at_s is None:
             left_s = notice.taken_at_s - time.time()
             self._taken_at_s = time.monotonic() + left_s
             self._outbox.put({"type": "notice", "taken_at_s": notice.taken_at_s})
             if self._work is not None and not self._times.is_known:
-                # How long saving takes is not known: now there is time to find out.
+                # How long saving takes was not measured yet, and there is still time to do so.
                 self._work.ask_to_save()
 
     def _begin(self) -> None:
-        """Take on the next assignment: fetch its newest checkpoint, and train."""
+        """Start the next assignment: restore its newest checkpoint, and train."""
         assert self._next is not None
         assignment, self._next = self._next, None
         folder = self._folder / f"{assignment.trial_id}-{assignment.attempt}"
@@ -194,7 +189,7 @@ class Agent:
         threading.Thread(target=self._restore, args=(work,), daemon=True).start()
 
     def _restore(self, work: Work) -> None:
-        """In a thread of its own, until storage answers or nobody waits any more."""
+        """In a thread of its own, tried again until storage answers or the assignment is over."""
         store = CheckpointStore(self._objects, work.assignment.trial_id)
         while not work.over:
             try:
@@ -217,7 +212,7 @@ class Agent:
         if manifest is not None:
             work.restored, work.step = manifest.number, manifest.step
             work.began = work.written = work.stored = manifest.step
-        self._tell(work, "restored", step=work.step, number=work.restored)
+        self._report(work, "restored", step=work.step, number=work.restored)
         if work.asked_to_leave_s is not None:
             return
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +241,7 @@ class Agent:
                 arguments,
                 environment,
                 runs_in,
-                lambda line: self._happened.put(lambda: self._heard(work, line)),
+                lambda line: self._happened.put(lambda: self._read_output(work, line)),
             )
         except OSError as error:
             self._failed_to_start(work, str(error))
@@ -261,13 +256,13 @@ class Agent:
         )
 
     def _copied(self, work: Work, copy: Path) -> None:
-        """A program that knows nothing of us has written a checkpoint."""
+        """A program that does not use `ebbtide.trial` has written a checkpoint."""
         if work.uploads is not None and work.mirror is not None and not work.over:
             work.uploads.add("", work.step, copy)
             work.written = work.step
 
     def _private(self, work: Work) -> Path:
-        """The folder that its program runs in, and nobody else's."""
+        """Make the folder that the program runs in, which no other program uses."""
         assignment, place = work.assignment, work.folder.parent / "code"
         if assignment.code:
             work.private = PrivateFolder(place, code=self._code_folder)
@@ -278,7 +273,7 @@ class Agent:
         return work.private.path
 
     def _check_executable(self, name: str, runs_in: Path, environment: Mapping[str, str]) -> None:
-        """Before it is started by way of another program, which would tell less.
+        """Check before the start, since `setpriv`, which starts the program, reports less.
 
         Raises:
             OSError: There is no such executable.
@@ -289,12 +284,12 @@ class Agent:
 
     def _failed_to_start(self, work: Work, problem: str) -> None:
         self._close(work)
-        self._tell(
+        self._report(
             work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem], cannot_start=True
         )
 
     def _keep_outputs(self, work: Work) -> None:
-        """What a program that is at its end wrote beside its code is the user's answer, too."""
+        """Store the files that a finished program wrote beside its code: they may be its results."""
         private = work.private
         if private is None or work.ending() is not Ending.FINISHED:
             return
@@ -313,38 +308,38 @@ class Agent:
         if problem:
             self._outbox.put({"type": "log", "log": f"ebbtide: {problem}", "trial": work.assignment.trial_id})
 
-    def _heard(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
+    def _read_output(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
         if work.over:
             return
         if line is None:
-            work.heard_all = True
+            work.output_read = True
             self._exited(work)
             self._keep_outputs(work)
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
             if work.log_lines is not None:
-                self._told(work, work.log_lines.told(line))
+                self._reported(work, work.log_lines.report_of(line))
         else:
-            self._told(work, line)
+            self._reported(work, line)
 
-    def _told(self, work: Work, line: Mapping[str, Any]) -> None:
-        """A line of JSON: what it does not know of it leaves alone."""
+    def _reported(self, work: Work, line: Mapping[str, Any]) -> None:
+        """A line of JSON from the program; unknown fields are ignored."""
         if "api" in line:
             work.has_api = True
         if ("api" in line or "saved" in line) and work.mirror is not None:
-            # It says itself when a checkpoint is whole.
+            # The program itself says when a checkpoint is complete.
             work.mirror.close()
             work.mirror = None
         self._named(work, line)
         step = line.get("step", line.get("started"))
         if isinstance(step, int):
             work.step = max(work.step, step)
-            told: dict[str, Any] = {"step": work.step, "told_s": time.time()}
+            report: dict[str, Any] = {"step": work.step, "told_s": time.time()}
             metric = line.get(work.assignment.metric)
             if isinstance(metric, int | float):
-                told |= {"at": step, "metric": float(metric)}
-            self._tell(work, "step", urgent=False, **told)
+                report |= {"at": step, "metric": float(metric)}
+            self._report(work, "step", urgent=False, **report)
         if isinstance(line.get("step_s"), int | float):
             self._times.stepped(float(line["step_s"]))
         if isinstance(line.get("saved"), int):
@@ -359,7 +354,7 @@ class Agent:
             work.finished = True
 
     def _named(self, work: Work, line: Mapping[str, Any]) -> None:
-        """Names of numbers that it reports: a metric's that is misspelt is found among them."""
+        """Report names of the program's numbers, with which a misspelt metric can be explained."""
         new = {
             name[:_MOST_OF_NAME]
             for name, value in line.items()
@@ -367,13 +362,13 @@ class Agent:
         } - work.fields
         if new and len(work.fields) < _MOST_FIELDS:
             work.fields |= new
-            self._tell(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
+            self._report(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
 
     def _exited(self, work: Work) -> None:
         if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
             return
-        # Of a program that knows nothing of us the folder is whole now, unless the program failed, or was killed
-        # as it wrote.
+        # Without `ebbtide.trial`, the folder is complete now, unless the program failed, or was killed while it
+        # was writing.
         code = work.process.exit_code if work.process is not None else None
         if work.ending() is Ending.FINISHED:
             work.step = max(work.step, work.assignment.max_steps)
@@ -392,14 +387,14 @@ class Agent:
         self._times.uploaded(found.seconds)
         work.stored = max(work.stored, found.step)
         stored = found.manifest
-        self._tell(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
+        self._report(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
 
-    # What time brings.
+    # What is checked at every tick.
 
     def _tick(self) -> None:
         now_s = time.monotonic()
         if now_s - self._alive_s > self._config.controller_limit_s and self._code is None:
-            _LOGGER.warning("no sign of the controller for %g s: this machine ends", now_s - self._alive_s)
+            _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
             self._outbox.put({"type": "stranded"})
             self._end(ENDS_MACHINE)
         work = self._work
@@ -411,14 +406,14 @@ class Agent:
             self._conclude(work)
 
     def _save_in_time(self, work: Work, now_s: float) -> None:
-        # Who does not say when it has saved gets time of its own for that.
+        # A program that does not say when it has saved gets as much time again.
         leaving_s = self._times.needed_s * (1.0 if work.mirror is None else 2.0)
         if now_s >= self._taken_at_s - leaving_s:
             work.ask_to_leave()
         if work.asked_to_leave_s is not None:
             patience_s = _PATIENCE * self._times.needed_s
             if work.mirror is not None and now_s >= self._taken_at_s - self._times.needed_s and work.process:
-                # What it has written by now is all that there is still time to store.
+                # There is only time left to store what it has written by now.
                 work.process.kill()
             if math.isinf(self._taken_at_s) and now_s > work.asked_to_leave_s + patience_s and work.process:
                 _LOGGER.warning("trial %s does not leave; it is killed", work.assignment.trial_id)
@@ -427,12 +422,12 @@ class Agent:
             work.ask_to_save()
 
     def _is_quiet(self, work: Work, now_s: float) -> bool:
-        """Whether nothing of it is under way: no line unheard, no upload."""
-        if work.process is not None and not work.heard_all:
+        """Whether nothing is under way: all output is read, and no upload runs."""
+        if work.process is not None and not work.output_read:
             if work.exited_s is None:
                 work.exited_s = now_s
-            elif now_s - work.exited_s > _LAST_WORDS_S:
-                # Something that it started goes on, and holds its output open.
+            elif now_s - work.exited_s > _LAST_OUTPUT_S:
+                # A process that it started still runs, and holds its output open.
                 work.process.kill()
             return False
         if work.keeps_outputs:
@@ -444,9 +439,9 @@ class Agent:
         self._close(work)
         code = work.process.exit_code if work.process is not None else None
         step = work.stored if ending is Ending.LEFT else work.step
-        # A shell's way to say that there is no such program, or none that may be executed.
+        # A shell exits so when there is no such program, or none that may be executed.
         never_ran = ending is Ending.FAILED and code in _NOT_STARTED and not work.fields and not work.has_api
-        self._tell(
+        self._report(
             work,
             ending,
             step=step,
@@ -469,7 +464,7 @@ class Agent:
             self._work = None
         shutil.rmtree(work.folder.parent, ignore_errors=True)
 
-    def _tell(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
+    def _report(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
         about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
         self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)
 
@@ -479,8 +474,8 @@ def _is_busy(work: Work) -> bool:
 
 
 def _in_force(orders: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of all orders that a machine ever had, what an agent that begins has to obey: the last training, unless it
-    is over, and whatever came after it."""
+    """The orders that an agent has to obey when it starts, of all that the machine ever received: the last order
+    to train, unless that training is over, and every order after it."""
     last = max((place for place, order in enumerate(orders) if order["type"] == "train"), default=None)
     if last is None:
         return orders

@@ -1,8 +1,8 @@
 """Fetches the agent from S3 and unpacks it: `bootstrap.py S3-URL SHA256 FOLDER`.
 
-Part of a machine's start script: short, by the standard library alone, and read by old Pythons, too. The machine's
-role signs the request. An address signed by the controller would be a key to the store for whoever reads the user
-data, and would run out while a machine waits.
+Part of a machine's start script: short, with the standard library alone, and readable by old Pythons. The
+machine's role signs the request. An address signed by the controller would open the store to whoever reads the
+user data, and would expire while a machine waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT_S = 300.0
 
 
 def metadata(path: str) -> str:
-    """Of this instance (IMDSv2)."""
+    """Instance metadata of this machine (IMDSv2)."""
     asked = urllib.request.Request(METADATA + "api/token", method="PUT")
     asked.add_header("X-aws-ec2-metadata-token-ttl-seconds", "60")
     token = urllib.request.urlopen(asked, timeout=5).read().decode()
@@ -36,7 +36,7 @@ def metadata(path: str) -> str:
 
 
 def credentials() -> list[str]:
-    """Key, secret and token: of the environment, of a file of the image's, of the machine's role."""
+    """Key, secret and token: from the environment, else from a file of the image, else from the machine's role."""
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return [os.environ.get(name.upper(), "") for name in names]
@@ -51,7 +51,7 @@ def credentials() -> list[str]:
 
 
 def request(bucket: str, key: str, region: str) -> urllib.request.Request:
-    """A GET signed by Signature Version 4."""
+    """A GET request, signed with AWS Signature Version 4."""
     own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     suffix = ".cn" if region.startswith("cn-") else ""
     base = urllib.parse.urlsplit((own or f"https://s3.{region}.amazonaws.com{suffix}").rstrip("/"))
@@ -77,14 +77,14 @@ def request(bucket: str, key: str, region: str) -> urllib.request.Request:
 
 
 class Here(urllib.request.HTTPRedirectHandler):
-    """A bucket elsewhere needs another signature, so a redirection is not followed as it is."""
+    """A bucket in another region needs another signature, so redirections are not followed."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def fetched(url: str, checksum: str) -> bytes:
-    """Tried for five minutes: a role may take a while to be known."""
+    """The object, if its SHA-256 is right; tried for five minutes, since a role may take a while to be known."""
     bucket, _, key = url[len("s3://") :].partition("/")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     began = time.time()
@@ -115,5 +115,5 @@ if __name__ == "__main__":
     with open("agent.tar.gz", "wb") as file:
         file.write(fetched(sys.argv[1], sys.argv[2]))
     with tarfile.open("agent.tar.gz") as tar:
-        # Its checksum is known, so its members are those of the controller.
+        # Its checksum is right, so its members are what the controller packed.
         tar.extractall(sys.argv[3])

@@ -1,7 +1,7 @@
-"""What a rented machine needs to run an agent, in one archive: machines fetch it from storage, not from an index.
+"""The archive that a rented machine runs its agent from: fetched from storage, not from a package index.
 
 It holds `program/ebbtide`, the modules of Ebbtide that agent and training programs import, and `libraries`, the
-pure Python of boto3 with the data of S3 alone. Programs see `program` only: their own packages stay as they are.
+pure Python of boto3 with the data of S3 alone. Training programs see `program` only, beside their own packages.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 import ebbtide
 from ebbtide.errors import InputError
 
-# The least that boto3 itself runs on; modules that the bundle holds keep to it.
+# The oldest Python that boto3 runs on; the modules in the bundle run on it, too.
 LEAST_PYTHON = (3, 10)
 
 PROGRAM, LIBRARIES = "program", "libraries"
 
-# What a machine runs, and what a training program may import; what these import goes with them.
+# What a machine runs, and what a training program may import; the modules that these import are added.
 _ENTRIES = (
     "ebbtide.live.agent.__main__",
     "ebbtide.live.agent.entry_point",
@@ -33,7 +33,7 @@ _ENTRIES = (
 )
 _LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "urllib3", "dateutil", "six")
 
-# Of botocore's 30 MB of data, what a client of S3 reads; `sts` is for roles taken by a web identity.
+# The part of botocore's 30 MB of data that a client of S3 reads; `sts` is for roles assumed by a web identity.
 _DATA = ("s3", "sts", "_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")
 _LEFT_OUT = frozenset({"__pycache__", "examples", "tests"})
 _CARRIED = frozenset({".py", ".pem", ".json", ".gz", ".typed"})
@@ -50,7 +50,7 @@ __version__ = "{version}"
 
 @cache
 def bundle() -> bytes:
-    """The archive; the same files give the same bytes.
+    """The archive, a gzipped tar; the same files give the same bytes.
 
     Raises:
         InputError: A library that it carries is not installed here as files.
@@ -66,13 +66,13 @@ def bundle() -> bytes:
 
 
 def bundle_key(run: str) -> str:
-    """Where a run's bundle lies in its store. The name carries the SHA-256 of the content: a controller of another
-    version uses another bundle, and a machine runs none but the one that it was told of."""
+    """Key of a run's bundle in its store. It carries the SHA-256 of the content: a controller of another version
+    uses another bundle, and a machine runs only the bundle that it was started with."""
     return f"runs/{run}/agent-{hashlib.sha256(bundle()).hexdigest()}.tar.gz"
 
 
 def own_modules() -> dict[str, Path]:
-    """The modules of Ebbtide that go with a run, by name."""
+    """The modules of Ebbtide in the bundle: their files by dotted name."""
     found: dict[str, Path] = {}
     waiting = list(_ENTRIES)
     while waiting:
@@ -118,7 +118,7 @@ def _is_needed(library: str, below: Path) -> bool:
 
 
 def _module_file(name: str) -> Path | None:
-    """None: it is no module of ours, but perhaps something in one."""
+    """The file of a module of Ebbtide; None: the name is of something else, such as a function in a module."""
     parts = name.split(".")
     if parts[0] != "ebbtide":
         return None
@@ -127,7 +127,7 @@ def _module_file(name: str) -> Path | None:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """Names that a module imports, anywhere in it."""
+    """Dotted names that a module imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""What an agent is told at its start, and what it is told to train."""
+"""The configuration that an agent starts with, and the assignments that it is given."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ebbtide.errors import InputError
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """One machine's.
+    """The configuration of one machine's agent.
 
     Attributes:
-        run: The run that rented it.
-        machine: Its id there.
-        store: Where checkpoints, orders and reports are: a folder, or s3://bucket/prefix.
-        folder: On this machine, for what it works on.
+        run: Id of the run that rented the machine.
+        machine: Id of the machine in that run.
+        store: Folder or `s3://bucket/prefix` with checkpoints, orders and reports.
+        folder: Folder on this machine in which the agent works.
         bundle: Key in the store of the archive that the agent runs from; its name has the SHA-256 of its content.
-            Empty: it runs from where Ebbtide is installed.
-        metadata_url: Where instance metadata are; empty: where AWS_EC2_METADATA_SERVICE_ENDPOINT says on the
-            machine, or else where EC2 has them.
-        poll_s: Between looks for orders.
-        notice_poll_s: Between looks at the metadata; EC2 says every five seconds.
-        report_s: Reports are gathered for so long.
-        controller_limit_s: Without a sign of the controller for so long it saves and ends its machine.
-        first_save_s: What saving may take, before any took place.
-        margin_s: Kept of a notice beside what saving needs.
+            Empty: the agent runs from where Ebbtide is installed.
+        metadata_url: Address of the instance metadata; empty: that in AWS_EC2_METADATA_SERVICE_ENDPOINT on the
+            machine, or else EC2's.
+        poll_s: Seconds between looks for orders.
+        notice_poll_s: Seconds between looks at the metadata; EC2 recommends five.
+        report_s: Seconds for which reports are gathered.
+        controller_limit_s: Seconds without a heartbeat after which the agent saves and ends its machine.
+        first_save_s: Seconds that saving is assumed to take before it was measured.
+        margin_s: Seconds of a notice kept in reserve beside what saving needs.
     """
 
     run: str
@@ -46,15 +46,15 @@ class AgentConfig:
     margin_s: float = 5.0
 
     def encode(self) -> str:
-        """As JSON."""
+        """The configuration as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> AgentConfig:
-        """From a file.
+        """Read a configuration from a JSON file.
 
         Raises:
-            InputError: It is missing, or no such configuration.
+            InputError: The file is missing, or holds no such configuration.
         """
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -66,23 +66,23 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Train this trial.
+    """The order to train one trial.
 
     Attributes:
-        trial_id: Stable over all moves; also in the program's environment.
-        arguments: The command.
-        max_steps: Of the trial; 0: not known, it ends when its program does.
-        metric: The name of its metric in what it reports.
-        environment: More variables.
-        mttr_s: How long machines of this market live in the mean: how often to save follows from it.
-        keep: How many checkpoints stay.
-        aside: Numbers of checkpoints that training fails from: not to be gone on from.
-        cwd: A folder here whose entries are linked to from the one that the program runs in; empty: none.
-        code: Key in the store of an archive of the user's code, of which it runs in a copy instead; empty: none.
-        checkpoints: Below where it runs, the folder that the program uses for its checkpoints; empty: the one that
-            it is told.
-        reads_log: What it prints for people tells how far it is, if it reports nothing else.
-        attempt: Counted by the controller; told back, so that an answer is known to be to this.
+        trial_id: Id of the trial, the same on every machine; also in the program's environment.
+        arguments: The program's command line, one argument an entry.
+        max_steps: Steps of the whole trial; 0: not known, it ends when its program does.
+        metric: Name of the trial's metric in what the program reports.
+        environment: Variables that are added to the program's environment.
+        mttr_s: Mean seconds until a machine of this market is revoked; how often to save follows from it.
+        keep: How many checkpoints stay in storage.
+        aside: Numbers of checkpoints that must not be resumed from, because training failed from them.
+        cwd: Folder on this machine whose entries are linked into the program's folder; empty: none.
+        code: Key in the store of an archive of the user's code, which is unpacked there instead; empty: none.
+        checkpoints: Path of the program's own checkpoint folder, below the folder that it runs in; empty: it
+            writes to the folder that it is given.
+        reads_log: Whether progress is read from lines printed for people, if the program reports nothing else.
+        attempt: Number of the assignment, counted by the controller; reports carry it, to show what they answer.
     """
 
     trial_id: str
@@ -100,12 +100,12 @@ class Assignment:
     attempt: int = 0
 
     def encode(self) -> dict[str, Any]:
-        """As plain values."""
+        """The assignment as plain values, for a message."""
         return asdict(self) | {"arguments": list(self.arguments), "aside": list(self.aside)}
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Assignment:
-        """From what `encode` gave. Fields that this version does not know are left out: a controller that goes on
-        with a run may be newer than the agents of machines that it finds."""
+        """Decode what `encode` gave. Unknown fields are ignored: a controller that resumes a run may be newer than
+        the agents of machines that it finds."""
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
         return cls(**{**known, "arguments": tuple(content["arguments"]), "aside": tuple(content["aside"])})

@@ -1,4 +1,4 @@
-"""Calls a sweep's entry point.
+"""Calls a sweep's entry point, a Python function.
 
 `python -m ebbtide.live.agent.entry_point package.module:function '{"lr": 0.1}'`
 """
@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> None:
-    """The function is looked for in the working directory, too, as `python script.py` would."""
+    """Call the function; its module may be in the working directory, as with `python script.py`."""
     place, values = sys.argv[1], json.loads(sys.argv[2])
     module, _, name = place.partition(":")
     sys.path.insert(0, os.getcwd())

@@ -1,4 +1,4 @@
-"""How far a training is, from lines that it prints for people, such as `epoch 3/10 loss 0.12`."""
+"""Progress of a training, read from lines that it prints for people, such as `epoch 3/10 loss 0.12`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-# The larger unit first: within an epoch, steps begin anew.
+# The larger unit first: in each epoch, steps may be counted from the beginning.
 _UNITS = tuple(
     (unit, re.compile(rf"\b(?:{words})\b\s*[:=#\[(]*\s*(\d{{1,12}})\b", re.IGNORECASE))
     for unit, words in (("epoch", "epochs?"), ("step", "global[_ ]?step|steps?|iters?|iterations?"))
 )
+# Such a line names what was done before, in whichever way the program counts.
+_RESUMES = re.compile(r"\b(?:resum|restor|load|continu|restart|start(?:ing|ed)? (?:from|after|at))", re.IGNORECASE)
 _MOST_CHARACTERS = 2_000
 
 
@@ -19,10 +21,10 @@ class LogLines:
     """Reads the lines of one program.
 
     Attributes:
-        metric: The name of its metric; empty: none is looked for.
-        began: Steps that were done when the program was started, as this tells them.
-        unit: In which it counts, `epoch` or `step`; empty: none was seen. Once it has shown epochs, those count.
-        first: The number of its first step: 1, or 0 where the first one printed had been done already.
+        metric: Name of the metric to look for; empty: none.
+        began: Steps that were done when the program was started, in the units that are reported here.
+        unit: What the program counts, `epoch` or `step`; empty: not seen yet. Epochs count once it printed any.
+        first: Number of the program's first step: 1, or 0 if the first one that it printed had been done already.
     """
 
     metric: str = ""
@@ -30,10 +32,12 @@ class LogLines:
     unit: str = ""
     first: int = 1
 
-    def told(self, line: str) -> dict[str, float | int]:
-        """What a line tells, as a program that reports JSON would: `step`, and the metric; empty: nothing."""
+    def report_of(self, line: str) -> dict[str, float | int]:
+        """What a line reports: `step`, and the metric by its name, as in a line of JSON; empty: nothing."""
         line = line[:_MOST_CHARACTERS]
         found: dict[str, float | int] = {}
+        if self.began and not self.unit and _RESUMES.search(line):
+            return found
         for unit, pattern in _UNITS:
             match = pattern.search(line)
             if match is not None:

@@ -1,4 +1,4 @@
-"""Instance metadata as EC2 has it (IMDSv2): whether the machine will be taken, or may be."""
+"""Instance metadata of EC2 (IMDSv2): revocation notices and rebalance recommendations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _TIMEOUT_S = 2.0
 
 
 def default_url() -> str:
-    """Where metadata are: as AWS's own tools find them."""
+    """The address of the metadata service, as AWS's own tools find it."""
     return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _EC2_URL
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What the metadata say.
+    """What the metadata say about the machine's end.
 
     Attributes:
-        taken_at_s: When the machine will be taken, seconds since 1970; None: nothing is said.
-        rebalance: Whether it is recommended to move: a likelihood, not a command.
+        taken_at_s: When the machine will be revoked, in seconds since 1970; None: there is no notice.
+        rebalance: Whether moving is recommended, because a revocation has become more likely.
     """
 
     taken_at_s: float | None = None
@@ -34,10 +34,10 @@ class Notice:
 
 
 class Metadata:
-    """Asks an endpoint.
+    """Reads a metadata service.
 
     Args:
-        url: Where it is; empty: see `default_url`.
+        url: Address of the service; empty: that of `default_url`.
     """
 
     def __init__(self, url: str) -> None:
@@ -45,10 +45,10 @@ class Metadata:
         self._token: str | None = None
 
     def notice(self) -> Notice:
-        """What it says now.
+        """What the service says now.
 
         Raises:
-            OSError: It does not answer.
+            OSError: The service does not answer.
         """
         action = self._get("spot/instance-action")
         rebalance = self._get("events/recommendations/rebalance")
@@ -56,7 +56,7 @@ class Metadata:
         return Notice(taken_at_s, rebalance is not None)
 
     def _get(self, path: str) -> str | None:
-        """None: there is no such thing now."""
+        """Content of a metadata path; None: there is no such path now."""
         for _ in range(2):
             if self._token is None:
                 asked = self._request("PUT", "api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)})
@@ -68,7 +68,7 @@ class Metadata:
                     return None
                 if error.code != 401:
                     raise
-                self._token = None  # it has run out
+                self._token = None  # it has expired
         raise OSError("instance metadata refuse our token")
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:

@@ -1,9 +1,9 @@
-"""Checkpoints of programs that know nothing of Ebbtide: their folder is watched, and stored whenever it is whole.
+"""Checkpoints of programs that do not use `ebbtide.trial`: their folder is watched, and stored whenever complete.
 
-A folder is taken for whole once no file of it has changed for a moment and none is open for writing. It is copied
+A folder counts as complete once no file in it has changed for a moment and none is open for writing. It is copied
 before it is uploaded, so that the program may write the next checkpoint meanwhile; a copy during which anything
-changed is thrown away. Before the program is asked to end it is held for an instant: if nothing is being written
-then, what it leaves is whole, though it may die of the signal.
+changed is discarded. Before the program is asked to end it is paused for an instant: if nothing is being written
+then, the folder is complete, even if the signal kills the program.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
 
-# Without a change for so long a folder is at rest: programs write several files of one checkpoint in less.
+# A folder without a change for so long is at rest: between the files of one checkpoint programs pause less.
 QUIET_S = 1.0
 _LOOK_S = 0.2
-# One that has not been at rest for so long is taken between two looks, lest nothing of it is ever stored.
+# A folder that is never at rest is copied between two looks after this time, or nothing of it would be stored.
 _RESTLESS_S = 6.0
-# A program that is writing is waited for so long before it is asked to end.
+# A program that is writing has so much time to finish before it is asked to end.
 MOST_WAIT_S = 10.0
 _HOLD_S = 0.1
 _AGAIN_S = 0.05
-# Beside a copy so much of the disk is left free.
+# A copy is made only if the free space on the disk is this multiple of its size.
 _ROOM = 1.2
 
-# Of each file: its path, size in bytes, time of change in ns, and which file it is on the disk.
+# Of each file: its path, size in bytes, time of the last change in ns, and inode number.
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class Mirror:
-    """Watches the folder of one program, in a thread of its own.
+    """Watches the checkpoint folder of one program, in a thread of its own.
 
     Args:
-        folder: Where the program writes checkpoints; what is there now is stored already.
-        copies: A folder for copies, on the same disk.
-        pid: The program's, which leads a process group.
-        found: Called, from the thread, with the folder of a copy that is whole.
-        is_busy: Whether an upload is under way: until it is done no copy is made.
-        quiet_s: For how long nothing may have changed.
+        folder: Folder in which the program writes checkpoints; its present content is stored already.
+        copies: Folder for copies, on the same disk.
+        pid: Process id of the program, which leads a process group.
+        found: Called, from the thread, with the folder of a complete copy.
+        is_busy: Whether an upload is under way, during which no copy is made.
+        quiet_s: Seconds without a change after which the folder is at rest.
     """
 
     def __init__(
@@ -70,18 +70,22 @@ class Mirror:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; a copy under way is not told of."""
+        """Stop watching; `found` is not called for a copy under way."""
         self._closed.set()
 
     def ask_to_leave(self) -> None:
-        """Have the program end: at a moment when it writes nothing, if there is one soon. Returns at once."""
+        """Ask the program to end, at a moment when it writes nothing, if there is one soon. Returns at once."""
         threading.Thread(target=self._leave, daemon=True).start()
 
     def has_new(self, exit_code: int) -> bool:
-        """Whether the program, now that it has ended, left a whole checkpoint that no copy was made of."""
+        """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
+
+        Args:
+            exit_code: Exit code of the program; negative: it was ended by a signal.
+        """
         with self._lock:
             now = signature_of(self._folder)
-            # Who ends by itself has written what it wanted to; who is killed may have been writing.
+            # A program that ended by itself has finished writing; one that was killed may have been writing.
             return bool(now) and now != self._stored and (exit_code >= 0 or now == self._at_rest)
 
     def _watch(self) -> None:
@@ -99,7 +103,7 @@ class Mirror:
             self._last, self._since_s = now or (), now_s
             if now_s - self._began_s < _RESTLESS_S:
                 return
-            # It never rests: what does not change while it is copied has to do.
+            # It is never at rest: a copy during which nothing changed has to do.
         rests = now_s - self._since_s >= self._quiet_s
         restless = not rests and now_s - self._began_s >= _RESTLESS_S
         if rests:
@@ -122,7 +126,7 @@ class Mirror:
         for name, _, _, _ in now:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self._folder / name, copy / name)
-        # What a program that has died left is judged at its end: the last file may be torn.
+        # The folder of a program that has died is judged by `has_new`: its last file may be incomplete.
         is_dead = _state_of(self._pid) in ("Z", "")
         if is_dead or signature_of(self._folder) != now or is_written(self._folder, self._pid):
             shutil.rmtree(copy, ignore_errors=True)
@@ -139,7 +143,7 @@ class Mirror:
                     break
                 if not is_written(self._folder, self._pid):
                     self._at_rest = signature_of(self._folder)
-                    # Held, it does nothing before it hears this.
+                    # Paused, it does nothing before it receives this.
                     _signal(self._pid, signal.SIGTERM)
                     return
             time.sleep(_AGAIN_S)
@@ -148,7 +152,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def held(pid: int) -> Iterator[bool]:
-    """Hold a process group for an instant; it goes on afterwards. False: it is no more."""
+    """Pause a process group inside the `with` block. Gives False if the group does not exist."""
     try:
         os.killpg(pid, signal.SIGSTOP)
     except ProcessLookupError:
@@ -165,7 +169,7 @@ def held(pid: int) -> Iterator[bool]:
 
 
 def signature_of(folder: Path) -> Signature | None:
-    """What files a folder has; hidden ones are under way and do not count. None: it changed under our eyes."""
+    """The files of a folder, except hidden ones, which are still being written. None: it changed meanwhile."""
     found = []
     try:
         for root, folders, files in os.walk(folder):
@@ -182,12 +186,17 @@ def signature_of(folder: Path) -> Signature | None:
 
 
 def is_written(folder: Path, pid: int) -> bool:
-    """Whether a process of a group has a file below a folder open for writing."""
+    """Whether any process of a group has a file below a folder open for writing.
+
+    Args:
+        folder: Folder whose files are looked for.
+        pid: Id of the process group.
+    """
     below = f"{folder.resolve()}{os.sep}"
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        # Whatever ends meanwhile writes no more.
+        # A process that ends meanwhile writes no more.
         with contextlib.suppress(OSError):
             if os.getpgid(int(process.name)) == pid and any(_writes_below(process, below)):
                 return True

@@ -1,34 +1,142 @@
-"""No process outlives its machine: all that one starts carries a mark in its environment, and is found by it."""
+"""Processes on a machine: the training program, and how everything that it started is found and ended.
+
+No process outlives its machine. All that a machine starts carries a mark in its environment, and is found by it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import os
+import shutil
 import signal
+import subprocess
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-# Set for an agent, and so for all that it starts: the folder that it works in, of which there is one a machine.
+# Environment variable of an agent and of all that it starts: the folder that it works in, unique to the machine.
 MACHINE = "EBBTIDE_MACHINE"
 
 _PROC = Path("/proc")
 _ROUNDS, _BETWEEN_S = 40, 0.05
 
+# `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
+# locks.
+_SETPRIV = shutil.which("setpriv")
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_GRACE_S = 5.0
+
+# Longer lines of a program's output are cut.
+_LINE_BYTES = 4096
+
+
+class TrainingProcess:
+    """A running program, in a process group of its own, which ends when this process does.
+
+    Args:
+        arguments: The command as a list of arguments; no shell reads it.
+        environment: Variables that are added to this process's.
+        folder: Working directory of the program.
+        on_line: Called, from another thread, with each line of JSON as a mapping, each other line as text, and
+            None when the program has ended.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        on_line: Callable[[Mapping[str, Any] | str | None], None],
+    ) -> None:
+        self._on_line = on_line
+        guarded = [_SETPRIV, "--pdeathsig", "KILL", "--", *arguments] if _SETPRIV else list(arguments)
+        self.process = subprocess.Popen(
+            guarded,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=os.environ | dict(environment),
+            start_new_session=True,
+            preexec_fn=None if _SETPRIV else _die_with_parent,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the program; negative: minus the signal that ended it; None: it still runs."""
+        return self.process.poll()
+
+    def ask_to_save(self) -> None:
+        """Ask a program that uses `ebbtide.trial` to save; the signal would end any other program."""
+        self._signal(signal.SIGUSR1)
+
+    def ask_to_leave(self) -> None:
+        """Ask the program to save and end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the program and its process group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=_GRACE_S)
+
+    def _signal(self, number: int) -> None:
+        # To the program alone: it ends by itself what it started, such as data loaders.
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            for line in self.process.stdout:
+                self._on_line(_parsed(line))
+        self.process.wait()
+        self._on_line(None)
+
+
+def _parsed(line: str) -> Mapping[str, Any] | str:
+    # A progress bar leaves its line open, so a report of the program may follow it on the same line.
+    begins = line.find('{"')
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(line[max(begins, 0) :])
+        if isinstance(found, dict):
+            return found
+    return line[:_LINE_BYTES].rstrip("\n")
+
+
+def _die_with_parent() -> None:
+    """After the fork: a training must end with its agent, since another agent may start the same training."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 def processes_with(name: str, value: str) -> list[int]:
-    """Process ids of this user's that were started with a variable of that value; none where there is no /proc."""
+    """Ids of this user's processes that were started with this environment variable; empty without /proc."""
     wanted = f"{name}={value}".encode()
     found = []
     for folder in _PROC.iterdir() if _PROC.is_dir() else ():
         if folder.name.isdigit():
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found
 
 
 def kill_processes(name: str, value: str) -> int:
-    """Kill them, but for this process and those above it, until none is left; returns how many that were."""
+    """Kill the processes that carry this environment variable, except this one and its ancestors.
+
+    Returns:
+        How many processes were killed.
+    """
     killed: set[int] = set()
     spared = _ancestry()
     for _ in range(_ROUNDS):
@@ -36,16 +144,16 @@ def kill_processes(name: str, value: str) -> int:
         if not left:
             break
         for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        # What it started in the last instant is found in the next round.
+        # Processes that they started meanwhile are found in the next round.
         time.sleep(_BETWEEN_S)
     return len(killed)
 
 
 def _ancestry() -> set[int]:
-    """This process, and all that it descends from."""
+    """Ids of this process and of its ancestors."""
     found, pid = set(), os.getpid()
     while pid > 0 and pid not in found:
         found.add(pid)
@@ -54,14 +162,14 @@ def _ancestry() -> set[int]:
 
 
 def _is_dead(pid: int) -> bool:
-    """Ended, and perhaps not yet noticed by who started it."""
+    """Whether a process has ended, even if its parent has not collected its exit code."""
     return _status(pid)[0] in ("Z", "X", "")
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """Its state by one letter, and the process that started it."""
+    """State of a process as one letter, and the id of its parent; empty and 0 if there is no such process."""
     try:
-        # The name, in brackets, may hold anything.
+        # The program's name, in brackets, may hold any character.
         rest = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return rest[0], int(rest[1])
     except (OSError, IndexError, ValueError):

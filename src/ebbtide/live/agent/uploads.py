@@ -1,4 +1,4 @@
-"""Moving checkpoints to storage while training goes on: one at a time, always the newest."""
+"""Moves checkpoints to storage while training continues: one at a time, always the newest."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LONGEST_RETRY_S = 10.0
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A checkpoint is in storage, or never will be.
+    """The end of an upload: the checkpoint is in storage, or never will be.
 
     Attributes:
-        step: Of the training.
-        manifest: None: another has taken the trial over.
-        seconds: The last try took.
+        step: Training step of the checkpoint.
+        manifest: Manifest of the stored checkpoint; None: another machine has taken the trial over.
+        seconds: Duration of the last try in seconds.
     """
 
     step: int
@@ -39,16 +39,16 @@ class Uploads:
     """Uploads one trial's checkpoints in a thread of its own.
 
     Args:
-        writer: Of the trial.
-        folder: Whose files, or folders, are checkpoints.
-        keep: How many stay in storage.
-        tell: Called, from the thread, when one is done.
+        writer: Writer of the trial's checkpoints.
+        folder: Local folder whose files, or folders, are checkpoints.
+        keep: How many checkpoints stay in storage.
+        on_done: Called, from the thread, when an upload has ended.
     """
 
     def __init__(
-        self, writer: CheckpointWriter, folder: Path, keep: int, tell: Callable[[Uploaded], None]
+        self, writer: CheckpointWriter, folder: Path, keep: int, on_done: Callable[[Uploaded], None]
     ) -> None:
-        self._writer, self._folder, self._keep, self._tell = writer, folder, keep, tell
+        self._writer, self._folder, self._keep, self._on_done = writer, folder, keep, on_done
         self._next: tuple[str, int, Path] | None = None
         self._busy = False
         self._closed = False
@@ -58,18 +58,24 @@ class Uploads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way or waits."""
+        """Whether an upload is under way or waits."""
         with self._changed:
             return self._busy or self._next is not None
 
     def add(self, only: str, step: int, copy: Path | None = None) -> None:
-        """Upload a folder below ours, or all of ours, or a copy of it; whatever waits is older, and left out."""
+        """Upload a checkpoint; one that still waits is older, and is dropped.
+
+        Args:
+            only: Name of the checkpoint's folder below the local folder; empty: all of the local folder.
+            step: Training step of the checkpoint.
+            copy: A copy to be uploaded instead of the local folder; None: there is none.
+        """
         with self._changed:
             self._next = (only, step, copy or self._folder)
             self._changed.notify()
 
     def close(self) -> None:
-        """Take no more; what is under way goes on to its end or to this process's."""
+        """Accept no more; an upload under way continues to its end, or to the end of this process."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -86,10 +92,10 @@ class Uploads:
             with self._changed:
                 self._busy = False
             if found is not None:
-                self._tell(found)
+                self._on_done(found)
 
     def _uploaded(self, folder: Path, only: str, step: int) -> Uploaded | None:
-        """None: it was left out, since it is gone or a newer one waits."""
+        """None: the checkpoint was dropped, since it is gone or a newer one waits."""
         retry_s = _FIRST_RETRY_S
         while True:
             began = time.monotonic()
@@ -112,7 +118,7 @@ class Uploads:
             return Uploaded(step, manifest, time.monotonic() - began)
 
     def _clear(self, only: str) -> None:
-        """Remove from this machine what is older than what is stored."""
+        """Remove checkpoints from this machine that are older than the one just stored."""
         if only:
             for path in self._folder.iterdir():
                 if path.is_dir() and path.name < only and not path.name.startswith("."):

@@ -2,27 +2,91 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.folders import PrivateFolder
 from ebbtide.live.agent.log_lines import LogLines
 from ebbtide.live.agent.mirror import Mirror
-from ebbtide.live.agent.private_folder import PrivateFolder
-from ebbtide.live.agent.timing import SavingTimes
-from ebbtide.live.agent.training import TrainingProcess
+from ebbtide.live.agent.processes import TrainingProcess
 from ebbtide.live.agent.uploads import Uploads
+
+# The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
+_REMEMBERED = 3
+_STEPS_REMEMBERED = 300
+
+
+@dataclass
+class SavingTimes:
+    """How long saving took lately: as late as a notice allows, and regularly where there may be no notice.
+
+    Attributes:
+        first_s: Seconds that saving is assumed to take before it was measured.
+        factor: How many times longer than the slowest measured save the next one may take.
+        margin_s: Seconds added to that.
+    """
+
+    first_s: float = 30.0
+    factor: float = 1.5
+    margin_s: float = 2.0
+    _saves_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _uploads_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_REMEMBERED))
+
+    def saved(self, seconds: float) -> None:
+        """The program wrote a checkpoint, which took so many seconds."""
+        self._saves_s.append(seconds)
+
+    def uploaded(self, seconds: float) -> None:
+        """A checkpoint was moved to storage, which took so many seconds."""
+        self._uploads_s.append(seconds)
+
+    def stepped(self, seconds: float) -> None:
+        """A step took so many seconds; the program may have to end one before it can save."""
+        self._steps_s.append(seconds)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a checkpoint was moved to storage yet, so that the time is measured."""
+        return bool(self._uploads_s)
+
+    @property
+    def needed_s(self) -> float:
+        """Seconds of a notice that must be left for saving."""
+        step_s = max(self._steps_s, default=0.0)
+        if not self.is_known:
+            return self.first_s + self.factor * step_s + self.margin_s
+        slowest = max(self._saves_s, default=0.0) + max(self._uploads_s) + step_s
+        return self.factor * slowest + self.margin_s
+
+    def interval_s(self, mttr_s: float) -> float:
+        """Seconds between saves on machines that may be taken without notice.
+
+        Young's interval, `sqrt(2 x save time x mttr_s)`; uploads do not count, since training continues meanwhile.
+        Saves are never more frequent than uploads can follow.
+
+        Args:
+            mttr_s: Mean seconds until a machine is revoked.
+        """
+        if not self._saves_s:
+            # Soon, to measure how long saving takes.
+            return 4.0 * self.first_s
+        save_s = max(self._saves_s)
+        return max(math.sqrt(2.0 * save_s * mttr_s), 2.0 * max(self._uploads_s, default=0.0), 4.0 * save_s)
 
 
 class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which has no StrEnum)
-    """How an assignment ended here."""
+    """How an assignment ended on this machine; the values are types of messages."""
 
-    FINISHED = "finished"  # all steps, saved
-    LEFT = "left"  # asked to, saved as far as it could be
-    FAILED = "failed"  # of itself
-    SUPERSEDED = "superseded"  # another machine has the trial
+    FINISHED = "finished"  # all steps are done and saved
+    LEFT = "left"  # it was asked to leave, and saved as far as it could
+    FAILED = "failed"  # the program itself failed
+    SUPERSEDED = "superseded"  # another machine has the trial now
 
     def __str__(self) -> str:
         return self.value
@@ -30,33 +94,34 @@ class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which ha
 
 @dataclass(eq=False)
 class Work:
-    """An assignment under way.
+    """An assignment under way on this machine.
 
     Attributes:
-        assignment: What is to be trained.
-        folder: Where its checkpoints are written here.
-        began_s: When it was taken on; monotonic, as all times here.
-        times: How long saving takes.
-        process: None: it is not started yet, or never will be.
-        uploads: None: nothing is restored yet.
-        restored: Number of the checkpoint that it went on from; 0: from the beginning.
-        began: The step that was gone on from.
-        step: Done, as told.
+        assignment: What is to be trained, as ordered.
+        folder: Folder on this machine for its checkpoints.
+        began_s: When it was accepted, in monotonic seconds, as all times here.
+        times: How long saving takes on this machine.
+        process: The training process; None: it is not started yet, or never will be.
+        uploads: Uploads of its checkpoints; None: the trial is not restored yet.
+        restored: Number of the checkpoint that it resumed from; 0: it started from the beginning.
+        began: The resume step; 0: from the beginning.
+        step: Steps done, as the program reported.
         written: Step of the newest checkpoint on this machine.
         stored: Step of the newest checkpoint in storage.
-        has_api: The program uses `ebbtide.trial`, and saves when asked to.
-        asked_to_leave_s: When it was; None: it was not.
+        has_api: Whether the program uses `ebbtide.trial`, and so saves when asked to.
+        asked_to_leave_s: When it was asked to leave; None: it was not.
         saved_s: When it was last asked to save, or began.
-        finished: It said that it has done all.
-        superseded: Another has the trial.
-        tail: The last lines that it printed.
-        mirror: Stores what a program that knows nothing of us writes; None: it does, or has not begun.
-        log_lines: Reads what it prints for people; None: nothing of that tells how far it is.
-        heard_all: It has ended, and all that it printed is known.
-        exited_s: When it was seen to have ended; None: it was not.
-        private: The folder that its program runs in; None: it has no code of the user's.
-        keeps_outputs: What it left there is being stored.
-        fields: Names of numbers that it reported.
+        finished: Whether the program said that all steps are done.
+        superseded: Whether another machine has taken the trial over.
+        over: Whether the assignment has ended, so that late events are ignored.
+        tail: The last lines that the program printed.
+        mirror: Stores checkpoints of a program that does not use `ebbtide.trial`; None: it does, or has not begun.
+        log_lines: Reads progress from lines printed for people; None: those lines are not read.
+        output_read: Whether the program has ended and all that it printed was read.
+        exited_s: When the program was seen to have ended; None: it was not.
+        private: The folder that the program runs in; None: there is no code of the user's.
+        keeps_outputs: Whether files that it left in that folder are being stored.
+        fields: Names of the numbers that the program reported.
     """
 
     assignment: Assignment
@@ -79,7 +144,7 @@ class Work:
     tail: list[str] = field(default_factory=list)
     mirror: Mirror | None = None
     log_lines: LogLines | None = None
-    heard_all: bool = False
+    output_read: bool = False
     exited_s: float | None = None
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
@@ -87,25 +152,25 @@ class Work:
 
     @property
     def is_running(self) -> bool:
-        """Whether the program runs."""
+        """Whether the program was started and has not ended."""
         return self.process is not None and self.process.exit_code is None
 
     def ask_to_leave(self) -> None:
-        """Once."""
+        """Ask the program to save and end; later calls do nothing."""
         if self.asked_to_leave_s is None:
             self.asked_to_leave_s = time.monotonic()
             if self.process is not None:
                 (self.mirror or self.process).ask_to_leave()
 
     def ask_to_save(self) -> None:
-        """If it can."""
+        """Ask the program to save, if it can."""
         self.saved_s = time.monotonic()
-        # At its end a program hears no signal any more, and would die of it.
+        # A program that is finishing handles no signals any more, and would be killed by one.
         if self.has_api and not self.finished and self.is_running and self.process is not None:
             self.process.ask_to_save()
 
     def ending(self) -> Ending:
-        """How it ended, now that it has."""
+        """How the assignment ended; to be asked once the program has ended."""
         code = self.process.exit_code if self.process is not None else 0
         if self.superseded:
             return Ending.SUPERSEDED
@@ -113,5 +178,5 @@ class Work:
             return Ending.FINISHED
         if self.asked_to_leave_s is not None:
             return Ending.LEFT
-        # A program that knows nothing of us has done all it had to when it ends without an error.
+        # A program without `ebbtide.trial` has done everything when it ends without an error.
         return Ending.FINISHED if code == 0 and not self.has_api else Ending.FAILED

@@ -1,1 +1,1 @@
-"""Checkpoints in object storage: seen only when complete, checked when read, by one writer at a time."""
+"""Checkpoints in object storage: visible only when complete, checked when read, with one writer at a time."""

@@ -1,8 +1,9 @@
 """The checkpoints of one trial in object storage.
 
-Below `trials/<id>/` lie data (`data/<number>-<writer>/<file>`), manifests (`manifests/<number>`), claims of
+Below `trials/<id>/` are data (`data/<number>-<writer>/<file>`), manifests (`manifests/<number>`), claims of
 writers (`writers/<n>`) and notes of checkpoints set aside (`aside/<number>`). Data is written first and the
-manifest last, once, so what has a manifest is complete, and of two that write the same number one wins.
+manifest last, and never overwritten, so a checkpoint with a manifest is complete, and of two writers of the same
+number one wins.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from ebbtide.errors import (
     StorageError,
     SupersededWriterError,
 )
-from ebbtide.live.checkpoints.checksums import checksum_of, is_known
-from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, relative_path
+from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, checksum_of, is_known, relative_path
 from ebbtide.live.storage import ObjectStore, checked_key
 
 _LOGGER = logging.getLogger(__name__)
 
-# Files moved at a time: more than one where they are many, not so many that memory runs out.
+# Files moved at the same time: several for speed, but not so many that memory runs out.
 _FILES_AT_A_TIME = 4
 
 
@@ -35,11 +35,11 @@ class CheckpointStore:
     """Reads the checkpoints of a trial.
 
     Args:
-        objects: Where they are.
-        trial_id: Stable over all moves; letters, digits and . _ = -.
+        objects: Storage that holds the checkpoints.
+        trial_id: Id of the trial, the same on every machine; letters, digits and . _ = -.
 
     Raises:
-        InputError: The id could lead elsewhere.
+        InputError: The id could lead to another place in storage.
     """
 
     def __init__(self, objects: ObjectStore, trial_id: str) -> None:
@@ -50,7 +50,7 @@ class CheckpointStore:
         self.folder = checked_key(f"trials/{trial_id}")
 
     def manifests(self) -> Iterator[Manifest]:
-        """Complete checkpoints, the newest first; those set aside and those damaged are left out."""
+        """Manifests of complete checkpoints, the newest first, without those set aside or damaged."""
         aside = self.numbers("aside")
         for number in sorted(self.numbers("manifests"), reverse=True):
             if number in aside:
@@ -63,10 +63,10 @@ class CheckpointStore:
                 _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
 
     def restore(self, folder: Path) -> Manifest | None:
-        """Put the newest checkpoint that is whole into a folder, in place of what is there.
+        """Put the newest undamaged checkpoint into a folder, in place of what is there.
 
         Returns:
-            Its manifest; None: there is none, and the folder is as it was.
+            Its manifest; None: there is no such checkpoint, and the folder is unchanged.
         """
         for manifest in self.manifests():
             try:
@@ -81,7 +81,7 @@ class CheckpointStore:
         """Put one checkpoint into a folder, in place of what is there.
 
         Raises:
-            DamagedCheckpointError: A file is missing, or is not what the manifest says.
+            DamagedCheckpointError: A file is missing, or differs from what the manifest says.
         """
         can_check = is_known(manifest.algorithm)
         if not can_check:
@@ -117,32 +117,36 @@ class CheckpointStore:
             shutil.rmtree(coming, ignore_errors=True)
 
     def set_aside(self, number: int, why: str) -> None:
-        """Use a checkpoint no more: training fails from it."""
+        """Never resume from a checkpoint again, because training fails from it."""
         self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
 
     def begin_writing(self, who: str) -> CheckpointWriter:
-        """Take the trial over: what an earlier writer has not completed by now it will not complete."""
+        """Take the trial over: an earlier writer can complete no further checkpoint.
+
+        Args:
+            who: Id of the machine that writes from now on.
+        """
         number = max(self.numbers("writers"), default=0) + 1
         while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
             number += 1
         return CheckpointWriter(self, number)
 
     def numbers(self, kind: str) -> set[int]:
-        """Of `manifests`, of `writers`, or of checkpoints set `aside`."""
+        """All numbers of one kind: of `manifests`, of `writers`, or of checkpoints set `aside`."""
         prefix = f"{self.folder}/{kind}/"
         return {int(key.removeprefix(prefix)) for key in self.objects.keys(prefix)}
 
     def data_key(self, number: int, writer: int, place: int) -> str:
-        """Where one file of a checkpoint lies."""
+        """Key of one file of a checkpoint, by its place in the manifest."""
         return f"{self.folder}/data/{number:08d}-{writer:06d}/{place:06d}"
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a trial, as long as nobody has taken it over.
+    """Writes the checkpoints of a trial, until another writer takes it over.
 
     Args:
-        store: Of the trial.
-        writer: Its number.
+        store: Checkpoints of the trial.
+        writer: Number of this writer, counted from 1.
     """
 
     def __init__(self, store: CheckpointStore, writer: int) -> None:
@@ -155,14 +159,14 @@ class CheckpointWriter:
         """Write a folder as the newest checkpoint, and remove those before the newest `keep`.
 
         Args:
-            folder: Whose files are written. Hidden ones, and what is below hidden folders, are under way.
-            step: Of the training.
-            only: Write only what is below this folder of it.
-            keep: How many complete checkpoints stay.
+            folder: Folder whose files are written, except hidden ones and those in hidden folders.
+            step: Training step of the checkpoint.
+            only: Name of a folder below `folder` to which the checkpoint is limited; empty: all of it.
+            keep: How many complete checkpoints stay in storage.
 
         Raises:
-            SupersededWriterError: Another has taken the trial over.
-            OSError: A file cannot be read, or storage not be written.
+            SupersededWriterError: Another writer has taken the trial over.
+            OSError: A file cannot be read, or storage cannot be written.
         """
         while True:
             self._check_current()
@@ -171,20 +175,20 @@ class CheckpointWriter:
             key = f"{self._store.folder}/manifests/{manifest.number:08d}"
             if self._objects.put_once(key, manifest.encode()):
                 break
-            # An earlier writer came first by a hair, before it could see that it is one. Once more, after it.
+            # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._next = max(self._store.numbers("manifests")) + 1
         self._next += 1
         self._prune(keep)
         return manifest
 
     def _upload(self, folder: Path, below: Path, step: int) -> Manifest:
-        """Write all data; nobody sees it yet."""
+        """Write all data, which no reader sees before its manifest is written."""
         found = {path.relative_to(folder): path for path in below.rglob("*") if path.is_file()}
         whole = sorted(name for name in found if not any(part.startswith(".") for part in name.parts))
         names, paths = [name.as_posix() for name in whole], [found[name] for name in whole]
         keys = [self._store.data_key(self._next, self.writer, place) for place in range(len(paths))]
         with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
-            # What is moved is read beside it, so that the checksum costs no time of its own.
+            # Checksums are computed while files are moved, so that they take no extra time.
             sums = [pool.submit(checksum_of, path) for path in paths]
             moved = [pool.submit(self._move, key, path) for key, path in zip(keys, paths, strict=True)]
             for move in moved:
@@ -193,7 +197,7 @@ class CheckpointWriter:
         return Manifest(self._store.trial_id, self._next, self.writer, step, time.time(), files)
 
     def _move(self, key: str, path: Path) -> None:
-        """Store one file, and see that all of it is there: an upload may be cut short, and said to be whole."""
+        """Store one file, and check its length: an upload may be cut short, and reported as complete."""
         self._objects.put_file(key, path)
         stored, wanted = self._objects.size_bytes(key), path.stat().st_size
         if stored != wanted:
@@ -207,7 +211,7 @@ class CheckpointWriter:
             )
 
     def _prune(self, keep: int) -> None:
-        """Remove old manifests, and then what belongs to none that is left."""
+        """Remove old manifests, and then data that belongs to none of the others."""
         kept = list(self._store.manifests())[: max(keep, 1)]
         oldest = min((manifest.number for manifest in kept), default=self._next)
         for number in self._store.numbers("manifests"):

@@ -13,15 +13,15 @@ from ebbtide.market.price_series import PriceSeries
 
 @dataclass(frozen=True)
 class Instance:
-    """A machine, or the wish for one, as the cloud has it.
+    """A machine, or a request for one, as the cloud has it. Times are seconds since 1970 by the cloud's clock.
 
     Attributes:
-        token: What it was asked for with; asking again with it gives no other.
-        state: Where it is in its life; never `NOTICED`, since its agent is told that.
-        started_s: When charging began; NaN: it has not. Seconds since 1970 by the cloud's clock, as all here.
-        running_s: When it had booted.
-        ended_s: When it was taken or given back.
-        why: In words, where it failed or was taken.
+        token: Id that it was requested with; a second request with the same id gives no second machine.
+        state: State of its lease; never `NOTICED`, since notices go to the agent.
+        started_s: Time at which charging began; NaN: it has not.
+        running_s: Time at which it had booted; NaN: it has not.
+        ended_s: Time at which it was revoked or released; NaN: it has not.
+        why: Reason in words, if it failed or was revoked; else empty.
     """
 
     token: str
@@ -34,14 +34,14 @@ class Instance:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A machine to be rented.
+    """A request for a machine.
 
     Attributes:
-        token: Unique; the same again is the same machine.
-        market: What.
-        max_price_usd_per_hour: Infinity: whatever the market asks.
-        on_demand: At the list price.
-        agent: The configuration of its agent, but for what the cloud knows best.
+        token: Unique id of the request; repeated, it means the same machine.
+        market: Market in which the machine is to be rented.
+        max_price_usd_per_hour: Maximum price in USD an hour; infinity: any price.
+        on_demand: Whether it is rented on demand, at the list price.
+        agent: Configuration of its agent, without the fields that the cloud fills in.
     """
 
     token: str
@@ -64,30 +64,30 @@ class Cloud(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is at an end: a replayed history is."""
+        """Whether its time has ended, as that of a replayed price history does."""
         ...
 
     @property
     def markets(self) -> Sequence[Market]:
-        """Those with a price now."""
+        """Markets that have a price now."""
         ...
 
     def prices(self, market: Market) -> PriceSeries:
-        """Of a market, up to now at least."""
+        """Prices of a market, at least up to now."""
         ...
 
     def time_of(self, epoch_s: float) -> float:
-        """The cloud's time at a moment of this machine's clock."""
+        """The cloud's time at a time of this machine's clock, in seconds since 1970."""
         ...
 
     def launch(self, wanted: Wanted) -> None:
-        """Ask for a machine, once, however often it is called."""
+        """Request a machine; calls with the same token after the first do nothing."""
         ...
 
     def terminate(self, token: str) -> float | None:
-        """Give it back; returns when, by the cloud's clock. None: there is no such machine."""
+        """Release a machine; returns the time of its end by the cloud's clock. None: there is no such machine."""
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """All of the run, ended ones included."""
+        """All machines of the run, ended ones included."""
         ...

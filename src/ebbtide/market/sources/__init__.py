@@ -1,1 +1,1 @@
-"""Readers of price records from elsewhere; each gives a frame of the price schema."""
+"""Readers of price exports in other formats; each returns a frame of the price schema."""

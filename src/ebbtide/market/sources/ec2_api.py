@@ -1,4 +1,4 @@
-"""The live EC2 price history, through boto3: every region asked for, every page, only what is new."""
+"""The live EC2 price history, through boto3: every region, every page, only new prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX
 from ebbtide.market.sources.ec2_json import ec2_frame
 
-# The API keeps no more than this.
+# The API keeps this much history.
 HISTORY_LIMIT = timedelta(days=90)
 
 _THROTTLED = {
@@ -46,17 +46,17 @@ def fetch_prices(
     """Fetch spot prices from EC2, as a frame of the price schema.
 
     Args:
-        regions: AWS region names.
-        instance_types: Those wanted; all if none is named.
-        products: Product descriptions wanted.
-        since: Per region, fetch only what came after this time; else the last 90 days, all the API keeps.
-        until: Up to this time; now if None.
+        regions: Names of the AWS regions to fetch.
+        instance_types: Names of the instance types to fetch; all if empty.
+        products: EC2 product descriptions to fetch.
+        since: By region, fetch only prices after this time; otherwise all 90 days that the API keeps.
+        until: Fetch prices up to this time; now if None.
         endpoint_url: Another EC2 endpoint, for tests.
-        attempts: Tries of one page before giving up.
-        first_wait_s: The wait after the first throttled try; doubled, with jitter, up to a minute.
+        attempts: How often one page is tried before giving up.
+        first_wait_s: Wait after the first throttled try, seconds; doubled, with jitter, up to a minute.
 
     Returns:
-        The prices, possibly no rows: an incremental fetch may find nothing new.
+        The prices; there may be no rows, since an incremental fetch may find nothing new.
 
     Raises:
         InputError: No region, an unknown region, no credentials, or EC2 refused.
@@ -69,7 +69,7 @@ def fetch_prices(
         start = from_epoch_s(to_epoch_s(since[region])) if since and region in since else None
         pages = _pages(region, start, end, instance_types, products, endpoint_url, attempts, first_wait_s)
         entries = [entry for page in pages for entry in page]
-        # The API answers with the price in force at the start as well, with its own older time.
+        # The API also returns the price in force at the start, with its own older time.
         if start is not None:
             entries = [entry for entry in entries if entry["Timestamp"] > start]
         if entries:
@@ -103,9 +103,9 @@ def _pages(
         reraise=True,
     )
     try:
-        # One layer of retries, ours: botocore's own would multiply with it.
+        # botocore's own retries are off, since they would multiply with ours.
         config = Config(retries={"total_max_attempts": 1}, user_agent_extra="ebbtide")
-        # A session of its own: credentials that were renewed since the last look are seen.
+        # A new session each time, so that renewed credentials are used.
         client = boto3.Session().client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
         token = ""
         while True:
@@ -120,7 +120,7 @@ def _pages(
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether trying again may help: throttling and the service's own trouble, not our mistakes."""
+    """Whether a retry may help: throttling and failures of the service, not errors in the request."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error.response.get("Error", {}).get("Code") in _THROTTLED or status >= 500

@@ -36,7 +36,7 @@ def read_ec2_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFr
 def ec2_frame(
     entries: Iterable[Mapping[str, Any]], source: str | Path, *, timezone: str | None = None
 ) -> pd.DataFrame:
-    """Entries of the EC2 API as a frame of the price schema, in the order given.
+    """Entries of the EC2 API as a frame of the price schema, in their own order.
 
     Raises:
         InputError: An entry lacks a field, or holds a time or price that does not parse.
@@ -87,6 +87,6 @@ def _documents(text: str, path: str | Path) -> list[Any]:
 
 
 def _after_blanks(text: str, position: int) -> int:
-    """Where the next document begins; without a copy of the rest, for there may be as many as lines."""
+    """Where the next document begins. The rest is not copied: there may be one document per line."""
     found = re.compile(r"\s*").match(text, position)
     return found.end() if found else position

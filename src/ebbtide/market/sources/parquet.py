@@ -1,4 +1,4 @@
-"""Parquet files: opened only when they fit in memory, and of the price schema what Ebbtide writes and reads."""
+"""Parquet files: opened only when they fit in memory, and price tables among them checked against the schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_parquet(path: str | Path, catalogue: Catalogue | None = None) -> pd.Dat
 
 
 def load_prices(path: str | Path) -> pd.DataFrame:
-    """Read a table of prices as it is; names of markets stay dictionaries, as few as they are.
+    """Read a table of prices without checks; names of markets stay dictionary-encoded to save memory.
 
     Raises:
         InputError: As `load_parquet`.
@@ -51,34 +51,34 @@ def load_prices(path: str | Path) -> pd.DataFrame:
 
 def parquet_columns(path: str | Path) -> frozenset[str]:
     """The names of a Parquet file's columns; the same errors as `load_parquet`."""
-    with _told(path):
+    with _as_input_error(path):
         return frozenset(pyarrow.parquet.read_schema(existing_file(path)).names)
 
 
 def load_parquet(
     path: str | Path, *, lists: Collection[str] = _LISTS, categories: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Read a Parquet file as it is, if it will fit in a quarter of this machine's memory.
+    """Read a Parquet file without checks of its values, if it fits in a quarter of this machine's memory.
 
     Args:
-        path: The file.
+        path: Path of the Parquet file.
         lists: Columns that may hold lists; all others hold single values.
         categories: Columns of text that are read as categories.
 
     Raises:
-        InputError: The file is missing, no Parquet, or too large; a column holds lists or records, or stands
-            twice.
+        InputError: The file is missing, not Parquet, or too large; or a column holds lists or records, or has
+            the name of another.
     """
     existing_file(path)
-    with _told(path), pyarrow.parquet.ParquetFile(path) as probe:
+    with _as_input_error(path), pyarrow.parquet.ParquetFile(path) as probe:
         schema, metadata = probe.schema_arrow, probe.metadata
         _check_columns(schema, path, lists)
         rows = metadata.num_rows
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         _check_fits(rows * 8 * len(schema) + sum(group.total_byte_size for group in groups), rows, path)
-    # Text is held once a value until it is known how large it is once a row.
+    # Text is read dictionary-encoded first, to learn how large it would be with one value per row.
     text = [field.name for field in schema if _is_text(field.type)]
-    with _told(path), pyarrow.parquet.ParquetFile(path, read_dictionary=text) as file:
+    with _as_input_error(path), pyarrow.parquet.ParquetFile(path, read_dictionary=text) as file:
         table = file.read()
         spread = math.fsum(_spread_bytes(table[name]) for name in text if name not in categories)
         _check_fits(table.nbytes + int(spread), rows, path)
@@ -117,7 +117,7 @@ def _is_text(kind: pyarrow.DataType) -> bool:
 
 
 def _spread_bytes(column: pyarrow.ChunkedArray) -> int:
-    """How many bytes a column of dictionaries has when every row holds its value itself, at most."""
+    """Upper bound on the bytes of a dictionary-encoded column once every row holds its own value."""
     longest = 0
     for chunk in column.chunks:
         if isinstance(chunk, pyarrow.DictionaryArray) and len(chunk.dictionary):
@@ -127,8 +127,8 @@ def _spread_bytes(column: pyarrow.ChunkedArray) -> int:
 
 
 @contextmanager
-def _told(path: str | Path) -> Iterator[None]:
-    """Whatever cannot be read is told as an error of the input."""
+def _as_input_error(path: str | Path) -> Iterator[None]:
+    """Raise `InputError` for whatever cannot be read."""
     try:
         yield
     except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:

@@ -1,9 +1,9 @@
 """Checking tables of prices: every cell, then the order of rows.
 
-Two doors. `checked` is for files that should already be clean (what Ebbtide itself writes): anything wrong is
-an error. `cleaned` is for exports from elsewhere: rows out of order are sorted, of rows with one market and
-timestamp the last in file order is kept, and what was done is told; a cell that is not a price is still an
-error, because guessing it would invent data.
+There are two ways in. `checked` is for files that should already be clean (those that Ebbtide writes): anything
+wrong is an error. `cleaned` is for exports from elsewhere: rows out of order are sorted, of rows with the same
+market and timestamp the last in file order is kept, and the changes are reported; a cell that is not a price is
+still an error, because guessing it would invent data.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
 
-# Exports are cut at this many rows by the consoles and APIs that make them.
+# Consoles and APIs cut their exports at this many rows.
 _EXPORT_LIMIT = 1000
 
-# Spot prices began in 2009. Outside of these years a time is a mistake of its unit.
+# Spot prices began in 2009. A time outside these years is in the wrong unit.
 _FIRST_TIME, _LAST_TIME = pd.Timestamp("1970-01-01", tz="UTC"), pd.Timestamp("2200-01-01", tz="UTC")
 
 # Characters of a value in a message.
@@ -31,7 +31,15 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What `cleaned` did to a table, for telling the user."""
+    """What `cleaned` did to a table, as a report to the user.
+
+    Attributes:
+        rows_in: Number of rows before cleaning.
+        rows_out: Number of rows kept.
+        rows_sorted: Number of rows that were out of order.
+        duplicates_dropped: Number of rows dropped for a later one of the same market and time.
+        warnings: What may be wrong with the table, in words.
+    """
 
     rows_in: int
     rows_out: int
@@ -40,16 +48,16 @@ class Cleaning:
     warnings: tuple[str, ...] = field(default=())
 
     def __str__(self) -> str:
-        told = [f"{self.rows_out} rows kept of {self.rows_in}"]
+        parts = [f"{self.rows_out} rows kept of {self.rows_in}"]
         if self.rows_sorted:
-            told.append(f"{self.rows_sorted} were out of order and are sorted")
+            parts.append(f"{self.rows_sorted} were out of order and are sorted")
         if self.duplicates_dropped:
-            told.append(f"{self.duplicates_dropped} had the market and time of a later row and are dropped")
-        return "; ".join([*told, *self.warnings])
+            parts.append(f"{self.duplicates_dropped} had the market and time of a later row and are dropped")
+        return "; ".join([*parts, *self.warnings])
 
 
 def sum_of(cleanings: Sequence[Cleaning]) -> Cleaning:
-    """What was done to several tables, as one."""
+    """The sum of several cleanings."""
     return Cleaning(
         sum(each.rows_in for each in cleanings),
         sum(each.rows_out for each in cleanings),
@@ -60,7 +68,7 @@ def sum_of(cleanings: Sequence[Cleaning]) -> Cleaning:
 
 
 def checked(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue | None = None) -> pd.DataFrame:
-    """The frame as it is, after checking it against the price schema.
+    """The frame unchanged, after checking it against the price schema.
 
     Raises:
         InputError: The first thing wrong: columns, times, prices, names, unknown instance types, order of a
@@ -88,10 +96,10 @@ def checked(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue | None =
 
 
 def cleaned(frame: pd.DataFrame, file: str | Path) -> tuple[pd.DataFrame, Cleaning]:
-    """The frame with each market's rows sorted by time and the last kept of those with one time.
+    """The frame with each market's rows sorted by time; of rows with the same time the last is kept.
 
     Raises:
-        InputError: A cell that is not what its column needs.
+        InputError: A cell is not valid for its column.
     """
     frame = _with_valid_cells(frame, file)
     codes = market_codes(frame)
@@ -128,10 +136,10 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
     """Times as UTC, to the microsecond.
 
     Args:
-        values: Aware datetimes, or text in ISO 8601 or a near relative.
-        file: For the message.
-        field: For the message.
-        timezone: The time zone of times written without an offset; without it they are errors.
+        values: Aware datetimes, or text in ISO 8601 or similar formats, shape (rows,).
+        file: File that error messages name.
+        field: Column that error messages name.
+        timezone: Time zone of times without an offset, which are errors if it is None.
 
     Raises:
         InputError: The first time that does not parse, is missing, or has no offset and no `timezone`.
@@ -189,7 +197,7 @@ def _parsed_times(values: pd.Series, file: str | Path, field: str, timezone: str
 
 
 def _to_datetimes(text: pd.Series, naive: pd.Series) -> pd.Series:
-    """Parse text, aware and naive apart: pandas refuses the two in one column."""
+    """Parse text, times with and without offset separately: pandas refuses both in one column."""
     parsed = pd.Series(pd.NaT, index=text.index, dtype="datetime64[us, UTC]")
     for part in (naive, ~naive):
         if part.any():
@@ -231,7 +239,7 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
     for name in MARKET_FIELDS:
         if isinstance(frame[name].dtype, pd.CategoricalDtype):
             text = frame[name]
-            # As many as there are names, not rows.
+            # Check each category once, not each row.
             blank = text.isna() | text.isin([each for each in text.cat.categories if not str(each).strip()])
         else:
             text = frame[name].astype("string")
@@ -244,7 +252,7 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
 
 
 def wrong_columns(found: Iterable[object], needed: Sequence[str], file: str | Path) -> InputError:
-    """An error for columns that are not those needed: what is missing, and what is there instead."""
+    """An error for wrong columns: what is missing, and what is there instead."""
     names = [str(name) for name in found]
     missing = [name for name in needed if name not in names]
     unknown = [name for name in names if name not in needed]
@@ -256,13 +264,13 @@ def wrong_columns(found: Iterable[object], needed: Sequence[str], file: str | Pa
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
-    """Names for a message, as few as fit in it."""
+    """Names for a message, at most `most` of them."""
     shown = [repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...") for name in names[:most]]
     return ", ".join([*shown, *(["..."] if len(names) > most else [])]) or "none"
 
 
 def unknown_types(frame: pd.DataFrame, catalogue: Catalogue) -> list[tuple[str, str]]:
-    """The (cloud, instance type) pairs of a frame that the catalogue does not know."""
+    """The (cloud, instance type) pairs of a frame that are not in the catalogue."""
     pairs: Iterable[tuple[str, str]] = (
         frame[["cloud", "instance_type"]].drop_duplicates().astype(str).itertuples(index=False, name=None)
     )
@@ -271,7 +279,7 @@ def unknown_types(frame: pd.DataFrame, catalogue: Catalogue) -> list[tuple[str, 
 
 
 def require_known_types(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue) -> None:
-    """Raise `InputError` for the first row whose instance type the catalogue does not know."""
+    """Raise `InputError` for the first row whose instance type is not in the catalogue."""
     unknown = unknown_types(frame, catalogue)
     if not unknown:
         return
@@ -284,12 +292,12 @@ def require_known_types(frame: pd.DataFrame, file: str | Path, catalogue: Catalo
 
 
 def _require(good: pd.Series, file: str | Path, field: str, values: pd.Series, problem: str) -> None:
-    """Raise for the first row that is not good."""
+    """Raise `InputError` for the first row that is not good."""
     if not good.all():
         at = int(np.argmin(good.to_numpy(dtype=bool)))
         try:
             value = str(values.iloc[at])
         except (NotImplementedError, ValueError, OverflowError):
-            value = "it"  # a time that Python has no words for
+            value = "it"  # a time that Python cannot represent
         shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
         raise InputError(f"{shown} {problem}", file=file, row=at + 1, field=field)

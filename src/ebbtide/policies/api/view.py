@@ -8,14 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import InstanceType
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import JobView, LeaseView
 
 
 class View(Quotes, Protocol):
@@ -40,20 +39,20 @@ class View(Quotes, Protocol):
         ...
 
     @property
-    def leases(self) -> Sequence[Lease]:
+    def leases(self) -> Sequence[LeaseView]:
         """The open ones, by id."""
         ...
 
-    def lease(self, lease_id: int) -> Lease:
+    def lease(self, lease_id: int) -> LeaseView:
         """Any lease of this run, open or ended."""
         ...
 
     @property
-    def jobs(self) -> Sequence[JobProgress]:
+    def jobs(self) -> Sequence[JobView]:
         """All jobs of this run; a job's place is its id."""
         ...
 
-    def leases_of(self, job_id: int) -> Sequence[Lease]:
+    def leases_of(self, job_id: int) -> Sequence[LeaseView]:
         """The open leases assigned to a job or on their way to it."""
         ...
 

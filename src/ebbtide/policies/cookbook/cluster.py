@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
@@ -90,7 +90,7 @@ class RunCluster:
         yield from self._wakes(view, leases)
 
     def _resize(
-        self, view: View, hours: float, left_h: float, staying: Sequence[Lease], due: Sequence[Lease]
+        self, view: View, hours: float, left_h: float, staying: Sequence[LeaseView], due: Sequence[LeaseView]
     ) -> Iterator[Action]:
         """Ask for what is missing, and have go at the end of their period those that are too many, and those of
         the kind that is dearer now."""
@@ -126,7 +126,7 @@ class RunCluster:
         rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - self.delay_s / HOUR_S
         return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
 
-    def _left_then(self, left_h: float, leases: Sequence[Lease], until_s: float, view: View) -> float:
+    def _left_then(self, left_h: float, leases: Sequence[LeaseView], until_s: float, view: View) -> float:
         """Work left when a change takes effect, machines coming and going as they are bound to."""
         present = []
         for lease in leases:
@@ -141,7 +141,7 @@ class RunCluster:
             left_h = float(self.book.problem.workflow.progress(left_h, size, size, (high_s - low_s) / HOUR_S))
         return left_h
 
-    def _wakes(self, view: View, leases: Sequence[Lease]) -> Iterator[Action]:
+    def _wakes(self, view: View, leases: Sequence[LeaseView]) -> Iterator[Action]:
         """Before each next charge, and at it for what then goes."""
         known: set[float] = view.memory.setdefault("wakes", set())
         for lease in leases:
@@ -152,10 +152,10 @@ class RunCluster:
                 known.add(time_s)
                 yield WakeAt(time_s)
 
-    def _comes_s(self, lease: Lease) -> float:
+    def _comes_s(self, lease: LeaseView) -> float:
         return lease.started_s if lease.is_charged else lease.requested_s + self.delay_s
 
-    def _is_outbid(self, lease: Lease, view: View) -> bool:
+    def _is_outbid(self, lease: LeaseView, view: View) -> bool:
         """Whether it is lost, or will not come: its price is above what was bid."""
         return (
             not lease.on_demand
@@ -164,12 +164,12 @@ class RunCluster:
             and lease.max_price_usd_per_hour < view.price(self.market)
         )
 
-    def _is_due(self, lease: Lease, time_s: float, view: View) -> bool:
+    def _is_due(self, lease: LeaseView, time_s: float, view: View) -> bool:
         """Whether it is charged again at a time."""
         age_s, period_s = time_s - self._comes_s(lease), view.billing.period_s
         return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
 
-    def _next_charge_s(self, lease: Lease, view: View, after_s: float | None = None) -> float:
+    def _next_charge_s(self, lease: LeaseView, view: View, after_s: float | None = None) -> float:
         """When it is charged next: now at the earliest, or after a time."""
         comes_s, period_s = self._comes_s(lease), view.billing.period_s
         if after_s is None:
@@ -177,5 +177,5 @@ class RunCluster:
         return comes_s + max(math.floor((after_s - comes_s + _CLOCK_S) / period_s) + 1, 1) * period_s
 
 
-def _can_be_taken(lease: Lease) -> bool:
+def _can_be_taken(lease: LeaseView) -> bool:
     return not lease.on_demand and not math.isinf(lease.max_price_usd_per_hour)

@@ -15,25 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.deadline.state import (
-    DeadlineState,
-    Question,
-    greedy_answer,
-    progress_answer,
-    table_answer,
-    table_for,
-)
-from ebbtide.policies.deadline.zone_runs import GO_ON_DEMAND, LONG_AGO_S, WAIT
-from ebbtide.policies.deadline.zone_solving import NOTHING, ON_DEMAND, SPOT
+from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
+from ebbtide.policies.deadline.table import Question, table_for
 from ebbtide.policies.moving import take_over
 
 
@@ -87,7 +80,7 @@ class Deadline:
         waiting = [job for job in view.jobs if not job.is_finished]
         yield from self.provide(view, [(job, 0.0) for job in waiting])
 
-    def provide(self, view: View, jobs: Sequence[tuple[JobProgress, float]]) -> Iterator[Action]:
+    def provide(self, view: View, jobs: Sequence[tuple[JobView, float]]) -> Iterator[Action]:
         """Answer the events of a view for those jobs that are to have a machine.
 
         Args:
@@ -110,7 +103,7 @@ class Deadline:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
 
-    def _serve(self, view: View, job: JobProgress, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
+    def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         if any(not lease.is_booted for lease in leases):
             # One is on its way: what comes of it will wake us.
@@ -119,29 +112,31 @@ class Deadline:
         if "zones" not in own:
             own.update(self._begin(view, job, memory))
         zones = [Market(*fields) for fields in own["zones"]]
-        state = self._state(view, job, later_steps, memory, own, zones, leases)
-        answer = self._answer(state, own, zones)
-        own["was_safety"] = answer == GO_ON_DEMAND and state.slack_s - self.look_every_s < own["restart_s"]
+        now = self._now(view, job, later_steps, memory, own, zones, leases)
+        answer = self._answer(now, own, zones)
+        own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         if answer == WAIT:
             yield from (Release(lease.lease_id) for lease in leases)
         elif answer == GO_ON_DEMAND:
-            if state.held != ON_DEMAND:
-                yield Request(_on_demand_market(view, zones, state), on_demand=True, job=job.job_id)
-        elif state.held != SPOT or answer != state.zone:
-            own["asked_s"], own["zone"] = view.now_s, own["zone"] if state.held == SPOT else answer
+            if now.held != ON_DEMAND:
+                yield Request(_on_demand_market(view, zones, now), on_demand=True, job=job.job_id)
+        elif now.held != SPOT or answer != now.zone:
+            own["asked_s"], own["zone"] = view.now_s, own["zone"] if now.held == SPOT else answer
             # Today no price takes a machine away: a max price would only add interruptions.
             price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
             yield Request(zones[answer], price, job=job.job_id)
 
-    def _answer(self, state: DeadlineState, own: dict[str, Any], zones: Sequence[Market]) -> int:
+    def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market]) -> int:
         if not own["can_save"]:
             # What is lost with its machine is not put on one that can be taken.
             return GO_ON_DEMAND
         if self.rule is DeadlineRule.TABLE:
-            return table_answer(table_for(self._question(own, zones)), state)
-        return greedy_answer(state) if self.rule is DeadlineRule.GREEDY else progress_answer(state)
+            table = table_for(self._question(own, zones))
+            return by_table(table.costs, table.problem.task, now)
+        task = self._question(own, zones).problem().task
+        return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
-    def _begin(self, view: View, job: JobProgress, memory: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
         """What stays as it is for a job: its zones, and what is foreseen of prices and times."""
         if job.job.machines != 1:
             raise InputError(f"job {job.job.name} wants {job.job.machines} machines; policy {self.name} gives one")
@@ -187,16 +182,16 @@ class Deadline:
             "fell_s": view.now_s,
         }
 
-    def _state(
+    def _now(
         self,
         view: View,
-        job: JobProgress,
+        job: JobView,
         later_steps: float,
         memory: dict[str, Any],
         own: dict[str, Any],
         zones: Sequence[Market],
-        leases: Sequence[Lease],
-    ) -> DeadlineState:
+        leases: Sequence[LeaseView],
+    ) -> ZonesNow:
         problem = self._question(own, zones).problem()
         rate = view.steps_per_s(job.job, zones[0])
         vcpus = view.machine(zones[0]).vcpus
@@ -224,8 +219,7 @@ class Deadline:
         times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
         shown = set(view.markets)
         refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
-        return DeadlineState(
-            problem,
+        return ZonesNow(
             left_s,
             left_s - to_do_s,
             self.look_every_s,
@@ -274,7 +268,7 @@ def _longest_h(view: View) -> float:
     return max(found)
 
 
-def _on_demand_market(view: View, zones: Sequence[Market], state: DeadlineState) -> Market:
+def _on_demand_market(view: View, zones: Sequence[Market], now: ZonesNow) -> Market:
     """Where the checkpoint is, the cheapest on demand."""
-    here = zones[state.zone].place
+    here = zones[now.zone].place
     return min(zones, key=lambda one: (one.place != here, view.on_demand_price(one) or math.inf, one))

@@ -1,14 +1,22 @@
-"""One job with a deadline in a zone whose spot machines come and go."""
+"""Jobs with a deadline, in one zone or in several: what machines, moves and waiting cost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ebbtide._compiled_records import ZonesTask, ZoneTask
+from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.market.egress import EgressPrices, transfer_s
+from ebbtide.market.markets import Place
+from ebbtide.market.price_series import Floats
 
 
 def check_times(deadline_h: float, *, work_h: float, restart_h: float, **prices: float) -> None:
-    """Raise `InputError` for what is negative, and for a deadline that no machine could keep."""
+    """Raise `InputError` for a negative value, and for a deadline that not even an on-demand machine can meet."""
     for name, value in {"work_h": work_h, "restart_h": restart_h, **prices}.items():
         if not value >= 0:
             raise InputError(f"{name} is {value}; it cannot be negative")
@@ -21,14 +29,14 @@ def check_times(deadline_h: float, *, work_h: float, restart_h: float, **prices:
 
 @dataclass(frozen=True)
 class DeadlineProblem:
-    """What is to be done, and what machines cost.
+    """A job with a deadline in one zone.
 
     Attributes:
         work_h: Hours of work on one machine.
-        deadline_h: From the start on.
-        restart_h: That each start of a machine takes, before it works.
-        spot_usd_per_hour: While it can be had.
-        on_demand_usd_per_hour: Always to be had.
+        deadline_h: Hours from the start to the deadline.
+        restart_h: Hours from the start of a machine until it works.
+        spot_usd_per_hour: Price of a spot machine, USD per hour; it is available at times.
+        on_demand_usd_per_hour: Price of an on-demand machine, USD per hour; it is always available.
     """
 
     work_h: float
@@ -48,5 +56,146 @@ class DeadlineProblem:
 
     @property
     def on_demand_usd(self) -> float:
-        """On an on-demand machine from the start on."""
+        """The cost on an on-demand machine from the start on, USD."""
         return (self.work_h + self.restart_h) * self.on_demand_usd_per_hour
+
+    @property
+    def task(self) -> ZoneTask:
+        """The problem as compiled code takes it."""
+        return ZoneTask(
+            self.work_h * HOUR_S,
+            self.deadline_h * HOUR_S,
+            self.restart_h * HOUR_S,
+            self.spot_usd_per_hour,
+            self.on_demand_usd_per_hour,
+        )
+
+
+@dataclass(frozen=True)
+class ZonesProblem:
+    """A job with a deadline in several zones.
+
+    On-demand machines are always available, in every place, at one price; a spot machine in a zone while the zone
+    has one. A start takes the restart time and, in another place than the checkpoint's, the time to fetch it.
+
+    Attributes:
+        work_h: Hours of work on one machine (or gang of machines).
+        deadline_h: Hours from the start to the deadline.
+        restart_h: Hours from the start of a machine until it works.
+        on_demand_usd_per_hour: Price of an on-demand machine in any place, USD per hour.
+        zones: Names of the zones, in the order of all other fields.
+        spot_usd_per_hour: Expected price of a spot machine in each zone, USD per hour.
+        place_of: Index of each zone's place (cloud and region).
+        egress_usd: Cost of moving a checkpoint from place to place, USD; shape (places, places).
+        fetch_h: Hours that a start takes longer when the checkpoint comes from another place; the same shape.
+    """
+
+    work_h: float
+    deadline_h: float
+    restart_h: float
+    on_demand_usd_per_hour: float
+    zones: tuple[str, ...]
+    spot_usd_per_hour: tuple[float, ...]
+    place_of: tuple[int, ...]
+    egress_usd: Floats
+    fetch_h: Floats
+
+    def __post_init__(self) -> None:
+        check_times(
+            self.deadline_h,
+            work_h=self.work_h,
+            restart_h=self.restart_h,
+            on_demand_usd_per_hour=self.on_demand_usd_per_hour,
+        )
+        if not self.zones:
+            raise InputError("there is no zone to run in")
+        if not len(self.zones) == len(self.spot_usd_per_hour) == len(self.place_of):
+            raise InputError(
+                f"{len(self.zones)} zones need as many prices and places, not {len(self.spot_usd_per_hour)} and "
+                f"{len(self.place_of)}"
+            )
+        places = max(self.place_of) + 1
+        if self.egress_usd.shape != (places, places) or self.fetch_h.shape != (places, places):
+            raise InputError(f"egress and fetching need a row and a column for each of {places} places")
+
+    @property
+    def slack_s(self) -> float:
+        """Seconds from the start to the deadline beyond the work."""
+        return (self.deadline_h - self.work_h) * HOUR_S
+
+    @property
+    def start_s(self) -> Floats:
+        """Seconds of a start by place of the checkpoint and of the machine; shape (places, places)."""
+        found: Floats = (self.restart_h + self.fetch_h) * HOUR_S
+        return found
+
+    @property
+    def task(self) -> ZonesTask:
+        """The problem as compiled code takes it."""
+        return ZonesTask(
+            self.work_h * HOUR_S,
+            self.deadline_h * HOUR_S,
+            self.restart_h * HOUR_S,
+            self.start_s,
+            self.on_demand_usd_per_hour,
+            np.array(self.spot_usd_per_hour),
+            np.array(self.place_of),
+            self.egress_usd,
+        )
+
+    def alone(self, zone: int) -> ZonesProblem:
+        """The same job with only one of the zones."""
+        return ZonesProblem(
+            self.work_h,
+            self.deadline_h,
+            self.restart_h,
+            self.on_demand_usd_per_hour,
+            (self.zones[zone],),
+            (self.spot_usd_per_hour[zone],),
+            (0,),
+            np.zeros((1, 1)),
+            np.zeros((1, 1)),
+        )
+
+
+def zones_problem(
+    zones: Sequence[tuple[str, Place]],
+    spot_usd_per_hour: Sequence[float],
+    on_demand_usd_per_hour: float,
+    *,
+    work_h: float,
+    deadline_h: float,
+    restart_h: float,
+    checkpoint_bytes: int,
+    egress: EgressPrices | None = None,
+) -> ZonesProblem:
+    """The problem of a job with a checkpoint of a given size, at what clouds charge for moving it.
+
+    Args:
+        zones: Name and place of each zone.
+        spot_usd_per_hour: Expected price of a spot machine in each zone, USD per hour.
+        on_demand_usd_per_hour: Price of an on-demand machine in any place, USD per hour.
+        work_h: Hours of work on one machine.
+        deadline_h: Hours from the start to the deadline.
+        restart_h: Hours from the start of a machine until it works.
+        checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
+        egress: Egress prices of the clouds; None for list prices.
+
+    Raises:
+        InputError: The egress price of a move is not known, or the deadline cannot be met.
+    """
+    prices = egress or EgressPrices()
+    places = sorted({place for _, place in zones})
+    usd = [[prices.usd(checkpoint_bytes, source, target) for target in places] for source in places]
+    fetch_h = [[transfer_s(checkpoint_bytes, source, target) / HOUR_S for target in places] for source in places]
+    return ZonesProblem(
+        work_h,
+        deadline_h,
+        restart_h,
+        on_demand_usd_per_hour,
+        tuple(name for name, _ in zones),
+        tuple(spot_usd_per_hour),
+        tuple(places.index(place) for _, place in zones),
+        np.array(usd),
+        np.array(fetch_h),
+    )

@@ -1,75 +1,235 @@
-"""`deadline`: choices of least expected cost under a deadline, solved backwards over a model of a zone's spells.
+"""The tables of `deadline`: costs or choices of least expected cost, solved backwards over models of spells.
 
 The cookbook of Cümülön-D over availability in place of price: its state is the time left, the work left, what is
-held, and for how long the market has been up or down. Restarts are inside; a deadline is never missed, for no
-choice is made after which an on-demand start would not fit any more.
+held, and for how long the zone has been up or down. Restarts are included. No deadline is missed, since no choice
+is allowed after which there would be no time for an on-demand start.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from ebbtide._compiled_records import (
+    SlackGrid,
+    SpellChances,
+    ZoneChoices,
+    ZonesChances,
+    ZonesCosts,
+    ZonesProgram,
+)
 from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel, part_of_day
+from ebbtide.market.egress import EgressPrices
+from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline.kernels import solved
-from ebbtide.policies.deadline.problem import DeadlineProblem
+from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
+from ebbtide.policies.deadline.solving import solved_zone, solved_zones
 
-# Ticks of the program, and steps of slack; between steps costs are a line.
-TICK_S, SLACK_STEP_S = 300.0, 120.0
+# Length of a tick and width of a step of slack, seconds; between steps costs are interpolated.
+_ONE_ZONE_TICK_S, _ONE_ZONE_STEP_S = 300.0, 120.0
+_TICK_S, _STEP_S = 600.0, 600.0
 
 
 @dataclass(frozen=True)
 class DeadlineTable:
-    """Choices for every state.
+    """The choices of `deadline` in one zone, for every state.
 
     Attributes:
-        problem: What they are for.
-        choices: By ticks left, kind of spell, bin of age, held and slack: 0 nothing, 1 spot, 2 on-demand.
-        expected_usd: At the start, if a spell has just begun: down, up.
-        tick_s: Of the table.
-        slack_step_s: Of the table.
+        problem: The job and the prices that it was solved for.
+        choices: `NOTHING`, `SPOT` or `ON_DEMAND`; shape (ticks + 1, kinds, bins of age, held, steps of slack).
+        expected_usd: Expected cost in USD from the start, if a down spell or an up spell has just begun.
+        tick_s: Length of the table's ticks in seconds.
+        slack_step_s: Width of its steps of slack in seconds.
     """
 
     problem: DeadlineProblem
     choices: np.ndarray
     expected_usd: tuple[float, float]
-    tick_s: float = TICK_S
-    slack_step_s: float = SLACK_STEP_S
+    tick_s: float = _ONE_ZONE_TICK_S
+    slack_step_s: float = _ONE_ZONE_STEP_S
+
+    @property
+    def plain(self) -> ZoneChoices:
+        """The table as compiled code takes it."""
+        return ZoneChoices(self.choices, self.tick_s, self.slack_step_s, AGE_BINS_S)
 
 
 def solve_deadline(problem: DeadlineProblem, model: SpellModel) -> DeadlineTable:
-    """Solve it.
+    """Solve for the choices in one zone.
 
     Args:
         problem: The job and its prices.
-        model: Of the zone's spells.
+        model: How long the zone's spells last.
     """
-    ticks = math.ceil(problem.deadline_h * HOUR_S / TICK_S)
+    tick_s, step_s = _ONE_ZONE_TICK_S, _ONE_ZONE_STEP_S
     slack_s = (problem.deadline_h - problem.work_h) * HOUR_S
-    steps = math.ceil(slack_s / SLACK_STEP_S) + 2
-    ends = np.array([[model.ends_within(kind, age, TICK_S) for age in AGE_BINS_S] for kind in (DOWN, UP)])
-    choices, costs = solved(
-        ticks,
-        TICK_S,
-        steps,
-        SLACK_STEP_S,
-        problem.restart_h * HOUR_S,
-        problem.spot_usd_per_hour,
-        problem.on_demand_usd_per_hour,
-        ends,
-        _onward(),
+    grid = SlackGrid(
+        math.ceil(problem.deadline_h * HOUR_S / tick_s), tick_s, math.ceil(slack_s / step_s) + 2, step_s
     )
-    place = slack_s / SLACK_STEP_S
+    ends = np.array([[model.ends_within(kind, age, tick_s) for age in AGE_BINS_S] for kind in (DOWN, UP)])
+    choices, costs = solved_zone(grid, problem.task, SpellChances(ends, np.tile(_onward(tick_s), (2, 1))))
+    place = slack_s / step_s
     low, share = int(place), place - int(place)
     expected = [(1 - share) * costs[kind, 0, 0, low] + share * costs[kind, 0, 0, low + 1] for kind in (DOWN, UP)]
     return DeadlineTable(problem, choices, (float(expected[0]), float(expected[1])))
 
 
-def _onward() -> Floats:
-    """How likely a spell comes into its next bin of age in a tick: a bin is left after its width in the mean."""
-    widths_s = np.diff(AGE_BINS_S, append=np.inf)
-    return np.tile(np.minimum(TICK_S / widths_s, 1.0), (2, 1))
+def _onward(tick_s: float) -> Floats:
+    """Probability that a spell comes into its next bin of age in a tick: it leaves a bin after the bin's width in
+    the mean; shape (bins,)."""
+    onward: Floats = np.minimum(tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0)
+    return onward
+
+
+@dataclass(frozen=True)
+class ZoneTable:
+    """The costs of `deadline` over several zones, from every state on.
+
+    Attributes:
+        problem: The job, the zones and the prices that it was solved for.
+        models: How long the spells of each zone last.
+        usd: Cost in USD; shape (ticks + 1, held, zones, bins of age, steps of slack).
+        ages: Probability of each age of an up spell met at any time; shape (zones, bins).
+        lasts_s: Mean time that a spot machine lasts, seconds; shape (zones,).
+        home: Zone that stands for the place of a run before its first machine.
+        away_s: Seconds for which that zone has been down, if it refuses at the start: the median age of down time.
+        tick_s: Length of the table's ticks in seconds.
+        step_s: Width of its steps of slack in seconds.
+    """
+
+    problem: ZonesProblem
+    models: tuple[SpellModel, ...]
+    usd: np.ndarray
+    ages: Floats
+    lasts_s: Floats
+    home: int
+    away_s: float
+    tick_s: float = _TICK_S
+    step_s: float = _STEP_S
+
+    @property
+    def costs(self) -> ZonesCosts:
+        """The table as compiled code takes it."""
+        return ZonesCosts(
+            self.usd, self.tick_s, self.step_s, AGE_BINS_S, self.lasts_s, self.ages, self.home, self.away_s
+        )
+
+
+def solve_zones(
+    problem: ZonesProblem,
+    models: Sequence[SpellModel],
+    *,
+    begins_s: float | None = None,
+    ask_every_s: float = _TICK_S,
+    gamma: float = 0.0,
+) -> ZoneTable:
+    """Solve for the costs over several zones.
+
+    Args:
+        problem: The job, the zones and their prices.
+        models: How long the spells of each zone last.
+        begins_s: Start of the job in seconds since 1970; None if the time of day is not known.
+        ask_every_s: Seconds between requests to other zones while a machine is held; machines that come and go
+            between two requests are missed.
+        gamma: USD of expected cost that a USD of standard deviation is worth.
+
+    Raises:
+        InputError: The number of models is not that of zones, or gamma is negative.
+    """
+    if len(models) != len(problem.zones):
+        raise InputError(f"{len(problem.zones)} zones need as many models, not {len(models)}")
+    if not gamma >= 0:
+        raise InputError(f"gamma is {gamma}; it cannot be negative")
+    ticks = math.ceil(problem.deadline_h * HOUR_S / _TICK_S)
+    steps = math.ceil(problem.slack_s / _STEP_S) + 2
+    factors = np.stack([model.by_part for model in models])
+    if begins_s is None:
+        factors, parts = np.ones_like(factors), np.zeros(ticks + 1, dtype=np.int64)
+    else:
+        ends_s = begins_s + problem.deadline_h * HOUR_S
+        parts = part_of_day(ends_s - np.arange(ticks + 1, dtype=np.float64) * _TICK_S)
+    kinds = (DOWN, UP)
+    in_tick = np.array(
+        [[[model.ends_within(kind, age_s, _TICK_S) for age_s in AGE_BINS_S] for kind in kinds] for model in models]
+    )
+    # From the probability at any time of day to that in each part of the day.
+    ends = -np.expm1(np.log1p(-np.minimum(in_tick, 1 - 1e-12))[None] * np.moveaxis(factors, 2, 0)[:, :, :, None])
+    lasts_s = np.array([model.mean_left_s(UP, 0.0) for model in models])
+    away_s = np.array([[model.mean_left_s(DOWN, age_s) for age_s in AGE_BINS_S] for model in models])
+    between_s = min(max(ask_every_s, _TICK_S), 6 * HOUR_S)
+    # A zone that comes up is found at the next request, if it is still up then.
+    missed = np.exp(-(between_s - _TICK_S) / 2.0 / lasts_s)
+    found = -np.expm1(-(_TICK_S / away_s)[None] * factors[:, DOWN].T[:, :, None]) * missed[None, :, None]
+    ages = np.stack([model.ages(UP) for model in models])
+    share_up = np.array([model.share_up for model in models])
+    chances = ZonesChances(ends, _onward(_TICK_S), found, share_up, ages, parts)
+    usd = solved_zones(ZonesProgram(SlackGrid(ticks, _TICK_S, steps, _STEP_S), problem.task, chances, gamma))
+    home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
+    half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
+    return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, float(AGE_BINS_S[half]))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a table is solved for, as hashable values, so that each table is solved once.
+
+    Attributes:
+        markets: The markets that stand for the zones.
+        spot_usd: Expected price of a spot machine in each market, USD per hour.
+        on_demand_usd: Price of an on-demand machine, USD per hour.
+        work_h: Hours of work on one machine.
+        deadline_h: Hours from the start to the deadline.
+        restart_h: Hours from the start of a machine until it works.
+        checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
+        models: Hazards and factors by part of the day of each market, as bytes.
+        begins_s: Start of the job in seconds since 1970.
+        ask_every_s: Seconds between requests to other zones while a machine is held.
+        gamma: USD of expected cost that a USD of standard deviation is worth.
+    """
+
+    markets: tuple[Market, ...]
+    spot_usd: tuple[float, ...]
+    on_demand_usd: float
+    work_h: float
+    deadline_h: float
+    restart_h: float
+    checkpoint_bytes: int
+    models: tuple[tuple[bytes, bytes], ...]
+    begins_s: float
+    ask_every_s: float
+    gamma: float
+
+    def problem(self) -> ZonesProblem:
+        """The problem over all its markets."""
+        return zones_problem(
+            [(str(market), market.place) for market in self.markets],
+            self.spot_usd,
+            self.on_demand_usd,
+            work_h=self.work_h,
+            deadline_h=self.deadline_h,
+            restart_h=self.restart_h,
+            checkpoint_bytes=self.checkpoint_bytes,
+            egress=EgressPrices(),
+        )
+
+
+@lru_cache(maxsize=16)
+def table_for(question: Question) -> ZoneTable:
+    """The table of a question, from a cache of the last 16."""
+    models = [
+        SpellModel(np.frombuffer(hazards).reshape(2, -1), np.frombuffer(parts).reshape(2, -1))
+        for hazards, parts in question.models
+    ]
+    return solve_zones(
+        question.problem(),
+        models,
+        begins_s=question.begins_s,
+        ask_every_s=question.ask_every_s,
+        gamma=question.gamma,
+    )

@@ -17,12 +17,11 @@ from enum import StrEnum
 
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.moving import list_price, take_over
 
@@ -76,7 +75,7 @@ class MovePlan:
     horizon_s: float
     moves_per_day: float
 
-    def saving_usd(self, view: View, job: JobProgress, lease: Lease, market: Market) -> float:
+    def saving_usd(self, view: View, job: JobView, lease: LeaseView, market: Market) -> float:
         """USD that the job saves by moving to a market now; negative: the move costs more than it saves."""
         period_s = view.billing.period_s
         here, there = view.price(lease.market) / HOUR_S, view.price(market) / HOUR_S
@@ -108,7 +107,7 @@ class MovePlan:
         return stay_usd - move_usd - egress_usd(view, job, lease.market, market)
 
 
-def egress_usd(view: View, job: JobProgress, source: Market, destination: Market) -> float:
+def egress_usd(view: View, job: JobView, source: Market, destination: Market) -> float:
     """The cost of moving the job's checkpoint and dataset from one market to another, USD."""
     checkpoint, dataset = job.job.checkpoint, job.job.dataset
     usd = 0.0 if checkpoint is None else view.egress_usd(checkpoint.size_bytes, source.place, destination.place)
@@ -187,14 +186,14 @@ class DeepSpotCloud:
             elif len(machines) == 1 and self._is_due(view, machines[0]):
                 yield from self._consider(view, job, machines[0])
 
-    def _arrived(self, view: View, new: Lease) -> Iterator[Action]:
+    def _arrived(self, view: View, new: LeaseView) -> Iterator[Action]:
         if not _stays(view, new):
             return
         yield from take_over(view, new)
         if self.when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
             yield WakeAt(self._next_look_s(view, new))
 
-    def _replace(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _replace(self, view: View, job: JobView) -> Iterator[Action]:
         """A forced move: the job has no machine, or one with a revocation notice (III-A)."""
         market = recommend(view, job.job)
         if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
@@ -204,7 +203,7 @@ class DeepSpotCloud:
         else:
             yield Request(market, list_price(view, market), job=job.job_id)
 
-    def _is_due(self, view: View, lease: Lease) -> bool:
+    def _is_due(self, view: View, lease: LeaseView) -> bool:
         """Whether a voluntary move from a machine is considered now."""
         if math.isnan(lease.running_s) or self.when is MoveWhen.NEVER:
             return False
@@ -216,7 +215,7 @@ class DeepSpotCloud:
         looks: dict[str, float] = view.memory.setdefault("looks", {})
         return view.now_s >= looks.get(str(lease.lease_id), math.inf) - 1e-6
 
-    def _consider(self, view: View, job: JobProgress, lease: Lease) -> Iterator[Action]:
+    def _consider(self, view: View, job: JobView, lease: LeaseView) -> Iterator[Action]:
         """A voluntary move (III-A)."""
         market = recommend(view, job.job)
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
@@ -227,7 +226,7 @@ class DeepSpotCloud:
         if self.when is not MoveWhen.CHEAPER:
             yield WakeAt(self._next_look_s(view, lease))
 
-    def _next_look_s(self, view: View, lease: Lease) -> float:
+    def _next_look_s(self, view: View, lease: LeaseView) -> float:
         """When to consider a move next: early enough to have left the machine by the end of a charged period."""
         period_s = view.billing.period_s
         if period_s < LOOK_S:
@@ -240,7 +239,7 @@ class DeepSpotCloud:
         view.memory.setdefault("looks", {})[str(lease.lease_id)] = look_s
         return look_s
 
-    def _pays(self, view: View, job: JobProgress, lease: Lease, market: Market) -> bool:
+    def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
         """Whether a move pays by the rule of `when`."""
         if self.when is not MoveWhen.WORTHWHILE:
             return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
@@ -248,6 +247,6 @@ class DeepSpotCloud:
         return plan.saving_usd(view, job, lease, market) > 0.0
 
 
-def _stays(view: View, lease: Lease) -> bool:
+def _stays(view: View, lease: LeaseView) -> bool:
     """Whether the lease is neither being revoked nor being released."""
     return math.isinf(lease.revoke_at_s) and lease.lease_id not in view.memory.get("left", ())

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
@@ -216,7 +215,7 @@ class DynamicPricing:
             hours[key] = hours.get(key, 0.0) + had_h
 
     def _problem(
-        self, view: View, jobs: Sequence[JobProgress], kinds: Sequence[str], markets: Sequence[Market]
+        self, view: View, jobs: Sequence[JobView], kinds: Sequence[str], markets: Sequence[Market]
     ) -> AllocationProblem:
         gone_h = (view.now_s - view.memory["started_s"]) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
@@ -244,10 +243,10 @@ class DynamicPricing:
                 raise
             return min_cost(problem, CostObjective.LINEAR)
 
-    def _unfinished(self, view: View) -> Iterator[JobProgress]:
+    def _unfinished(self, view: View) -> Iterator[JobView]:
         return (job for job in view.jobs if not job.is_finished)
 
-    def _follow(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _follow(self, view: View, job: JobView) -> Iterator[Action]:
         """Move a job to the cheapest market of its type in this round, or let it wait."""
         held = _steady(view, job)
         kind = view.memory["types"].get(str(job.job_id))
@@ -271,7 +270,7 @@ class DynamicPricing:
         yield Request(market, list_price(view, market), job=job.job_id)
 
 
-def _steady(view: View, job: JobProgress) -> list[Lease]:
+def _steady(view: View, job: JobView) -> list[LeaseView]:
     """A job's machines, running or starting, without a revocation notice."""
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from ebbtide._utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.job import Coupling
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.account import Account, FreeList
 from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
@@ -78,7 +78,7 @@ class ExoSphere:
                 yield from self._serve(view, job, account, free)
         yield from self._free(view, free)
 
-    def application(self, view: View, job: JobProgress) -> Application:
+    def application(self, view: View, job: JobView) -> Application:
         """The application of a job."""
         if not self.applications:
             return default_application(view, job)
@@ -86,7 +86,7 @@ class ExoSphere:
             raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
         return self.applications[job.job_id]
 
-    def _concerns(self, view: View, job: JobProgress, account: Account) -> bool:
+    def _concerns(self, view: View, job: JobView, account: Account) -> bool:
         """Whether an event matters to a job: not prices of other markets, nor the start of one of its servers."""
         held = {holding.market for holding in account.holdings}
         concerned = False
@@ -99,7 +99,7 @@ class ExoSphere:
                 concerned = True
         return concerned
 
-    def _serve(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+    def _serve(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
         while calls:
@@ -128,7 +128,7 @@ class ExoSphere:
     # Up-calls.
 
     def _up_calls(
-        self, view: View, job: JobProgress, account: Account, application: Application
+        self, view: View, job: JobView, account: Account, application: Application
     ) -> Iterator[DownCall]:
         """Report to the application what has happened since the last time; yields its answers."""
         if account.is_new:
@@ -163,7 +163,7 @@ class ExoSphere:
             yield from self._report_mttr(view, job, account, application)
 
     def _report_mttr(
-        self, view: View, job: JobProgress, account: Account, application: Application
+        self, view: View, job: JobView, account: Account, application: Application
     ) -> Iterable[DownCall]:
         unused = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
         if unused or not account.holdings:
@@ -173,12 +173,12 @@ class ExoSphere:
 
     # The cluster of an application.
 
-    def _cluster(self, view: View, job: JobProgress, account: Account) -> VirtualCluster:
+    def _cluster(self, view: View, job: JobView, account: Account) -> VirtualCluster:
         servers = [_server(view, lease) for lease in view.leases_of(job.job_id)]
         done = job.steps_done / job.job.steps
         return VirtualCluster(view.now_s, done, account.wanted, servers, account.of_application)
 
-    def _make(self, view: View, job: JobProgress, account: Account, request: PortfolioRequest) -> None:
+    def _make(self, view: View, job: JobView, account: Account, request: PortfolioRequest) -> None:
         account.request = request
         account.wanted = request.resources
         account.holdings = construct(
@@ -193,7 +193,7 @@ class ExoSphere:
 
     # Renting and releasing.
 
-    def _rent(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+    def _rent(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
         """Rent the resources that are wanted but missing."""
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
@@ -251,7 +251,7 @@ class ExoSphere:
             missing = missing.without(Resources(machine.vcpus, machine.memory_gib))
         return counts
 
-    def _shrink(self, view: View, job: JobProgress, account: Account, free: FreeList) -> Iterator[Action]:
+    def _shrink(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
         """Release surplus servers, first in the markets furthest above their share."""
         cluster = self._cluster(view, job, account)
         left = [server for server in cluster.servers if not server.is_leaving]
@@ -275,7 +275,7 @@ class ExoSphere:
             yield Release(last.lease_id)
 
     def _give_back(
-        self, view: View, job: JobProgress, account: Account, free: FreeList, lease_ids: Iterable[int]
+        self, view: View, job: JobView, account: Account, free: FreeList, lease_ids: Iterable[int]
     ) -> Iterator[Action]:
         mine = {server.lease_id: server for server in self._cluster(view, job, account).servers}
         for lease_id in lease_ids:
@@ -296,7 +296,7 @@ class ExoSphere:
             yield Release(lease_id, save=False)
 
 
-def default_application(view: View, job: JobProgress) -> Application:
+def default_application(view: View, job: JobView) -> Application:
     """The application for a job: MPI for a gang, else Spark, with the cores of its number of smallest machines.
 
     Raises:
@@ -311,7 +311,7 @@ def default_application(view: View, job: JobProgress) -> Application:
     return Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
 
 
-def _server(view: View, lease: Lease) -> RentedServer:
+def _server(view: View, lease: LeaseView) -> RentedServer:
     machine = view.machine(lease.market)
     return RentedServer(
         lease.lease_id,
@@ -323,7 +323,7 @@ def _server(view: View, lease: Lease) -> RentedServer:
     )
 
 
-def _is_leaving(lease: Lease) -> bool:
+def _is_leaving(lease: LeaseView) -> bool:
     return lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
 
 

@@ -19,10 +19,10 @@ import numpy as np
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.revocation.forecasts import Forecast, RecentFrequency
 from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, Passages, SimilarMoments
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Billing, Refund
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 # Delta as published (Algorithm 1, line 4), USD per hour.
@@ -52,7 +52,7 @@ class Provisioner(Protocol):
     """Estimates the cost of a step in each market."""
 
     def offers(
-        self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
         """An offer for each market.
 
@@ -89,7 +89,7 @@ class StepCost:
     def offers(
         self,
         view: View,
-        job: JobProgress,
+        job: JobView,
         steps_left: float,
         markets: Sequence[Market],
         seconds: Floats,
@@ -153,7 +153,7 @@ class BestBid:
     start_s: float = 120.0
 
     def offers(
-        self, view: View, job: JobProgress, steps_left: float, markets: Sequence[Market], seconds: Floats
+        self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
     ) -> list[Offer]:
         mean = _mean_prices(view, markets)
         hour_usd = self._hour_usd(mean, seconds)

@@ -16,10 +16,8 @@ import numpy as np
 
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
-from ebbtide.forecasts.learning_curves.curves import Bools
+from ebbtide.forecasts.learning_curves.curves import Bools, observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.learning_curves.predictions import observed
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.billing import Refund
 from ebbtide.market.catalogue import InstanceType
@@ -28,6 +26,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
@@ -56,7 +55,7 @@ class ObservedStepTimes:
         """The times kept in a policy's memory, which survive a restart."""
         return cls(memory.setdefault("seconds_per_step", {}), parallel)
 
-    def observe(self, view: View, job: JobProgress) -> None:
+    def observe(self, view: View, job: JobView) -> None:
         """Record the speed of a trial on its current machine."""
         for lease in job.leases:
             if lease.state is LeaseState.RUNNING and job.steps_run > 0:
@@ -66,7 +65,7 @@ class ObservedStepTimes:
                     own[lease.market.instance_type] = 1.0 / rate
                     self._slowness.clear()
 
-    def of_all(self, view: View, job: JobProgress, markets: Sequence[Market]) -> list[float]:
+    def of_all(self, view: View, job: JobView, markets: Sequence[Market]) -> list[float]:
         """Seconds per step of a trial in each market, in the order of the markets."""
         own = self.seen.get(str(job.job_id), {})
         slowness = self._slowness_on(view)
@@ -180,20 +179,20 @@ class SpotTune:
             wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
             yield from self.machines.provide(view, wanted)
 
-    def offers(self, view: View, job: JobProgress) -> list[Offer]:
+    def offers(self, view: View, job: JobView) -> list[Offer]:
         """The current offers for a trial, one per market that can run it."""
         return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
 
-    def _goal(self, job: JobProgress) -> int:
+    def _goal(self, job: JobView) -> int:
         """Number of steps after which the trial is predicted."""
         return max(math.ceil(self.theta * job.job.steps), 1)
 
-    def _end(self, view: View, job: JobProgress) -> int:
+    def _end(self, view: View, job: JobView) -> int:
         """Number of steps at which the trial, as things stand, leaves its machine by itself."""
         chosen = view.memory.get("chosen")
         return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
 
-    def _milestones(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _milestones(self, view: View, job: JobView) -> Iterator[Action]:
         if self._selects(view):
             yield WakeAtStep(job.job_id, self._goal(job))
         for check in range(1, _CONVERGENCE_CHECKS):
@@ -204,7 +203,7 @@ class SpotTune:
         can_wait = all(job.job.checkpoint is not None for job in view.jobs)
         return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
 
-    def _reached(self, view: View, job: JobProgress) -> Iterator[Action]:
+    def _reached(self, view: View, job: JobView) -> Iterator[Action]:
         """A trial has reached theta or a convergence check."""
         if job.is_finished:
             return
@@ -241,7 +240,7 @@ class SpotTune:
                 given_back.append(lease.lease_id)
                 yield Release(lease.lease_id)
 
-    def _stays(self, view: View, job: JobProgress, here: Market, times: ObservedStepTimes) -> bool:
+    def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
         """Whether no offer is cheaper than staying, the time of the move included."""
         markets, seconds = self._usable(view, job, times)
         place = markets.index(here)
@@ -271,7 +270,7 @@ class SpotTune:
             if job.job_id not in chosen or not self.trains_on:
                 yield Stop(job.job_id)
 
-    def _measured(self, view: View, job: JobProgress) -> tuple[Floats, Floats]:
+    def _measured(self, view: View, job: JobView) -> tuple[Floats, Floats]:
         """Steps and metric so far; the metric's sign is changed where needed, so that lower is better."""
         steps, metric = view.measured(job.job_id)
         return steps, -metric if self.maximise else metric
@@ -302,11 +301,11 @@ class SpotTune:
             else:
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
 
-    def _waits(self, view: View, job: JobProgress) -> bool:
+    def _waits(self, view: View, job: JobView) -> bool:
         """Whether a trial is paused at theta, waiting for the selection or not selected."""
         return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
 
-    def _best(self, view: View, job: JobProgress, times: ObservedStepTimes) -> Offer | None:
+    def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
         """getBestInst: the market with the lowest expected step cost, among those where the trial ends in time."""
         offers = self._offers(view, job, times)
         if not offers:
@@ -315,21 +314,21 @@ class SpotTune:
         kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
         return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
 
-    def _offers(self, view: View, job: JobProgress, times: ObservedStepTimes) -> list[Offer]:
+    def _offers(self, view: View, job: JobView, times: ObservedStepTimes) -> list[Offer]:
         markets, seconds = self._usable(view, job, times)
         if not markets:
             return []
         left = self._end(view, job) - job.steps_done
         return self.provisioner.offers(view, job, left, markets, seconds)
 
-    def _usable(self, view: View, job: JobProgress, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
+    def _usable(self, view: View, job: JobView, times: ObservedStepTimes) -> tuple[list[Market], Floats]:
         """The markets where the trial can run, and its seconds per step there, shape (n,)."""
         markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
         if self.measured:
             return markets, np.array([1.0 / view.steps_per_s(job.job, market) for market in markets])
         return markets, np.array(times.of_all(view, job, markets))
 
-    def _in_time(self, view: View, job: JobProgress, seconds: Floats) -> Bools:
+    def _in_time(self, view: View, job: JobView, seconds: Floats) -> Bools:
         """Mask of the seconds per step that meet the deadline; if none does, of the lowest. Shape (n,)."""
         if math.isinf(self.deadline_s):
             return np.ones(len(seconds), dtype=bool)

@@ -1,22 +1,19 @@
-"""How `DeepSpotCloud` chooses, in compiled code: `recommend`, `list_price`, when it looks, and `MovePlan`."""
+"""The decisions of `DeepSpotCloud` in compiled code: which market to move to, and whether a move saves money."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from ebbtide._compiled_records import MAX_TIMERS, MOVE_WORTHWHILE, NO_MARKET, NONE, TRAINING
 from ebbtide._compiling import inner
-from ebbtide.simulation.compiled.market import NO_MARKET, first_after, price_at
-from ebbtide.simulation.compiled.training import MAX_TIMERS, NONE, TRAINING
-
-_HOUR_S = 3600.0
-
-# When to move, as numbers.
-NEVER, CHEAPER, PERIOD_END, WORTHWHILE = range(4)
+from ebbtide._utc import HOUR_S
+from ebbtide.simulation.compiled.market import first_after, price_at
 
 
 @inner
 def wake_at(timers: Any, run: Any, time_s: float) -> None:
+    """Set a timer; a full table of timers ends the replay with an overflow."""
     if run.timers == MAX_TIMERS:
         run.overflow = True
         return
@@ -26,17 +23,20 @@ def wake_at(timers: Any, run: Any, time_s: float) -> None:
 
 @inner
 def recommended(cheapest: Any, time_s: float) -> int:
+    """The market with the least cost of a step at a time, as `recommend` has it; `NO_MARKET`: there is none."""
     after = first_after(cheapest["time_s"], 0, len(cheapest), time_s)
     return cheapest[after - 1].market if after else NO_MARKET
 
 
 @inner
 def list_price(points: Any, market: Any, time_s: float) -> float:
+    """The market's list price, USD per hour; where none is known, twice the price at that time."""
     return 2.0 * price_at(points, market, time_s) if math.isnan(market.listed) else market.listed
 
 
 @inner
 def set_look(rule: Any, market: Any, timers: Any, run: Any, lease: Any) -> None:
+    """Set the next look for a better market: a lead before the next charge, or `look_s` from now."""
     period_s = rule.period_us / 1e6
     if period_s < rule.look_s:
         lease.look_s = run.now_s + rule.look_s
@@ -49,17 +49,18 @@ def set_look(rule: Any, market: Any, timers: Any, run: Any, lease: Any) -> None:
 
 @inner
 def pays(world: Any, run: Any, lease: Any, there: int) -> bool:
+    """Whether a move from a lease to market `there` lowers the cost, as `MovePlan` finds it."""
     old, new = world.markets[lease.market], world.markets[there]
     price_here, price_there = price_at(world.points, old, run.now_s), price_at(world.points, new, run.now_s)
-    cost_here = price_here / _HOUR_S / old.steps_per_s
-    cost_there = price_there / _HOUR_S / new.steps_per_s
-    if world.rule.when != WORTHWHILE:
+    cost_here = price_here / HOUR_S / old.steps_per_s
+    cost_there = price_there / HOUR_S / new.steps_per_s
+    if world.rule.when != MOVE_WORTHWHILE:
         return cost_there < cost_here
     done = run.saved + run.unsaved
     if run.phase == TRAINING:
         done += (run.now_s - run.since_s) * run.steps_per_s
     rule, period_s = world.rule, world.rule.period_us / 1e6
-    here, there_usd = price_here / _HOUR_S, price_there / _HOUR_S
+    here, there_usd = price_here / HOUR_S, price_there / HOUR_S
     faster = new.steps_per_s / old.steps_per_s
     work_s = (rule.steps - min(done, rule.steps)) / old.steps_per_s
     paid_until_s = lease.started_s + _whole(run.now_s - lease.started_s, period_s)
@@ -88,4 +89,5 @@ def pays(world: Any, run: Any, lease: Any, there: int) -> bool:
 
 @inner
 def _whole(seconds: float, period_s: float) -> float:
+    """Seconds rounded up to whole charge periods."""
     return math.ceil(seconds / period_s - 1e-9) * period_s

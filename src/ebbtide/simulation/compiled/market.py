@@ -1,66 +1,28 @@
 """Prices and billing of a replay in compiled code.
 
-It repeats what `PriceSeries` and `Billing` do, for replays by the ten thousand; tests hold the two together. What
-a compiled function needs is laid into a few arrays of records: each further argument costs time to compile.
+It repeats what `PriceSeries` and `Billing` do, for replays by the ten thousand; tests compare the two. What a
+compiled function needs is put into a few arrays of records, since each further argument takes time to compile.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ebbtide._compiled_records import CHEAPEST, MARKET, NO_MARKET, POINT, Tape
 from ebbtide._compiling import compiled, inner
+from ebbtide._utc import HOUR_S
 from ebbtide.market.billing import Billing, Charged, Refund
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 
 _US = 1_000_000.0
-_HOUR_S = 3600.0
-
-NO_MARKET = -1
-
-# A change point: when, how much, the place of the first from here on above the list price, and, of all markets by
-# time, which change point comes when and when its market's price had been set before.
-POINT = np.dtype(
-    [("time_s", "f8"), ("price", "f8"), ("above", "i8"), ("by_time_s", "f8"), ("set_before_s", "f8")], align=True
-)
-
-# A market: its change points are `points[first:last]`. What the job does there, and what it costs to bring data.
-MARKET = np.dtype(
-    [
-        ("first", "i8"),
-        ("last", "i8"),
-        ("listed", "f8"),
-        ("steps_per_s", "f8"),
-        ("save_s", "f8"),
-        ("restore_s", "f8"),
-        ("place", "i8"),
-        ("cloud", "i8"),
-        ("dataset_usd", "f8"),
-    ],
-    align=True,
-)
-
-# From when on which market is the cheapest.
-CHEAPEST = np.dtype([("time_s", "f8"), ("market", "i8")], align=True)
-
-
-class Tape(NamedTuple):
-    """Prices of many markets.
-
-    Attributes:
-        points: `POINT` records, market by market.
-        markets: `MARKET` records, in order.
-    """
-
-    points: Any
-    markets: Any
 
 
 def tape_of(prices: PriceHistory, catalogue: Catalogue) -> Tape:
-    """All markets of a history, in its order, with the list prices of its start."""
+    """The markets of a price history in its order, with their list prices at its start."""
     markets = np.zeros(len(prices), dtype=MARKET)
     lengths = [len(series) for series in prices.values()]
     markets["last"] = np.cumsum(lengths)
@@ -79,7 +41,7 @@ def tape_of(prices: PriceHistory, catalogue: Catalogue) -> Tape:
 
 
 def charging_of(billing: Billing) -> dict[str, float]:
-    """The rule in plain numbers, by the names that `bill_usd` has for them."""
+    """A billing rule as plain numbers, under the names of the fields of `RULE`."""
     return {
         "period_us": round(billing.period_s * _US),
         "minimum_us": round(billing.minimum_s * _US),
@@ -94,6 +56,7 @@ def charging_of(billing: Billing) -> dict[str, float]:
 
 @compiled
 def _mark_above(points: Any, markets: Any) -> None:
+    """Fill in `above` of all change points."""
     for market in markets:
         above = market.last
         for place in range(market.last - 1, market.first - 1, -1):
@@ -104,7 +67,7 @@ def _mark_above(points: Any, markets: Any) -> None:
 
 @inner
 def first_after(times_s: Any, low: int, high: int, time_s: float) -> int:
-    """The first of `times_s[low:high]` after a time; `high`: there is none."""
+    """The index of the first of `times_s[low:high]` after a time; `high` if there is none."""
     while low < high:
         middle = (low + high) // 2
         if times_s[middle] <= time_s:
@@ -116,20 +79,20 @@ def first_after(times_s: Any, low: int, high: int, time_s: float) -> int:
 
 @inner
 def place_at(points: Any, market: Any, time_s: float) -> int:
-    """The change point in force, or the one before the market's first where there is none."""
+    """The index of the change point in force; before the market's first one, that index less one."""
     return first_after(points["time_s"], market.first, market.last, time_s) - 1
 
 
 @inner
 def price_at(points: Any, market: Any, time_s: float) -> float:
-    """The price in force; NaN before the first."""
+    """The price in force, USD per hour; NaN before the market's first change point."""
     place = place_at(points, market, time_s)
     return points[place].price if place >= market.first else math.nan
 
 
 @inner
 def first_above(points: Any, market: Any, time_s: float, price: float) -> float:
-    """The first moment from `time_s` on at which the price exceeds `price`; infinity: never."""
+    """The first time from `time_s` on at which the price is above `price`, seconds; infinity if there is none."""
     place = max(place_at(points, market, time_s), market.first)
     if price == market.listed:
         place = points[place].above
@@ -140,34 +103,34 @@ def first_above(points: Any, market: Any, time_s: float, price: float) -> float:
 
 @inner
 def bill_usd(points: Any, market: Any, rule: Any, start_s: float, end_s: float, revoked: bool) -> float:
-    """What a lease costs, refunds taken off (`Billing.bill`)."""
+    """The cost of a lease after refunds, USD, as `Billing.bill` has it."""
     start_us = np.int64(np.rint(start_s * _US))
     used_us = np.int64(np.rint(end_s * _US)) - start_us
     periods = -(-max(used_us, rule.minimum_us) // rule.period_us)
-    if periods == 0 or (revoked and rule.refund_first_hour and used_us < _HOUR_S * _US):
+    if periods == 0 or (revoked and rule.refund_first_hour and used_us < HOUR_S * _US):
         return 0.0
     place = place_at(points, market, start_us / _US)
     price, paid, usd = points[place].price, np.int64(0), 0.0
     if not rule.at_lease_start:
         for later in range(place + 1, market.last):
             offset_us = np.int64(np.rint(points[later].time_s * _US)) - start_us
-            # Period k begins at k * period_us; the first at or after the change has its price.
+            # Period k begins at k * period_us; the first one at or after the change is charged at the new price.
             begun = -(-offset_us // rule.period_us)
             if begun >= periods:
                 break
-            usd += price * ((begun - paid) * rule.period_us / _US) / _HOUR_S
+            usd += price * ((begun - paid) * rule.period_us / _US) / HOUR_S
             price, paid = points[later].price, begun
-    usd += price * ((periods - paid) * rule.period_us / _US) / _HOUR_S
+    usd += price * ((periods - paid) * rule.period_us / _US) / HOUR_S
     if revoked and rule.refund_partial and used_us % rule.period_us:
-        usd -= price * (rule.period_us / _US) / _HOUR_S
+        usd -= price * (rule.period_us / _US) / HOUR_S
     return usd
 
 
 def cheapest_of(tape: Tape) -> Any:
-    """Where a step costs least at every time, of the markets whose price is not above the list price.
+    """The market with the least cost of a step at every time, among markets not above their list price.
 
     Returns:
-        `CHEAPEST` records, rising in time; `NO_MARKET` where there is none.
+        `CHEAPEST` records in order of time; `NO_MARKET` where all markets are above their list price.
     """
     order = np.argsort(tape.points["time_s"], kind="stable")
     lengths = tape.markets["last"] - tape.markets["first"]
@@ -178,12 +141,13 @@ def cheapest_of(tape: Tape) -> Any:
 
 @compiled
 def _find_cheapest(points: Any, markets: Any, order: Any, owner: Any, cheapest: Any) -> int:
+    """Fill in `cheapest` from points in order of time, and their markets; returns the number of records."""
     cost = np.full(len(markets), math.inf)
     found, current = 0, NO_MARKET
     for n in range(len(order)):
         point, market = points[order[n]], markets[owner[order[n]]]
         usable = market.steps_per_s > 0.0 and not point.price > market.listed
-        cost[owner[order[n]]] = point.price / _HOUR_S / market.steps_per_s if usable else math.inf
+        cost[owner[order[n]]] = point.price / HOUR_S / market.steps_per_s if usable else math.inf
         if n + 1 < len(order) and points[order[n + 1]].time_s == point.time_s:
             continue
         least, there = math.inf, NO_MARKET

@@ -12,26 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiling import compiled, inner
-from ebbtide.simulation.compiled.choice import (
-    CHEAPER,
-    NEVER,
-    PERIOD_END,
-    WORTHWHILE,
-    list_price,
-    pays,
-    recommended,
-    set_look,
-    wake_at,
-)
-from ebbtide.simulation.compiled.market import NO_MARKET, bill_usd, first_above, first_after, price_at
-from ebbtide.simulation.compiled.training import (
+from ebbtide._compiled_records import (
     BOOT,
     ENDED,
     IDLE,
     LAUNCH,
     MAX_LEASES,
     MAX_OPEN,
+    MOVE_CHEAPER,
+    MOVE_NEVER,
+    MOVE_PERIOD_END,
+    MOVE_WORTHWHILE,
+    NO_MARKET,
     NONE,
     NOTICE,
     NOTICED,
@@ -40,10 +32,11 @@ from ebbtide.simulation.compiled.training import (
     REVOKED,
     RUNNING,
     STARTING,
-    advance,
-    lose_machine,
-    training_due_s,
 )
+from ebbtide._compiling import compiled, inner
+from ebbtide.simulation.compiled.choice import list_price, pays, recommended, set_look, wake_at
+from ebbtide.simulation.compiled.market import bill_usd, first_above, first_after, price_at
+from ebbtide.simulation.compiled.training import advance, lose_machine, training_due_s
 
 # The market.
 
@@ -63,7 +56,7 @@ def _request(world: Any, run: Any, market: int, max_price: float) -> None:
     lease.market, lease.state, lease.max_price, lease.requested_s = market, REQUESTED, max_price, run.now_s
     lease.started_s, lease.running_s, lease.revoke_at_s = math.nan, math.nan, math.inf
     lease.leave_at_s, lease.look_s, lease.notice_at_s = math.inf, math.inf, math.inf
-    lease.assigned, lease.for_job, lease.draining, lease.left, lease.displaced = False, True, False, False, False
+    lease.assigned, lease.for_job, lease.draining, lease.left = False, True, False, False
     delay_s = _delay_s(world.delays, run.now_s, number, 0)
     _enter(lease, LAUNCH, run.now_s + delay_s, run.now_s)
     world.opened[run.open] = number
@@ -153,7 +146,7 @@ def _take_over(world: Any, run: Any, number: int) -> None:
         if other.assigned and world.opened[n] != number:
             other.assigned, other.draining = False, True
         other.for_job = False
-    if world.rule.when == PERIOD_END or world.rule.when == WORTHWHILE:
+    if world.rule.when == MOVE_PERIOD_END or world.rule.when == MOVE_WORTHWHILE:
         set_look(world.rule, world.markets[new.market], world.timers, run, new)
 
 
@@ -174,12 +167,12 @@ def _decide(world: Any, run: Any) -> None:
             return
     else:
         lease = world.leases[machine]
-        if machines > 1 or math.isnan(lease.running_s) or world.rule.when == NEVER:
+        if machines > 1 or math.isnan(lease.running_s) or world.rule.when == MOVE_NEVER:
             return
         price = price_at(world.points, world.markets[lease.market], run.now_s)
         if world.rule.price_revokes and price > lease.max_price:
             return
-        if world.rule.when != CHEAPER:
+        if world.rule.when != MOVE_CHEAPER:
             if not run.now_s >= lease.look_s - 1e-6:
                 return
             set_look(world.rule, world.markets[lease.market], world.timers, run, lease)
@@ -263,7 +256,7 @@ def _begin(world: Any, run: Any, start_s: float) -> None:
     run.charged, run.revoked, run.retry_s, run.overflow = 0, 0, -math.inf, False
     run.clouds = 0 if world.rule.dataset_cloud == NONE else 1 << world.rule.dataset_cloud
     run.change = len(world.points)
-    if world.rule.when == CHEAPER:
+    if world.rule.when == MOVE_CHEAPER:
         run.change = first_after(world.points["by_time_s"], 0, len(world.points), start_s)
     run.ask, run.failed = True, False
 

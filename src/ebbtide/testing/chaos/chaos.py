@@ -31,6 +31,7 @@ from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import begin_local, end_local
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.stopping import controller_pid
 from ebbtide.live.storage import object_store
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
@@ -41,8 +42,11 @@ _STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
-_CONTROLLER_STARTS_S = 3.0
-# A run that takes longer than this never ends.
+# Time that a controller works after taking over the run, before it may be killed, seconds.
+_CONTROLLER_LIVES_S = 1.0
+# Largest shares of all faults: under load there may be no other process to disturb for a while.
+_MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
+# A run that takes longer than this after its last fault never ends.
 _LONGEST_S = 240.0
 # A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
@@ -166,7 +170,7 @@ def _disturb(
     """Run the sweep with faults until there were enough, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
-    controller, began_s = _controller(folder), time.monotonic()
+    controller, took_over_s = _controller(folder), math.inf
     journal = Journal(folder.journal)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
@@ -175,16 +179,21 @@ def _disturb(
         if code is not None:
             if journal.state("outcome") is not None:
                 break
-            controller, began_s = _controller(folder), time.monotonic()
+            controller, took_over_s = _controller(folder), math.inf
+        if took_over_s == math.inf and controller_pid(folder.path) == controller.pid:
+            took_over_s = time.monotonic()
         agents_now = _agents(folder, prices)
         agents |= set(agents_now)
         if sum(counts.values()) < faults:
+            end_s = time.monotonic() + _LONGEST_S
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
-            if kind == "controller" and time.monotonic() - began_s < _CONTROLLER_STARTS_S:
-                pass  # it has just started
+            new = time.monotonic() - took_over_s < _CONTROLLER_LIVES_S
+            if kind == "controller" and (new or counts[kind] >= _MOST_CONTROLLERS * faults):
+                pass
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
-            elif len(storage.armed) < 2:
+            elif kind not in storage.armed and storage.done < _MOST_STORAGE * faults:
+                # The next upload to truncate may take a while: other faults must not wait for it.
                 storage.arm(kind)
             counts["storage"] = storage.done
         else:

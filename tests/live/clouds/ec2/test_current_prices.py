@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from tests.live.sweeps import A, flapping, sweep
 
+import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
+from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.price_store import PriceStore
 from ebbtide.testing.ec2_demo import stand_in, until_now
 
@@ -31,6 +33,18 @@ def test_they_are_the_allowed_markets_and_kept_where_ec2_does_not_answer(
         with caplog.at_level(logging.WARNING):
             assert prices()[A].prices.tolist() == whole[A].prices.tolist()
         assert "prices stay as they were" in caplog.text
+
+
+def test_types_of_the_run_s_own_catalogue_are_looked_for(tmp_path: Path) -> None:
+    own = InstanceType("aws", "x9.own", 6, 12.0)
+    flaps = until_now(flapping(), time.time())
+    market = eb.Market("aws", A.region, A.zone, own.name)
+    prices = eb.PriceHistory({A: flaps[A], market: flaps[A]}, start_s=flaps.start_s, end_s=flaps.end_s)
+    wanted = sweep(tmp_path, cpus=5, steps_per_hour={}, other_steps_per_hour_per_vcpu=100)
+    catalogue = Catalogue([*eb.default_catalogue().instance_types, own], {})
+    with stand_in(tmp_path / "stand-in", prices):
+        found = CurrentPrices(PriceStore(tmp_path / "prices.db"), wanted, ["us-east-1"], catalogue)()
+    assert list(found.markets) == [market]
 
 
 def test_a_sweep_that_allows_no_market_is_told(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Spot machines of EC2: asked for with a token, tagged, described, ended.
+"""EC2 as a cloud: spot and on-demand machines are requested with a token, tagged, described and ended.
 
-Credentials come from the standard chain and are never written anywhere. An instance is asked for by a client
-token, so that asking again rents no other; all are found again by tag.
+Credentials come from AWS's standard chain and are never written anywhere. A machine is requested with a client
+token, so that a repeated request rents no second one; all machines are found again by their tags.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ebbtide.market.prices import PriceHistory
 
 RUN_TAG, TOKEN_TAG = "ebbtide:run", "ebbtide:token"
 
-# The market has none, or not at this price: the policy is told, and may ask elsewhere.
+# Codes for no capacity, or not at this price: the policy sees a failed launch, and may try another market.
 _REFUSALS = frozenset(
     {
         "InsufficientInstanceCapacity",
@@ -38,11 +38,11 @@ _REFUSALS = frozenset(
     }
 )
 
-# Nobody but the user can mend these.
+# Codes for problems that only the user can solve.
 _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
 
 _TRIES = 8
-# A connection that is silent for so long is given up and made anew: a stop request is not to wait for it.
+# A connection that is silent for so long is closed and opened again: a stop request must not wait for it.
 _CONNECT_S, _SILENT_S = 5.0, 20.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
@@ -52,13 +52,13 @@ _WHEN = re.compile(r"\((\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) (?:GMT|UTC)\)")
 
 
 class Ec2Cloud:
-    """Rents machines of one run.
+    """Rents the machines of one run.
 
     Args:
-        run: Its id.
-        settings: What machines are, and where they may be.
-        prices: The newest prices known; called whenever they are asked for.
-        client: Makes a client of a region that tries so often; by default as boto3 does.
+        run: Id of the run, with which machines are tagged.
+        settings: Regions, images and other properties of machines.
+        prices: Gives the newest known prices; called whenever they are needed.
+        client: Makes an EC2 client of a region with a number of tries; None: boto3's client.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Ec2Cloud:
         self._run, self._settings, self._prices = run, settings, prices
         self._make = client or _client
         self._clients = {region: self._make(region, _TRIES) for region in settings.regions}
-        # Want of capacity looks like trouble that passes; the policy is to hear of it at once.
+        # boto3 would repeat a launch that fails for lack of capacity; the policy must see that at once.
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
         self._root_devices: dict[str, str] = {}
@@ -96,8 +96,8 @@ class Ec2Cloud:
         return epoch_s
 
     def launch(self, wanted: Wanted) -> None:
-        """Ask for it. A refusal is kept, and found among the instances."""
-        # EC2 knows its client tokens for a day or two only.
+        """Request a machine. A refusal is remembered, and listed among the instances as failed."""
+        # EC2 remembers client tokens for a day or two only.
         if wanted.token in self._failed or self._described(
             wanted.market.region, {f"tag:{TOKEN_TAG}": [wanted.token]}
         ):
@@ -133,13 +133,13 @@ class Ec2Cloud:
         return found + [instance for token, instance in self._failed.items() if token not in known]
 
     def end_all(self) -> dict[str, str]:
-        """Ask for the end of every machine of the run, wherever it is.
+        """Request the end of every machine of the run, in all its regions.
 
         Returns:
-            Those that still ran, by token, and why each cannot be ended; empty words: its end is asked for.
+            The machines that still ran, by token: why each cannot be ended; empty: its end was requested.
 
         Raises:
-            CloudError: A region does not tell what runs there; in the others the end is asked for all the same.
+            CloudError: A region does not answer; in the other regions the end was requested all the same.
         """
         left: dict[str, str] = {}
         silent: CloudError | None = None
@@ -159,7 +159,7 @@ class Ec2Cloud:
         return left
 
     def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
-        """All at once, or where that is refused, each: one that may not be ended does not keep the others."""
+        """End all in one request, or if that is refused, one by one: one refusal must not keep the others."""
         if not tokens:
             return {}
         try:
@@ -196,7 +196,7 @@ class Ec2Cloud:
             "UserData": start_script(settings, wanted.agent),
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
-            # An agent that lost its controller shuts its machine down: that is to end it.
+            # An agent without its controller shuts its machine down, which must end the instance.
             "InstanceInitiatedShutdownBehavior": "terminate",
         }
         if not wanted.on_demand:
@@ -216,7 +216,7 @@ class Ec2Cloud:
         return request
 
     def _root_device(self, region: str) -> str:
-        """As the image names it: under another name the volume would be a second one, empty and paid for."""
+        """The root device's name in the image: another name would add a second volume, empty and paid for."""
         if region not in self._root_devices:
             image = self._settings.regions[region].image_id
             found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
@@ -226,7 +226,7 @@ class Ec2Cloud:
         return self._root_devices[region]
 
     def _described(self, region: str, filters: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """All pages."""
+        """Descriptions of all instances that match the filters, from all pages."""
         given: dict[str, Any] = {"Filters": [{"Name": name, "Values": values} for name, values in filters.items()]}
         found: list[dict[str, Any]] = []
         while True:
@@ -245,7 +245,7 @@ class Ec2Cloud:
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if code in _EXPIRED:
-                # Renewed where they are kept, they are found by a client that is made anew.
+                # A new client finds credentials that were renewed where they are kept.
                 self._clients[region] = self._make(region, _TRIES)
                 self._launchers[region] = self._make(region, 1)
                 problem = f"the AWS credentials have expired; renew them, and the run goes on: {error}"
@@ -256,7 +256,7 @@ class Ec2Cloud:
 
 
 class _Ec2Error(CloudError):
-    """EC2 said no."""
+    """EC2 refused a request."""
 
     def __init__(self, code: str, problem: str) -> None:
         super().__init__(problem)
@@ -268,7 +268,7 @@ def _client(region: str, tries: int) -> Any:
     import boto3
     from botocore.config import Config
 
-    # Throttled, it waits by itself for a while.
+    # In adaptive mode boto3 waits by itself when EC2 throttles requests.
     config = Config(
         retries={"mode": "adaptive", "total_max_attempts": tries},
         user_agent_extra="ebbtide",
@@ -279,7 +279,7 @@ def _client(region: str, tries: int) -> Any:
 
 
 def _token_of(described: Mapping[str, Any]) -> str:
-    """What it was asked for with; for one whose tag is gone its id."""
+    """The token that a machine was requested with; its instance id if that tag was removed."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     return str(tags.get(TOKEN_TAG, described["InstanceId"]))
 

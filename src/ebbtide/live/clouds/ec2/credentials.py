@@ -1,4 +1,4 @@
-"""Whether the AWS credentials in use last until a run's expected end."""
+"""Checks that the AWS credentials in use are valid until a run's expected end."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
 
-# Read from the environment, they stay as they are as long as the process lives.
+# How boto3 names credentials from the environment, which do not change while the process runs.
 _FROM_ENVIRONMENT = "env"
 
 
 def check_credentials(expected_end_s: float, session: Any = None) -> str | None:
-    """Look at the credentials of the standard chain, without showing or sending them.
+    """Check the credentials of AWS's standard chain, without showing or sending them.
 
     Args:
-        expected_end_s: Of the run, seconds since 1970.
-        session: A boto3 session; by default a new one.
+        expected_end_s: Expected end of the run in seconds since 1970.
+        session: A boto3 session; None: a new one.
 
     Returns:
-        A warning, where their end is not known; None: they last, or renew themselves.
+        A warning if their end is not known; None: they are valid for long enough, or renew themselves.
 
     Raises:
-        InputError: There are none, or they end before the run.
+        InputError: There are no credentials, or they expire before the run's end.
     """
     import boto3
 

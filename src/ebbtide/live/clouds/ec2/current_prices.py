@@ -1,4 +1,4 @@
-"""Spot prices of EC2 as they are now, with the weeks before, looked at again every few minutes."""
+"""Present spot prices of EC2, with those of the weeks before, fetched again every few minutes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.price_monitor import PriceMonitor
-from ebbtide.market.price_store import PriceStore
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.price_store import PriceMonitor, PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 
@@ -22,30 +21,40 @@ class CurrentPrices:
     """The prices of the markets that a sweep allows; call it for the history up to now.
 
     Args:
-        store: Keeps them: a price that was charged is not asked for again.
-        sweep: Says which markets.
-        regions: To look in.
-        every_s: Between looks.
+        store: Price store in which fetched prices are kept.
+        sweep: The sweep that says which markets are allowed.
+        regions: Regions whose prices are fetched.
+        catalogue: Instance types, of which some have what the sweep asks for; None: those that ship with Ebbtide.
+        every_s: Seconds between two fetches of prices.
 
     Raises:
-        InputError: Nothing is known, and EC2 does not tell; or no market is allowed.
+        InputError: No prices are known and EC2 gives none, or the sweep allows no market.
     """
 
-    def __init__(self, store: PriceStore, sweep: Sweep, regions: Sequence[str], *, every_s: float = 300.0) -> None:
-        types = sweep.types_wanted(default_catalogue())
+    def __init__(
+        self,
+        store: PriceStore,
+        sweep: Sweep,
+        regions: Sequence[str],
+        catalogue: Catalogue | None = None,
+        *,
+        every_s: float = 300.0,
+    ) -> None:
+        self._catalogue = catalogue or default_catalogue()
+        types = sweep.types_wanted(self._catalogue)
         fetch = partial(fetch_prices, regions, instance_types=types)
         self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
         self._store, self._sweep, self._every_s = store, sweep, every_s
-        self._looked_s = -math.inf
+        self._fetched_s = -math.inf
         self._history: PriceHistory | None = None
 
     def __call__(self) -> PriceHistory:
         now_s = time.monotonic()
-        if self._history is None or now_s - self._looked_s >= self._every_s:
-            self._looked_s = now_s
+        if self._history is None or now_s - self._fetched_s >= self._every_s:
+            self._fetched_s = now_s
             look = self._monitor.look()
             if look.problem:
                 _LOGGER.warning("prices stay as they were: %s", look.problem)
             if self._history is None or look.changes:
-                self._history = self._sweep.allowed(self._store.history())
+                self._history = self._sweep.allowed(self._store.history(), self._catalogue)
         return self._history

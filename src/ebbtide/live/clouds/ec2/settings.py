@@ -1,4 +1,4 @@
-"""What machines on EC2 are, as users write it in YAML."""
+"""Settings of machines on EC2, as users write them in YAML."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class Ec2Region(Frozen):
-    """One region.
+    """Settings of machines in one region.
 
     Attributes:
-        image_id: An image with Python 3.10 or later, and what the training needs beside it, PyTorch say. Nothing
-            of Ebbtide need be on it: the agent is sent with the run.
-        subnets: By zone; where none is named, the zone's default.
-        security_groups: Of each machine; nothing need be reachable from outside.
+        image_id: An image with Python 3.10 or later, and what the training needs, such as PyTorch. Ebbtide need
+            not be on it: the agent is sent with the run.
+        subnets: Subnet ids by zone; a zone without one uses its default subnet.
+        security_groups: Ids of each machine's security groups; no port needs to be open.
     """
 
     image_id: Annotated[str, Field(pattern=r"^ami-[0-9a-f]+$")]
@@ -28,23 +28,23 @@ class Ec2Region(Frozen):
 
 
 class Ec2Settings(Frozen):
-    """What machines are, wherever they are.
+    """Settings of machines in all regions.
 
     Attributes:
-        regions: Where machines may be rented.
-        store: For code, agent, checkpoints, orders and reports: `s3://bucket/prefix`.
-        store_endpoint_url: Where machines reach the store; empty: AWS. With another, set AWS_ENDPOINT_URL_S3 to it
-            where the run is started.
-        instance_profile: A role that may read and write the store, and nothing else; empty: none, where the image
-            has credentials of its own.
+        regions: Regions in which machines may be rented, with their settings, by name.
+        store: `s3://bucket/prefix` for code, agent, checkpoints, orders and reports.
+        store_endpoint_url: Address at which machines reach the store; empty: AWS. With another, set
+            AWS_ENDPOINT_URL_S3 to it where the run is started.
+        instance_profile: Name of a role that may read and write the store, and nothing else; empty: none, for an
+            image with credentials of its own.
         python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
-        setup: Lines of shell for what the training needs, run as root before the agent; if one fails, the machine
-            ends.
-        folder: On the machine, for all that Ebbtide writes there.
-        volume_gib: Of the root volume; 0: as the image has it.
-        controller_limit_s: A machine that sees no sign of its controller for so long saves and ends.
-        poll_s: Between looks for orders and reports.
-        notice_poll_s: Between looks at the instance metadata.
+        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, the
+            machine ends.
+        folder: Folder on the machine for everything that Ebbtide writes there.
+        volume_gib: Size of the root volume in GiB; 0: as the image has it.
+        controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
+        poll_s: Seconds between looks for orders and reports.
+        notice_poll_s: Seconds between looks at the instance metadata.
     """
 
     regions: Annotated[dict[str, Ec2Region], Field(min_length=1)]
@@ -61,7 +61,7 @@ class Ec2Settings(Frozen):
 
     @classmethod
     def read(cls, path: str | Path) -> Ec2Settings:
-        """Read them from YAML, as examples/live/ec2.yaml has them.
+        """Read settings from a YAML file such as examples/live/ec2.yaml.
 
         Raises:
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.

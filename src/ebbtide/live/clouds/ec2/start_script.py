@@ -1,4 +1,4 @@
-"""What a machine runs when it starts: set up, fetch the agent, run it until it says that the machine is to end."""
+"""The script that a machine runs at its start: set up, fetch the agent, run it until the machine is to end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ebbtide.live.agent.agent import ENDS_MACHINE
 from ebbtide.live.agent.bundle import PROGRAM
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 
-# EC2 takes no more.
+# EC2's limit of user data.
 _MOST_BYTES = 16_384
 
-# Lines of the script that end a part of it, so that none of `setup` may be one.
+# Lines that end a part of the script, so that no line of `setup` may be one of them.
 _MARKS = ("EBBTIDE_SETUP", "EBBTIDE_BOOTSTRAP")
 
 _SCRIPT = """#!/bin/bash
@@ -41,12 +41,12 @@ EBBTIDE_SETUP
 {bootstrap}
 EBBTIDE_BOOTSTRAP
 {python} -S bootstrap.py {bundle} {checksum} bundle || fails 'the agent could not be fetched'
-# For training programs, too: they import ebbtide.trial from here, and all else from their own Python.
+# Training programs import ebbtide.trial from here, too, and everything else from their own Python.
 export PYTHONPATH="$PWD/bundle/{program}${{PYTHONPATH:+:$PYTHONPATH}}"
 for _ in {{1..1000}}; do
     {python} -S -m ebbtide.live.agent agent.json
     code=$?
-    # As told to, or because the configuration is wrong.
+    # The machine is to be ended, or the configuration is wrong.
     if [ $code -eq {ends} ] || [ $code -eq 2 ]; then break; fi
     sleep 1
 done
@@ -55,14 +55,14 @@ shutdown -h now
 
 
 def start_script(settings: Ec2Settings, agent: Mapping[str, Any]) -> str:
-    """User data for a machine. It holds no credential: those come from the instance profile.
+    """The user data of a machine, a shell script without credentials: those come from the instance profile.
 
     Args:
-        settings: Of the machines.
-        agent: The configuration of its agent, `bundle` among it.
+        settings: Settings of the run's machines.
+        agent: Configuration of the agent, with its `bundle`.
 
     Raises:
-        InputError: It is longer than EC2 allows, or a line of `setup` would end it early.
+        InputError: The script is longer than EC2 allows, or a line of `setup` would end it early.
     """
     for mark in _MARKS:
         if any(line == mark for entry in settings.setup for line in entry.splitlines()):

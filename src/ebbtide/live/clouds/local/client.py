@@ -1,4 +1,4 @@
-"""The controller's side of a local cloud."""
+"""The controller's side of a local cloud: starting it, asking it, ending it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.local.machines import clear_left_machines
 from ebbtide.live.clouds.local.server import ADDRESS, bills_of
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
@@ -36,21 +37,22 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class LocalCloudSettings:
-    """How a local cloud is.
+    """Settings of a local cloud.
 
     Attributes:
-        folder: Of its own.
-        prices: A file of prices, which it replays.
-        start_s: From then on.
+        folder: Path of the cloud's own folder.
+        prices: Path of the file of prices that it replays.
+        start_s: Market time at which the replay starts, in seconds since 1970.
         speed: Market seconds in a real second.
-        billing: Preset.
-        least_notice_s: Real seconds of a notice at least.
-        request_s: Market seconds until a request is answered,
-        boot_s: and until a machine has booted.
-        forgotten_s: Real seconds after which it ends itself if nobody asks.
-        lock: A file that whoever uses it holds locked; empty: there is none.
-        unused_s: Real seconds after which it ends itself if nobody asks, nobody holds that lock, and no machine
-            of it is open.
+        billing: Name of a billing preset.
+        least_notice_s: Least length of a revocation notice in real seconds.
+        request_s: Market seconds until a request is answered.
+        boot_s: Market seconds from then until a machine has booted.
+        forgotten_s: Real seconds without a request after which it ends itself.
+        lock: Path of a file that the cloud's user holds locked; empty: there is none.
+        unused_s: Real seconds without a request after which it ends itself if nobody holds that lock and no
+            machine of it is open.
+        catalogue: Path of a file of instance types and list prices; empty: those that ship with Ebbtide.
     """
 
     folder: str
@@ -64,17 +66,19 @@ class LocalCloudSettings:
     forgotten_s: float = 900.0
     lock: str = ""
     unused_s: float = 10.0
+    catalogue: str = ""
 
 
 def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
-    """Start one as a process of its own, or find the one that runs there.
+    """Start a local cloud as a process of its own, or find the one that runs in the folder.
 
     Raises:
-        InputError: It did not start.
+        InputError: The cloud did not start.
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    prices = PriceHistory.read(settings.prices)
+    catalogue = Catalogue.read(settings.catalogue) if settings.catalogue else default_catalogue()
+    prices = PriceHistory.read(settings.prices, catalogue)
     clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
         write_text(folder / "settings.json", json.dumps(asdict(settings)))
@@ -100,10 +104,10 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
 
 
 def clear_dead_cloud(folder: Path) -> int:
-    """Where a local cloud was killed: end what its machines left running, and forget its address.
+    """Clear up after a local cloud that was killed: end processes of its machines, and remove its address.
 
     Returns:
-        How many machines had left something; 0 also where no cloud was, or one runs.
+        The number of machines that had left processes; 0 also if there was no cloud, or it still runs.
     """
     try:
         address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
@@ -112,14 +116,14 @@ def clear_dead_cloud(folder: Path) -> int:
     except FileNotFoundError:
         return 0
     except (ValueError, KeyError, TypeError):
-        pass  # torn: nobody can be asked there
+        pass  # damaged: the cloud cannot be reached
     left = clear_left_machines(folder)
     (folder / ADDRESS).unlink(missing_ok=True)
     return left
 
 
 def _is_running(pid: int) -> bool:
-    """Whether that process is a local cloud's, and not another that has its number by now."""
+    """Whether that process is a local cloud, and not another process that has its id by now."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(_SERVER in part for part in process.cmdline())
@@ -138,14 +142,14 @@ def _last_line(folder: Path) -> str:
 
 
 class LocalCloud:
-    """One that runs.
+    """A running local cloud.
 
     Args:
-        folder: Its own.
-        prices: What it replays.
+        folder: Path of the cloud's own folder.
+        prices: Price history that it replays.
 
     Raises:
-        CloudError: It does not answer.
+        CloudError: The cloud does not answer.
     """
 
     def __init__(self, folder: Path, prices: PriceHistory) -> None:
@@ -189,17 +193,17 @@ class LocalCloud:
         return [Instance(**{**values, "state": LeaseState(values["state"])}) for values in self._ask("instances")]
 
     def bills(self) -> list[dict[str, Any]]:
-        """What machines cost: the provider's record."""
+        """The cloud's own record of what each machine cost, in USD by token."""
         found: list[dict[str, Any]] = self._ask("bills")
         return found
 
     def processes(self) -> dict[str, int]:
-        """Process ids of agents that run, by token."""
+        """Process ids of running agents by their machines' tokens."""
         found: dict[str, int] = self._ask("processes")
         return found
 
     def end(self) -> list[dict[str, Any]]:
-        """End the cloud and every machine of it; returns its record."""
+        """End the cloud and all its machines; returns its bills."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
         until_s = time.monotonic() + _ENDS_S
@@ -208,7 +212,7 @@ class LocalCloud:
                 break
             time.sleep(0.05)
         if (self._folder / ADDRESS).exists():
-            # It hangs, or was killed: its machines end all the same.
+            # The cloud hangs, or was killed: its machines are ended all the same.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.1)

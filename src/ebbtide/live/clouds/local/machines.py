@@ -1,4 +1,4 @@
-"""The local cloud's machines: agents as processes, taken when the market says so, and what each cost."""
+"""The local cloud's machines: agents as processes, revoked when the market says so, and what each cost."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from ebbtide.simulation.replayed_market import ReplayedMarket
 
 _TICK_S = 0.02
 _GRACE_S = 5.0
-# As a service manager does, an agent that ends unasked is started again.
+# An agent that ends by itself is started again, as a service manager does.
 _RESTART_S = 0.2
 
 
-# Machines share the cores of this one: threads of a training that wait for each other must not spin meanwhile.
+# Machines share the cores of this one, so threads of a training that wait for each other must not spin.
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -53,15 +53,15 @@ class _Machine:
 
 
 class Machines:
-    """All that were asked for, on one clock.
+    """All machines that were requested, on one clock.
 
     Args:
-        market: What is rented from.
-        billing: What it costs.
-        catalogue: List prices.
+        market: Replayed market in which machines are rented.
+        billing: Billing rule of spot machines.
+        catalogue: Instance types and list prices.
         speed: Market seconds in a real second.
-        folder: For what machines work on.
-        url: Where metadata are served.
+        folder: Folder below which machines have their folders.
+        url: Address at which instance metadata are served.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Machines:
         return self._market.is_over
 
     def launch(self, wanted: Wanted) -> None:
-        """Ask for a machine, unless it was asked for before."""
+        """Request a machine, unless it was requested before."""
         with self._lock:
             if wanted.token in self._machines:
                 return
@@ -101,7 +101,7 @@ class Machines:
             self._market.launch(lease)
 
     def terminate(self, token: str) -> float | None:
-        """Give a machine back now; returns when it ended."""
+        """Release a machine now; returns the market time of its end. None: there is no such machine."""
         with self._lock:
             machine = self._machines.get(token)
             if machine is None:
@@ -113,29 +113,29 @@ class Machines:
             return machine.lease.ended_s
 
     def instances(self) -> list[Instance]:
-        """All of them."""
+        """All machines that were ever requested."""
         with self._lock:
             return [self._instance(machine) for machine in self._machines.values()]
 
     def bills(self) -> list[dict[str, Any]]:
-        """What each that was charged cost: the provider's own record."""
+        """Cost and refund in USD of each machine that was charged, with its token."""
         with self._lock:
             return [{"token": token, **machine.bill} for token, machine in self._machines.items() if machine.bill]
 
     @property
     def any_open(self) -> bool:
-        """Whether a machine runs, or is on its way."""
+        """Whether a machine runs or is being started."""
         with self._lock:
             return any(machine.lease.is_open for machine in self._machines.values())
 
     def taken_at_s(self, place: str) -> float | None:
-        """When the machine of that metadata address will be taken, by the real clock; None: nothing is known."""
+        """Real time, in seconds since 1970, at which the machine with that folder is revoked; None: no notice."""
         with self._lock:
             found = (machine.taken_at_s for machine in self._by_lease.values() if machine.folder.name == place)
             return next(found, None)
 
     def processes(self) -> dict[str, int]:
-        """Process ids of the agents that run, by token."""
+        """Process ids of running agents by their machines' tokens."""
         with self._lock:
             return {
                 token: machine.process.pid
@@ -159,7 +159,7 @@ class Machines:
             time.sleep(_TICK_S)
 
     def _catch_up(self) -> None:
-        """Let happen what is due by now."""
+        """Handle all events of the market up to now."""
         now_s = self.now_s
         while self._market.next_time_s <= now_s:
             event = self._market.advance()
@@ -213,13 +213,13 @@ class Machines:
                 self._start_agent(machine)
 
     def _ended(self, machine: _Machine, ending: Ending) -> None:
-        """No process outlives its machine. What it cost is written down once."""
+        """End all processes of a machine, and write down once what it cost."""
         if machine.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(machine.process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.process.wait(_GRACE_S)
-            # What its programs started in groups of their own.
+            # Processes that its programs started in groups of their own.
             kill_processes(MACHINE, str(_work(machine.folder)))
         lease = machine.lease
         if lease.is_charged:
@@ -245,15 +245,15 @@ class Machines:
 
 
 def clear_left_machines(folder: Path) -> int:
-    """End what machines of a local cloud that was killed left running; returns how many machines that were."""
+    """End processes that machines of a killed local cloud left; returns the number of those machines."""
     return sum(kill_processes(MACHINE, str(_work(machine))) > 0 for machine in sorted(folder.glob("machine-*")))
 
 
 def _work(machine: Path) -> Path:
-    """Where the agent of a machine works."""
+    """The folder in which the agent of a machine works."""
     return (machine / "work").resolve()
 
 
 def instance_values(instance: Instance) -> Mapping[str, Any]:
-    """As plain values."""
+    """A machine as plain values, for JSON."""
     return asdict(instance) | {"state": str(instance.state)}

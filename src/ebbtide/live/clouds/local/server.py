@@ -1,4 +1,4 @@
-"""The local cloud's process: an API for controllers, instance metadata for agents, both on loopback.
+"""The process of the local cloud: an API for controllers, and instance metadata for agents, both on loopback.
 
 python -m ebbtide.live.clouds.local.server SETTINGS.json
 """
@@ -24,7 +24,7 @@ from ebbtide._files import write_text
 from ebbtide.live.clouds.cloud import Wanted
 from ebbtide.live.clouds.local.machines import Machines, instance_values
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.simulation.replayed_market import ReplayedMarket
@@ -122,19 +122,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Until told to end, or nobody asks for a long time."""
+    """Run the local cloud until it is signalled to end, or gets no request for a long time."""
     folder = Path(settings["folder"])
-    catalogue = default_catalogue()
+    catalogue = Catalogue.read(settings["catalogue"]) if settings["catalogue"] else default_catalogue()
     prices = PriceHistory.read(settings["prices"], catalogue)
     billing = billing_preset(settings["billing"])
     speed = settings["speed"]
-    # What is real keeps its own pace: a notice is never shorter than so many real seconds.
+    # Programs run at their real speed, so a notice must not be shorter than so many real seconds.
     billing = type(billing)(
         **{name: getattr(billing, name) for name in billing.__dataclass_fields__}
         | {"notice_s": max(billing.notice_s, settings["least_notice_s"] * speed)}
     )
     delay = StartDelay(settings["request_s"], settings["boot_s"])
-    # A cloud before this one went so far: its market goes on, and what its machines cost stays written down.
+    # The market continues where an earlier cloud in this folder ended, and the bills of its machines are kept.
     market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
     billed = bills_of(folder)
     secret = secrets.token_hex(16)
@@ -164,7 +164,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def _is_free(lock: str) -> bool:
-    """Whether nobody holds that file locked, which a controller that is merely paused still does."""
+    """Whether nobody holds that file locked; a controller that is only paused still holds it."""
     if not lock:
         return False
     try:
@@ -178,7 +178,7 @@ def _is_free(lock: str) -> bool:
 
 
 def began_at(folder: Path, start_s: float) -> float:
-    """The market's time at which a cloud begins: where the one before it in this folder ended, or `start_s`."""
+    """Market time at which a cloud starts: where an earlier one in the folder ended, else `start_s`."""
     try:
         return max(float(json.loads((folder / CLOCK).read_text(encoding="utf-8"))["now_s"]), start_s)
     except (OSError, ValueError, KeyError, TypeError):
@@ -186,7 +186,7 @@ def began_at(folder: Path, start_s: float) -> float:
 
 
 def bills_of(folder: Path) -> list[dict[str, Any]]:
-    """What machines of this folder's clouds have cost so far, as it is written down."""
+    """Bills of all machines of the clouds in a folder so far, as they were written down."""
     try:
         found: list[dict[str, Any]] = json.loads((folder / BILLS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -195,7 +195,7 @@ def bills_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
-    """So that one that is killed leaves no more than a second unknown."""
+    """Write down clock and bills, so that a killed cloud leaves at most a second unknown."""
     with contextlib.suppress(OSError):
         write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
         write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))

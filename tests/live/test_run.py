@@ -1,0 +1,156 @@
+"""`eb.run` and what one does to the run that it gives."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.sweeps import PROGRAM, START_S, flapping, sweep, total
+from tests.markets import C3, history, job
+from tests.markets import START_S as OF_MARKETS_S
+
+import ebbtide as eb
+from ebbtide.live.local_run import end_local
+from ebbtide.live.phase import State
+from ebbtide.live.settings import RunFolder, known_runs
+from ebbtide.market.catalogue import InstanceType
+
+# A type that no catalogue but the user's has.
+OWN = InstanceType("aws", "x9.own", 6, 12.0)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """Where runs are kept: whatever becomes of a test, no machine of theirs is left."""
+    folder = tmp_path / "runs"
+    yield folder
+    for path in folder.glob("*/run.json"):
+        end_local(RunFolder(path.parent))
+
+
+def of_own_type() -> eb.PriceHistory:
+    """The flapping market, with machines of the user's own type."""
+    prices = flapping()
+    series = {eb.Market(m.cloud, m.region, m.zone, OWN.name): series for m, series in prices.items()}
+    return eb.PriceHistory(series, start_s=prices.start_s, end_s=prices.end_s)
+
+
+def wait(condition: object, within_s: float = 60.0) -> None:
+    until_s = time.monotonic() + within_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    work = eb.Job(command=[sys.executable, "program.py", "{checkpoint_dir}", "300", "0.1"], cpus=5, steps=300)
+    catalogue = eb.default_catalogue() + [OWN]  # noqa: RUF005
+    run = eb.run(
+        work,
+        eb.CheapestSpot(),
+        prices=of_own_type(),
+        start=START_S,
+        speed=120.0,
+        catalogue=catalogue,
+        folder=tmp_path,
+        runs=runs,
+    )
+    assert run.id.startswith("program-")
+    assert run.folder.parent == runs
+    wait(lambda: (run.status().trials or [None])[0] and (run.status().trials[0].steps_done or 0) >= 40)
+    assert run.status().state is State.RUNNING
+    assert not run.wait(0.1)
+    with pytest.raises(TimeoutError):
+        run.result(0.1)
+    with pytest.raises(eb.InputError, match="has a controller already"):
+        eb.resume(run.id, runs=runs)
+    assert eb.stop(runs=runs).wait(60.0)
+    assert run.result().gave_up == "stopped by its user"
+    assert eb.status(run.id, runs=runs).state is State.STOPPED
+    with pytest.raises(eb.InputError, match="no controller"):
+        run.stop()
+    with pytest.raises(eb.InputError, match="not started by this handle"):
+        eb.Run(run.kept).result()
+    # Its catalogue and its policy are kept with it.
+    assert OWN in run.kept.catalogue.instance_types
+    outcome = eb.resume(runs=runs).result(120.0)
+    assert outcome.finished
+    assert outcome.policy == "cheapest-spot"
+    assert {lease.market.instance_type for lease in outcome.leases} == {OWN.name}
+    assert outcome.jobs[0].steps_done == 300
+    (said,) = [line for line in run.logs().splitlines() if line.startswith("total")]
+    assert float(said.split()[1]) == pytest.approx(total(0.1, 300))
+    assert run.fetch(into=tmp_path / "best").step == 300
+    with pytest.raises(eb.InputError, match="has trials 0 to 0, not 1"):
+        run.logs(1)
+
+
+def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
+    from ebbtide.live.run import begin
+
+    begin(sweep(tmp_path), tmp_path, eb.Deadline(deadline_s=7200.0), "local", {"prices": flapping(), "runs": runs})
+    with pytest.raises(eb.InputError, match="was given as an object: give it again"):
+        eb.resume(runs=runs)
+
+
+def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:
+    from ebbtide.live.run import begin
+
+    for _ in range(2):
+        begin(sweep(tmp_path), tmp_path, "default", "local", {"prices": flapping(), "runs": runs})
+    assert len(known_runs(runs)) == 2
+
+
+def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path) -> None:
+    class Wrong(eb.CheapestSpot):
+        def decide(self, _view):
+            raise RuntimeError("wrong")
+
+    run = eb.run(sweep(tmp_path), Wrong(), prices=flapping(), folder=tmp_path, runs=runs)
+    with pytest.raises(Exception, match="wrong"):
+        run.result(60.0)
+    assert run.status().state is State.BROKEN
+
+
+def test_in_replay_it_gives_what_came_of_it(tmp_path: Path) -> None:
+    prices = history({C3: [(0, 0.36)]})
+    outcome = eb.run(job(7200), eb.CheapestSpot(), "replay", prices=prices, start=OF_MARKETS_S)
+    assert outcome.finished
+    assert str(outcome).startswith("cheapest-spot: finished after 2.0 h for 0.7")
+    assert len(outcome.timeline) == 5
+    several = eb.run([job(600), job(900)], "cheapest-spot", provider="replay", prices=prices, start=OF_MARKETS_S)
+    assert [progress.steps_done for progress in several.jobs] == [600, 900]
+    # Of a job with a command, speed and steps the policy is that of a live run.
+    measured = eb.Job(command="python train.py", steps=7200, steps_per_hour={"c3.xlarge": 3600}, budget_usd=0.5)
+    stopped = eb.run(measured, provider="replay", prices=prices, start=OF_MARKETS_S)
+    assert (stopped.policy, stopped.finished) == ("reactive", False)
+    assert stopped.cost_usd <= 0.5
+    swept = eb.run(sweep(tmp_path), provider="replay", prices=flapping(), start=START_S)
+    assert swept.finished
+
+
+def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
+    prices = history({C3: [(0, 0.36)]})
+    unlisted = eb.Market("aws", "us-east-1", "us-east-1a", "m5.large")
+    with pytest.raises(eb.InputError, match="unknown provider 'cloud'"):
+        eb.run(job(), provider="cloud")  # type: ignore[call-overload]
+    with pytest.raises(eb.InputError, match="the job comes first"):
+        eb.run(eb.CheapestSpot(), job())  # type: ignore[arg-type]
+    with pytest.raises(eb.InputError, match="no rate for any instance type"):
+        eb.run(job(), provider="replay", prices=history({unlisted: [(0, 0.05)]}))
+    with pytest.raises(eb.InputError, match="no job to run"):
+        eb.run([], provider="replay", prices=prices)
+    with pytest.raises(eb.InputError, match="has nothing to run: give it a command"):
+        eb.run(job(), prices=prices, runs=runs)
+    with pytest.raises(eb.InputError, match="2 jobs; a live run is one job, or a sweep"):
+        eb.run([job(), job()], prices=prices, runs=runs)
+    with pytest.raises(eb.InputError, match="the speed of job train is not measured"):
+        eb.run(eb.Job(command="python train.py", steps=100), provider="replay", prices=prices)
+    with pytest.raises(eb.InputError, match="needs --machines"):
+        eb.run(sweep(tmp_path), provider="ec2", folder=tmp_path, runs=runs)
+    with pytest.raises(eb.InputError, match="train.py is not in"):
+        eb.run(eb.Job(command="python train.py"), folder=tmp_path, runs=runs)

@@ -1,0 +1,138 @@
+"""A run's files carry the version of their schema: older ones are migrated, newer ones are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import InputError
+from ebbtide.live import journal as journals
+from ebbtide.live import settings as runs
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import LiveSettings, RunFolder
+
+SETTINGS = LiveSettings("run", "local", "spottune", {"name": "s"}, "/code", "/store", {"speed": 1.0}, 7)
+
+# A trial and a run as a controller kept them before versions were counted.
+OLD_TRIAL = {
+    "on": None,
+    "attempt": 2,
+    "leaving": False,
+    "stopping": False,
+    "ended": False,
+    "failures": 0.0,
+    "from_one": {},
+    "aside": [],
+    "best": 5.0,
+    "milestones": [],
+    "problem": "",
+    "assigned": [],
+    "metrics": [[5, 0.5]],
+}
+OLD_RUN = {
+    "engine": {"leases": []},
+    "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [], "launching": [], "out": []},
+}
+
+
+def old_journal(path: Path, version: int = 0) -> Path:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table state (name text primary key, content text not null)")
+        database.execute("insert into state values ('run', ?)", (json.dumps(OLD_RUN),))
+        database.execute("insert into state values ('outcome', 'null')")
+        database.execute(f"pragma user_version = {version}")
+    return path
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return int(database.execute("pragma user_version").fetchone()[0])
+
+
+def check_migrated(run: Any) -> None:
+    trial = run["provider"]["trials"][0]
+    assert (trial["stretches"], trial["warnings"], trial["began_number"]) == ([], [], 0)
+    assert math.isnan(trial["began_s"])
+    assert (trial["attempt"], trial["metrics"]) == (2, [[5, 0.5]])
+    assert run["provider"]["speeds"] == {}
+    assert run["engine"] == OLD_RUN["engine"]
+
+
+def test_a_journal_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
+    path = old_journal(tmp_path / "journal.sqlite")
+    check_migrated(Journal(path, read_only=True).state("run"))
+    assert version_of(path) == 0
+
+
+def test_a_journal_without_a_version_is_migrated_in_the_file_when_a_controller_opens_it(tmp_path: Path) -> None:
+    path = old_journal(tmp_path / "journal.sqlite")
+    check_migrated(Journal(path).state("run"))
+    assert version_of(path) == journals.SCHEMA_VERSION
+    with closing(sqlite3.connect(path)) as database:
+        row = database.execute("select content from state where name = 'run'").fetchone()
+    check_migrated(json.loads(row[0]))
+    assert Journal(path).state("outcome") is None
+    assert Journal(path).moments() == []
+
+
+def test_a_new_journal_has_the_version(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).keep({"run": {"provider": {}}})
+    assert version_of(path) == journals.SCHEMA_VERSION
+    assert Journal(path, read_only=True).state("run") == {"provider": {}}
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_newer_journal_is_refused_in_one_line(tmp_path: Path, *, read_only: bool) -> None:
+    path = old_journal(tmp_path / "journal.sqlite", version=9)
+    before = path.read_bytes()
+    with pytest.raises(InputError) as caught:
+        Journal(path, read_only=read_only).state("run")
+    assert str(caught.value) == (
+        f"{path}: has schema version 9, and this Ebbtide reads versions up to {journals.SCHEMA_VERSION}; "
+        "upgrade ebbtide"
+    )
+    assert path.read_bytes() == before
+
+
+def test_run_json_has_the_version_and_reads_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(SETTINGS)
+    assert json.loads((folder.path / "run.json").read_text())["schema_version"] == runs.SCHEMA_VERSION
+    assert folder.settings == SETTINGS
+
+
+def test_run_json_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
+    old = asdict(SETTINGS)
+    del old["seed"]
+    (tmp_path / "run.json").write_text(json.dumps(old))
+    assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            json.dumps({"schema_version": 2, "unheard": "of"}),
+            f"has schema version 2, and this Ebbtide reads versions up to {runs.SCHEMA_VERSION}; upgrade ebbtide",
+        ),
+        ('{"schema_version": "one"}', "has no schema version: 'one' is none"),
+        ('{"schema_version": 1}', "holds no settings of a run: "),
+        ("[]", "holds no settings of a run: a mapping is needed"),
+        ("{torn", "holds no settings of a run: "),
+    ],
+)
+def test_another_run_json_is_refused_in_one_line(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(content)
+    with pytest.raises(InputError) as caught:
+        _ = RunFolder(tmp_path).settings
+    assert str(caught.value).startswith(f"{file}: {problem}")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,63 @@
+"""Compiled functions: what Python may call, and when what is kept on disk is compiled again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ebbtide
+from ebbtide import _compiling
+from ebbtide._compiling import compiled, inner
+
+PACKAGE = Path(ebbtide.__file__).parent
+
+
+@inner
+def _twice(value: float) -> float:
+    return 2.0 * value
+
+
+@compiled
+def _four_times(value: float) -> float:
+    return _twice(_twice(value))
+
+
+def test_what_only_compiled_code_may_call_says_so() -> None:
+    """Entered from Python, it would crash the interpreter."""
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"_twice is called by compiled functions only, not from Python"):
+            _twice(1.0)
+        assert _four_times(3.0) == 12.0
+
+
+def test_a_function_is_compiled_again_when_what_is_compiled_into_it_changes() -> None:
+    """Numba looks at a function's own file alone."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in _compiling._compiled_into(PACKAGE / "simulation" / "compiled" / "migration.py")
+    }
+    assert found == {
+        "_compiled_records.py",
+        "_compiling.py",
+        "simulation/compiled/migration.py",
+        "simulation/compiled/choice.py",
+        "simulation/compiled/market.py",
+        "simulation/compiled/training.py",
+    }
+    runs = _compiling._compiled_into(PACKAGE / "simulation" / "deadline_runs.py")
+    assert PACKAGE / "policies" / "deadline" / "solving.py" in runs
+
+
+def test_all_inner_functions_of_the_package_refuse_python() -> None:
+    from ebbtide.policies.deadline import choosing, solving
+    from ebbtide.simulation import cluster_replays, cookbook_replays, deadline_hindsight, deadline_runs
+    from ebbtide.simulation.compiled import choice, market, migration, training
+
+    deadlines = (choosing, solving, deadline_hindsight, deadline_runs)
+    for module in (choice, market, migration, training, cluster_replays, cookbook_replays, *deadlines):
+        functions = [one for one in vars(module).values() if isinstance(one, _compiling._InnerFunction)]
+        assert functions
+        for function in functions:
+            with pytest.raises(TypeError, match="not from Python"):
+                function()
