@@ -46,7 +46,7 @@ class Row:
         saved: Saving against on-demand, as a fraction, on the starts both finished from.
         makespan_h: Mean time to finish, hours.
         revocations: Mean number of revocations.
-        refund_usd: Mean refund, USD.
+        refund_usd: Mean refund of a start, USD.
         misses: Number of starts not finished by the deadline, or not within the record.
         why_not: Why the policy cannot serve the job; empty: it can.
     """
