@@ -30,7 +30,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to write a figure of Figures 2 and 4 to 8 to.")
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 2 and 4 to 8 in.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

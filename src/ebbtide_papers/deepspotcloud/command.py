@@ -29,7 +29,7 @@ _FEW_MOVES = 20
 
 
 def command(
-    prices: Annotated[Path, typer.Option(help="A Parquet file: with at least two markets of a GPU type.")],
+    prices: Annotated[Path, typer.Option(help="A Parquet file with at least two markets of a GPU type.")],
     region: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
@@ -44,7 +44,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to write a figure of Figures 1, 2 and 6 to.")
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1, 2 and 6 in.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

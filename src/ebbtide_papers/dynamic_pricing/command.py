@@ -33,9 +33,7 @@ def command(
         Path | None, typer.Option(help="A Parquet log of machines that were kept running: Fig. 2.")
     ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to write a figure of Figures 1 to 6 to.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1 to 6 in.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: the value of each source of price variation.

@@ -32,7 +32,7 @@ def command(
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="File to write a figure of Figures 3, 4 and 7 to 12 to."),
+        typer.Option(metavar="FILE.html", help="File to draw Figures 3, 4 and 7 to 12 in."),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

@@ -34,7 +34,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to write a figure of Figures 6 to 12 to.")
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 6 to 12 in.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
