@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from ebbtide.cli.main import app
 from ebbtide.live.phase import State
@@ -59,6 +61,21 @@ def test_the_source_tree_is_true() -> None:
     assert len(tree.splitlines()) == 10
     rooms = {path.parent for path in (ROOT / "src" / "ebbtide").glob("*/__init__.py")}
     assert rooms | {ROOT / "src" / "ebbtide_papers"} <= set(named)
+
+
+def test_version_and_licence_are_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert (ROOT / "LICENSE").read_text().startswith(f"{project['license']} License")
+    assert project["version"] in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_glossary_has_one_line_for_each_word() -> None:
+    lines = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| ")]
+    words = [line.split(" | ")[0] for line in lines if not line.startswith("| word ")]
+    assert len(words) == len(set(words))
+    assert all(line.count(" | ") == 1 and line.endswith(". |") for line in lines if not line.startswith("| word "))
 
 
 def test_every_paper_has_its_page() -> None:

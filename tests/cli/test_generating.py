@@ -11,7 +11,7 @@ from tests.cli.test_commands import ended
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.market.smooth_generator import FLOOR_RATIO, generate_smooth_prices
+from ebbtide.market.generator import FLOOR_RATIO, generate_smooth_prices
 
 
 @pytest.mark.parametrize("kind", ["auction", "gpu"])

@@ -89,6 +89,14 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
         run.logs(1)
 
 
+def test_a_flow_is_the_same_run(tmp_path: Path, runs: Path) -> None:
+    from flows.train import train
+
+    (tmp_path / "job.yaml").write_text(f"command: {sys.executable} -c 'print(1)'\ncpus: 3\n")
+    found = train.fn(tmp_path / "job.yaml", options={"prices": flapping(), "start": START_S, "runs": runs})
+    assert (found["finished"], found["run"]) == (True, known_runs(runs)[-1].path.name)
+
+
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
     from ebbtide.live.run import begin
 

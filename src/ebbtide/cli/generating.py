@@ -13,9 +13,8 @@ import typer
 from ebbtide._utc import iso
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_prices, generate_smooth_prices
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.smooth_generator import generate_smooth_prices
 
 # Suggested as the next step if the file exists.
 _EXAMPLE = Path("examples/one-day.yaml")

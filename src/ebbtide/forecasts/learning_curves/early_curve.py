@@ -31,7 +31,7 @@ from ebbtide.forecasts.learning_curves.stages import (
     stage_starts,
 )
 
-# Earlier points to predict from: their relative distance to the latest point, over that of now to the end.
+# Earlier points to predict from: last step / earlier step - 1, as a multiple of max_steps / last step - 1.
 _HORIZONS = (0.25, 0.5, 1.0)
 
 # With more than this multiple of the measured steps still ahead, earlier points are too few and too close to

@@ -161,7 +161,7 @@ def _covered(series: PriceSeries, times_s: Floats, end_s: float) -> tuple[Bools,
     rows_s = np.append(series.times_s, end_s)
     for gap in np.flatnonzero(np.diff(rows_s) > MAX_GAP_S):
         begins_s, ends_s = rows_s[gap], rows_s[gap + 1]
-        # For how long the last row before a gap still held is unknown, so no target inside the gap is used.
+        # How long the price before a gap held is unknown: minutes whose next hour reaches it are not complete.
         past &= ~((times_s > begins_s + MAX_GAP_S) & (times_s < ends_s + HOUR_S))
         both &= ~((times_s > begins_s - HORIZON_S) & (times_s < ends_s + HOUR_S))
     return past, both & past
