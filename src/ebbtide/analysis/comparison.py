@@ -143,8 +143,8 @@ def compare(
         on_progress: Called with the number of replays done so far.
 
     Raises:
-        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
-        less than one worker.
+        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or less
+            than one worker.
         PolicyError: A policy has a bug: that does not count as a job it cannot serve.
     """
     check_policies(policies)

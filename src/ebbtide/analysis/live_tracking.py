@@ -286,8 +286,7 @@ def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[flo
     Args:
         outcome: Outcome of the run.
         kept: The controller's state of each trial: `stretches`, each with `lease_id` and `duration_s`; without
-            any,
-        steps are used in place of time.
+            any, steps are used in place of time.
     """
     times: list[dict[int, float]] = [{} for _ in kept]
     for time_s, trial in zip(times, kept, strict=True):

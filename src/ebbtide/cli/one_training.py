@@ -43,7 +43,7 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
     Args:
         words: File of a sweep or job; or a command and its arguments, which are not changed.
         options: Values by field of `SingleTraining`, and `checkpoints` as a path; None or empty: not given. They
-        override the file.
+            override the file.
         catalogue: Instance types and their list prices.
 
     Raises:

@@ -28,7 +28,7 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
 
     Args:
         studies: Study of each set of zones; for gangs, a zone is available if it has any machine, as in the
-        published traces.
+            published traces.
         whole: Studies of gangs in which a zone is available only if it has all machines.
     """
     rows = []

@@ -66,7 +66,7 @@ class PortfolioStudy:
         frontier: Best portfolio by risk aversion.
         greedy: Greedy portfolio by number of markets.
         lowest_cost: Spot Fleet's lowest price: everything in the market with the cheapest cores at the time of the
-        request, averaged over request times; its weights are the shares of times each market is chosen.
+            request, averaged over request times; its weights are the shares of times each market is chosen.
         lowest_cost_later: The same selection in the later part.
     """
 
