@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-def tell(
+def show_reproduction(
     result: Reproduction,
     title: str,
     json_path: Path | None,

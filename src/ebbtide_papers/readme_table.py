@@ -48,12 +48,12 @@ def page(content: Mapping[str, Any]) -> str:
     """The page of one paper, as Markdown."""
     rows = content["rows"]
     hold = sum(row["holds"] for row in rows)
-    told = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
-    lines = [f"# {content['name']}", "", told, ""]
+    summary = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
+    lines = [f"# {content['name']}", "", summary, ""]
     lines += ["| claim | paper | here | unit | holds | by which rule |", "|---|---|---|---|---|---|"]
     for row in rows:
         holds = "yes" if row["holds"] else "**no**"
-        cells = [row["claim"], _told(row["paper"]), _told(row["ours"]), row["unit"], holds, row["note"]]
+        cells = [row["claim"], _figure(row["paper"]), _figure(row["ours"]), row["unit"], holds, row["note"]]
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     lines += ["", "Made from:", ""]
     lines += [f"- `{name}`, SHA-256 {digest}" for name, digest in content["inputs"].items()]
@@ -70,7 +70,7 @@ def overview(contents: Sequence[Mapping[str, Any]]) -> str:
         wanted = [rows[row_id] for row_id in HEADLINES.get(content["name"], ()) if row_id in rows]
         for place, row in enumerate(wanted or [content["rows"][0]]):
             first = (content["name"], hold) if not place else ("", "")
-            cells = (*first, row["claim"], _told(row["paper"]), _told(row["ours"]))
+            cells = (*first, row["claim"], _figure(row["paper"]), _figure(row["ours"]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -97,7 +97,7 @@ def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
     write_text(readme, f"{text[: begin + len(BEGINS)]}\n{overview(contents)}{text[end:]}")
 
 
-def _told(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 

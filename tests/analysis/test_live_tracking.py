@@ -19,8 +19,8 @@ from ebbtide.analysis.live_tracking import (
     best_trial,
     end_tracking,
     resume_tracking,
+    trial_costs,
 )
-from ebbtide.analysis.trial_costs import trial_costs
 from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import lease_values

@@ -59,7 +59,7 @@ def backtest(
 
     Raises:
         InputError: No policy or two of one name, an unknown preset, a start outside the history, a job that can
-        never finish, or less than one worker.
+            never finish, or less than one worker.
         PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
     check_policies(policies)

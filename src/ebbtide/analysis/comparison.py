@@ -46,7 +46,7 @@ class Row:
         saved: Saving against on-demand, as a fraction, on the starts both finished from.
         makespan_h: Mean time to finish, hours.
         revocations: Mean number of revocations.
-        refund_usd: Mean refund, USD.
+        refund_usd: Mean refund of a start, USD.
         misses: Number of starts not finished by the deadline, or not within the record.
         why_not: Why the policy cannot serve the job; empty: it can.
     """
@@ -143,8 +143,8 @@ def compare(
         on_progress: Called with the number of replays done so far.
 
     Raises:
-        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or
-        less than one worker.
+        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or less
+            than one worker.
         PolicyError: A policy has a bug: that does not count as a job it cannot serve.
     """
     check_policies(policies)

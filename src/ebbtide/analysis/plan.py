@@ -61,7 +61,7 @@ class Estimate:
         past_deadline: Share of all that ended after the deadline; None: no deadline.
         rivals_usd: Mean cost of training every trial to its end, USD, by policy; None: no run ended.
         rivals_stopping_early_usd: Mean cost, USD, by policy, with as many trials ended at theta as in ours: what
-        spot alone saves. Empty: no trial is ended early.
+            spot alone saves. Empty: no trial is ended early.
     """
 
     runs: int
@@ -83,7 +83,7 @@ class Feasibility:
         fastest_h: Hours of one trial on the fastest machine, its start included. No plan ends sooner.
         fastest_on: The market of that machine.
         least_budget_usd: The lowest budget that this share of backtests keeps, USD, with the requested deadline if
-        that is feasible, else without; None: all is feasible, or none was found.
+            that is feasible, else without; None: all is feasible, or none was found.
         least_budget_takes_h: Hours in which this share of those backtests ended.
         least_deadline_h: The lowest deadline that this share of backtests keeps, hours, at any cost; None: as
             above.
@@ -109,8 +109,7 @@ class Plan:
         as_of_s: Time of the newest price, seconds since 1970.
         quotes: Prices of the allowed markets, cheapest first.
         offers: Offers for one trial, lowest expected cost of a step first; empty: speed is not measured, or
-            capacity
-        decides.
+            capacity decides.
         estimate: Estimated cost and duration; None: speed is not measured.
         notes: Remarks for the user, one per line.
         feasibility: Feasibility of budget and deadline; None: speed is not measured.

@@ -75,7 +75,7 @@ def plan(
 
     Raises:
         InputError: No market is allowed or can run the sweep, the history is too short, or trials cannot be
-        checkpointed and are longer than their machines are likely to live.
+            checkpointed and are longer than their machines are likely to live.
     """
     known = catalogue or default_catalogue()
     allowed = sweep.allowed(prices)

@@ -66,7 +66,7 @@ def backtest_command(
     work = read_work(job, catalogue)
     history = work.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     capacity = Availability.read(availability) if availability else None
-    with progress("replaying", max(starts, 0) * len(chosen)) as told:
+    with progress("replaying", max(starts, 0) * len(chosen)) as state:
         result = backtest(
             chosen,
             work.jobs,
@@ -77,7 +77,7 @@ def backtest_command(
             availability=capacity,
             catalogue=catalogue,
             workers=workers or usable_cores(),
-            on_progress=told.done,
+            on_progress=state.done,
         )
     if record or report:
         tables = result.record()

@@ -1,4 +1,4 @@
-"""`ebbtide cluster`: a small program of Spark, of MPI or of a bag of tasks, for real, on machines of a market."""
+"""`ebbtide cluster`: a small Spark, MPI or bag-of-tasks program on machines of a replayed market."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ebbtide.policies.exosphere.allocation import Resources
     from ebbtide.policies.exosphere.applications import BagOfTasks, Mpi, Spark
 
-# A replayed notice is never shorter than so many real seconds: what is real saves at its own pace.
+# Shortest replayed notice, real seconds: programs save in real time.
 _LEAST_NOTICE_S = 1.0
-# Parts into which the work is divided, so that a lost machine costs a part of it.
+# Parts of the work, so that a lost machine costs only one of them.
 _ITERATIONS, _TASKS_OF_A_MACHINE = 40, 4
 
 
@@ -39,14 +39,14 @@ def cluster_command(
     kind: Annotated[Kind, typer.Argument(metavar="bag|mpi|spark", help="The framework.")],
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices to replay.")],
     instance_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Type of its machines.")],
-    machines: Annotated[int, typer.Option(min=1, max=64, help="Machines at once: processes here.")] = 2,
-    work_s: Annotated[
-        float, typer.Option("--work-s", min=1.0, help="Real seconds that all of them need together.")
-    ] = 20.0,
+    machines: Annotated[
+        int, typer.Option(min=1, max=64, help="Number of machines, which are local processes.")
+    ] = 2,
+    work_s: Annotated[float, typer.Option("--work-s", min=1.0, help="Total work, real machine-seconds.")] = 20.0,
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Begin then; else halfway through the prices.")
+        str | None, typer.Option(metavar="TIME", help="Start in the prices; by default the middle.")
     ] = None,
-    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds in a real one.")] = 120.0,
+    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second.")] = 120.0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Run a small parallel program on processes here, on machines that ExoSphere rents while prices replay.
@@ -94,7 +94,7 @@ def cluster_command(
 def _program(
     kind: Kind, machines: int, work_s: float, resources: Resources
 ) -> tuple[Callable[[Path], Framework], BagOfTasks | Mpi | Spark]:
-    """What makes the framework in a folder of its own, and the application that ExoSphere rents machines for."""
+    """A function that creates the framework in its own folder, and the application for ExoSphere."""
     from ebbtide.live.frameworks.bag import BagFramework
     from ebbtide.live.frameworks.mpi import MpiFramework
     from ebbtide.live.frameworks.spark import SparkFramework

@@ -52,9 +52,9 @@ class Verb:
                 return " ".join((ast.get_docstring(part) or "").split("\n\n")[0].split())
             if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
                 names = [target.id for target in part.targets if isinstance(target, ast.Name)]
-                told = [word.value for word in part.value.keywords if word.arg == "help"]
-                if self.attribute in names and told and isinstance(told[0], ast.Constant):
-                    return str(told[0].value)
+                texts = [word.value for word in part.value.keywords if word.arg == "help"]
+                if self.attribute in names and texts and isinstance(texts[0], ast.Constant):
+                    return str(texts[0].value)
         return ""
 
     def load(self) -> Any:

@@ -71,7 +71,7 @@ def compare_command(
     history = given.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
     usual = USUAL if deadline is None else (*USUAL, "deadline")
     chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
-    with progress("replaying", starts * len(chosen)) as told:
+    with progress("replaying", starts * len(chosen)) as state:
         found = compare(
             chosen,
             work,
@@ -82,7 +82,7 @@ def compare_command(
             deadline_h=deadline,
             catalogue=catalogue,
             workers=workers or usable_cores(),
-            on_progress=told.done,
+            on_progress=state.done,
         )
     table_console().print(found.table())
     typer.echo(_HEADINGS)

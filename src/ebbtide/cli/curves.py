@@ -147,11 +147,11 @@ def measure_command(
     trials = [(name, number) for name in names for number in range(len(benchmark(name).settings))]
     with progress("training", len(trials)) as state:
 
-        def tell(curve: Curve) -> None:
+        def report(curve: Curve) -> None:
             state.advance()
             state.say(f"training; {curve.workload} {curve.name} ended at {curve.final:.4f}")
 
-        measured = measure_curves(trials, seed=seed, data=data, workers=workers, on_curve=tell)
+        measured = measure_curves(trials, seed=seed, data=data, workers=workers, on_curve=report)
     write_curves(measured, into)
     typer.echo(f"wrote {len(measured)} curves to {into}")
 

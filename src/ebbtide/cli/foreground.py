@@ -200,7 +200,7 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
 
 
 def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
-    """As the controller in this process has it at this moment."""
+    """The current state of the controller in this process."""
     journal = Journal(folder.journal, read_only=True)
     kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
     return standing(

@@ -1,4 +1,4 @@
-"""What `ebbtide run` is given: a file, or a command line after `--`."""
+"""The input of `ebbtide run`: a file, or a command line after `--`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.jobs.single import SingleTraining, folder_below, literal
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
 
-# What names a folder for checkpoints in many a command line.
+# Options that usually name a folder for checkpoints.
 _SAVES = re.compile(
     r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
 )
@@ -43,7 +43,7 @@ def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Cat
     Args:
         words: File of a sweep or job; or a command and its arguments, which are not changed.
         options: Values by field of `SingleTraining`, and `checkpoints` as a path; None or empty: not given. They
-        override the file.
+            override the file.
         catalogue: Instance types and their list prices.
 
     Raises:

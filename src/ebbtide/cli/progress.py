@@ -167,7 +167,7 @@ def _bar(console: Console, state: Progress) -> Iterator[None]:
 def _lines(stream: TextIO, state: Progress) -> Iterator[None]:
     ended = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         wait_s = FIRST_LINE_S
         while not ended.wait(wait_s):
             wait_s = LINE_EVERY_S
@@ -178,7 +178,7 @@ def _lines(stream: TextIO, state: Progress) -> Iterator[None]:
                 # Nobody reads the stream any more; the work continues.
                 return
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=report, name="progress", daemon=True)
     thread.start()
     try:
         yield

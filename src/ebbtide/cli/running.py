@@ -199,6 +199,6 @@ def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
 
 
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """Go on with a run that was stopped, or whose controller was killed."""
+    """Continue a run that was stopped, or whose controller was killed."""
     found = Run(find_run(runs, run))
     run_in_foreground(found.kept, found.policy, Sweep.model_validate(found.kept.settings.sweep))

@@ -39,7 +39,7 @@ def status_command(
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
-    """All runs, or one in detail: what each does, its trials and machines, what it has cost and saved."""
+    """Show all runs, or one in detail: state, trials, machines, cost and savings."""
     if run is None:
         standings = [standing_of(folder, folder.catalogue) for folder in known_runs(runs)]
         if as_json:

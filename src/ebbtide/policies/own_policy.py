@@ -47,7 +47,7 @@ def load_policy(text: str) -> Policy:
 
     Raises:
         InputError: The file, module or name does not exist, the module cannot be imported, the class needs
-        arguments, or the object is not a policy; the message says which, where, and how to correct it.
+            arguments, or the object is not a policy; the message says which, where, and how to correct it.
     """
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     module = load_file(place) if place.endswith(".py") or os.sep in place else _imported(place)

@@ -14,7 +14,7 @@ from ebbtide_papers.cumulon.claims import reproduce_cumulon
 from ebbtide_papers.cumulon.figures import cumulon_figure
 from ebbtide_papers.cumulon.real_market import real_market_study
 from ebbtide_papers.cumulon.study import cumulon_study
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
 # Number of traces with --quick.
@@ -25,12 +25,12 @@ def command(
     prices: Annotated[
         Path | None, typer.Option(help="A Parquet file with c3.xlarge: RSVD-1 on a real market, too.")
     ] = None,
-    traces: Annotated[int, typer.Option(min=100, help="How many simulated ones.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    traces: Annotated[int, typer.Option(min=100, help="Number of simulated traces.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 2 and 4 to 8 there.")
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 2 and 4 to 8 in.")
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -46,4 +46,4 @@ def command(
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
             real = real_market_study(history, market, on_progress=state.say) if market else None
     result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
-    tell(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))
+    show_reproduction(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))

@@ -21,14 +21,14 @@ from ebbtide_papers.cumulon.study import (
     MOST,
     SIZES,
     TICKS,
-    Told,
+    OnProgress,
     by_the_hour,
     mean_usd,
 )
 
 
 def real_market_study(
-    prices: PriceHistory, market: Market, *, every_s: float = 6 * HOUR_S, on_progress: Told | None = None
+    prices: PriceHistory, market: Market, *, every_s: float = 6 * HOUR_S, on_progress: OnProgress | None = None
 ) -> dict[str, float]:
     """RSVD-1 on a real market's later days, with models of the earlier ones; hourly charges and delays.
 
@@ -43,7 +43,7 @@ def real_market_study(
     Raises:
         InputError: The record is too short for any start.
     """
-    told = on_progress or (lambda _: None)
+    report = on_progress or (lambda _: None)
     series, workflow = prices[market], rsvd_workflow()
     split_s = prices.start_s + 0.6 * (prices.end_s - prices.start_s)
     chain = PriceChain.fit(series, prices.start_s, split_s, tick_s=TICK_S)
@@ -60,11 +60,11 @@ def real_market_study(
     later, earlier = starts(split_s, prices.end_s), starts(prices.start_s, split_s)
     if not len(later) or not len(earlier):
         raise InputError(f"{market}: the record is too short for runs of {DEADLINE_H} h in both its parts")
-    told(f"{market}: choosing a fixed size and bid")
+    report(f"{market}: choosing a fixed size and bid")
     any_book = by_the_hour(chain, workflow, DELAY_TICKS, start_s=float(earlier[0]))
     practice = np.array([trace(start_s) for start_s in earlier])
     best = _best_fixed(any_book, practice, chain.prices)
-    told(f"{market}: a cookbook for each hour of the week")
+    report(f"{market}: a cookbook for each hour of the week")
     slots = {float(start_s % (7 * DAY_S)): start_s for start_s in later}
     books = {slot: by_the_hour(chain, workflow, DELAY_TICKS, start_s=start_s) for slot, start_s in slots.items()}
     costs: dict[str, list[float]] = {"dynamic": [], "oracle": [], "fixed": []}

@@ -52,7 +52,7 @@ _DBA_SIZE = 60
 # A bidding rule keeps the deadline if at most this share of the runs misses it.
 FEW_MISSED = 0.01
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 Table = dict[str, dict[str, float]]
 
 
@@ -111,7 +111,7 @@ def on_demand_only_usd(workflow: Workflow, usd_per_hour: float, deadline_h: floa
     return size * math.ceil(workflow.finish_h(workflow.work_h, size, size)) * usd_per_hour
 
 
-def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | None = None) -> CumulonStudy:
+def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: OnProgress | None = None) -> CumulonStudy:
     """Figures 2 and 4 to 8 and Table 2, on the market that the paper describes.
 
     Args:
@@ -119,14 +119,14 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
         seed: Seed of all random numbers.
         on_progress: Called with the current activity.
     """
-    told = on_progress or (lambda _: None)
+    report = on_progress or (lambda _: None)
     workflow, chain = rsvd_workflow(), described_chain()
     few = max(traces // 10, 1)
 
     def drawn(price: float, number: int, part: int, hours: int = DEADLINE_H) -> np.ndarray:
         return chain.simulate(_MONDAY_S, price, hours * TICKS, number, seed * 1000 + part)
 
-    told("Figure 2: dynamic, strict, oracle")
+    report("Figure 2: dynamic, strict, oracle")
     by_second = _by_second(chain, workflow)
     began = time.perf_counter()
     by_second = _by_second(chain, workflow)
@@ -145,7 +145,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
     counts = {"dynamic": Counts.of(dynamic), "strict": Counts.of(strict)}
     missed = dynamic.missed + strict.missed
 
-    told("Figures 4 and 5: deadlines and risk, GNMF")
+    report("Figures 4 and 5: deadlines and risk, GNMF")
     gnmf = gnmf_workflow()
     tables["fig4"], tables["fig5"] = {}, {}
     for hours in _DEADLINES_H:
@@ -158,7 +158,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
         book = _by_second(chain, gnmf, gamma=gamma, unit_h=_GNMF_UNIT_H)
         tables["fig5"][f"{gamma:g}"] = _row(play_dynamically(book, drawn(STARTS["s020"], few, 5), TICK_S))
 
-    told("Figures 6 and 7: delays and bids")
+    report("Figures 6 and 7: delays and bids")
     tables["fig6"] = {}
     for delay in _DELAYS:
         book, rules = by_the_hour(chain, workflow, delay), Rules(delay_ticks=delay)
@@ -184,7 +184,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
     tables["fig7"] = {f"{usd:g}": _row(found) for usd, found in by_bid.items()}
     tables["fig7"]["skyline"] = {**_row(skyline), "steps_ahead": float(ahead)}
 
-    told("Figure 8: fixed sizes and bids, DBA")
+    report("Figure 8: fixed sizes and bids, DBA")
     part = part[:few] if few < len(part) else part
     grid = {
         (size, usd): play_cluster(book, part, Bids.fixed(book, usd), Rules(fixed_size=size))
@@ -198,7 +198,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: Told | N
     tables["fig8"] = {f"{size} at {usd:g}": _row(found) for (size, usd), found in grid.items()}
     tables["fig8"]["dba"] = _row(dba)
 
-    told("Table 2: on demand beside spot")
+    report("Table 2: on demand beside spot")
     plus = by_the_hour(chain, workflow, DELAY_TICKS, on_demand_usd=ON_DEMAND_USD_PER_HOUR)
     size = best_on_demand_size(workflow, DEADLINE_H)
     tables["table2"] = {}

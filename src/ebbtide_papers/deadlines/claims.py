@@ -24,7 +24,7 @@ from ebbtide_papers.deadlines.zone_rows import CLAIMED, multi_claims, multi_rows
 from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
 from ebbtide_papers.reproduction import Reproduction, Row
 
-Told = Callable[[str, float, float], None]
+OnProgress = Callable[[str, float, float], None]
 
 _LATE_H = 1e-9
 
@@ -42,7 +42,7 @@ def reproduce_deadlines(
     starts: int = 300,
     seed: int = 0,
     inputs: dict[str, str] | None = None,
-    on_progress: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Reproduction:
     """Every policy in one zone, and in several at once, on all given records.
 
@@ -65,21 +65,21 @@ def reproduce_deadlines(
     gangs = [all_of for _, all_of in given.rounds]
     done, total = 0, len(given.records) + len(sets) + len(gangs)
 
-    def tell(name: str) -> None:
+    def report(name: str) -> None:
         nonlocal done
         if on_progress:
             on_progress(f"record of {name}", done, total)
         done += 1
 
     if given.records:
-        cells, past = study_records(given.records, starts, seed, tell)
+        cells, past = study_records(given.records, starts, seed, report)
         rows += [*_rows(cells), *_past_rows(past)]
-        tables["zones"] = [{"zone": cell.zone, **_told([cell])} for cell in cells]
-        tables["cells"] = [_told(_cell(cells, *times)) for times in _TIMES]
-        tables["overall"] = _told(cells)
+        tables["zones"] = [{"zone": cell.zone, **_summary([cell])} for cell in cells]
+        tables["cells"] = [_summary(_cell(cells, *times)) for times in _TIMES]
+        tables["overall"] = _summary(cells)
     left_out: list[LeftOut] = []
-    studies = _studied(sets, starts, seed, left_out, tell)
-    whole = _studied(gangs, starts, seed, left_out, tell, gang=True)
+    studies = _studied(sets, starts, seed, left_out, report)
+    whole = _studied(gangs, starts, seed, left_out, report, gang=True)
     if studies:
         rows += multi_rows(studies, whole)
         tables["several_zones"] = multi_table([*studies, *whole])
@@ -97,14 +97,14 @@ def _studied(
     starts: int,
     seed: int,
     left_out: list[LeftOut],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     gang: bool = False,
 ) -> list[ZonesStudy]:
     """Studies of the sets that are long enough, and the reasons for the others."""
     found = []
     for records in sets:
-        tell(records.name)
+        report(records.name)
         size_bytes = _CHECKPOINT_BYTES.get(records.accelerator, min(_CHECKPOINT_BYTES.values()))
         try:
             found.append(study_zones(records, size_bytes, starts, seed))
@@ -145,13 +145,13 @@ def zone_claims() -> dict[str, str]:
 
 
 def study_records(
-    records: Sequence[ZoneRecord], starts: int, seed: int, tell: Callable[[str], None] = lambda _name: None
+    records: Sequence[ZoneRecord], starts: int, seed: int, report: Callable[[str], None] = lambda _name: None
 ) -> tuple[list[Cell], list[Cell]]:
     """Single zones with a model of the other zones, and later halves also with a model of the zone's past."""
     cells: list[Cell] = []
     past: list[Cell] = []
     for place, record in enumerate(records):
-        tell(record.name)
+        report(record.name)
         others = left_out_model(records, place)
         cells += study_zone(record, {"deadline": others}, draw_ticks(record, starts, seed))
         half = len(record.available) // 2
@@ -180,7 +180,7 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
             )
         )
     uniform, ours = _mean(cells, "uniform-progress"), _mean(cells, "deadline")
-    greedy, dear = _mean(cells, "greedy"), _mean(cells, "on-demand")
+    greedy, on_demand = _mean(cells, "greedy"), _mean(cells, "on-demand")
     closed, advantage = _closed(cells, "deadline"), greedy / uniform
     rows += [
         Row(
@@ -205,9 +205,9 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
             "saving_vs_on_demand_overall",
             "saved against on-demand",
             None,
-            1.0 - ours / dear,
+            1.0 - ours / on_demand,
             "fraction",
-            ours < dear,
+            ours < on_demand,
             "above 0",
         ),
     ]
@@ -255,7 +255,7 @@ def _closed(cells: Sequence[Cell], policy: str) -> float:
     return (uniform - ours) / (uniform - best) if uniform > best else 0.0
 
 
-def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+def _summary(cells: Sequence[Cell]) -> dict[str, Any]:
     """Some cells together: mean, 95th percentile and misses of each policy; and the gap that deadline closes."""
     deadlines, restarts = ({getattr(cell.problem, name) for cell in cells} for name in ("deadline_h", "restart_h"))
     return {

@@ -10,7 +10,7 @@ import typer
 from ebbtide.cli.progress import progress
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
 # Number of starts with --quick.
@@ -22,10 +22,10 @@ def command(
         list[Path],
         typer.Option(help="A table of availability, probes or capacity; or a folder of them and of prices."),
     ],
-    starts: Annotated[int, typer.Option(min=1, help="How many starts in each record.")] = 300,
-    seed: Annotated[int, typer.Option(help="Of the starts.")] = 0,
+    starts: Annotated[int, typer.Option(min=1, help="Number of starts in each record.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
 ) -> None:
     """Deadlines where capacity decides: in one zone, and in several at once, against rivals and the optimum.
 
@@ -40,6 +40,6 @@ def command(
         result = reproduce_deadlines(
             given, starts=count, seed=seed, inputs=sha256_of(given.files), on_progress=state.at
         )
-    tell(result, "Deadlines", json_path)
+    show_reproduction(result, "Deadlines", json_path)
     for why in dict.fromkeys(one.why for one in given.left_out):
         typer.echo(f"left out: {why}", err=True)

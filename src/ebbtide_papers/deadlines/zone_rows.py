@@ -28,7 +28,7 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
 
     Args:
         studies: Study of each set of zones; for gangs, a zone is available if it has any machine, as in the
-        published traces.
+            published traces.
         whole: Studies of gangs in which a zone is available only if it has all machines.
     """
     rows = []
@@ -72,13 +72,13 @@ def _rows(
     ours, failover, best = mean[_OURS], mean["next-cheapest failover"], mean["optimum"]
     zones = [usd for policy, usd in mean.items() if policy.startswith("uniform-progress ")]
     in_one = math.fsum(zones) / len(zones)
-    told = f"{study.records.name}: {WORK_H:g} h of work, {DEADLINE_H:g} h, restart {RESTART_H:g} h"
+    setting = f"{study.records.name}: {WORK_H:g} h of work, {DEADLINE_H:g} h, restart {RESTART_H:g} h"
     limit = f"at most {target:g}" if target else "below failing over; no target was set"
     near = ours <= target * best if target else ours < failover
     return [
         Row(
             f"{name}_cost_vs_failover",
-            f"cost of deadline / next-cheapest failover ({told})",
+            f"cost of deadline / next-cheapest failover ({setting})",
             published_failover,
             ours / failover,
             "ratio",
@@ -87,7 +87,7 @@ def _rows(
         ),
         Row(
             f"{name}_cost_vs_optimum",
-            f"cost of deadline / optimum ({told})",
+            f"cost of deadline / optimum ({setting})",
             published,
             ours / best,
             "ratio",

@@ -163,14 +163,14 @@ def past_models(records: ZoneRecords, past: int) -> tuple[list[SpellModel], list
 def by_table(
     records: ZoneRecords, table: ZoneTable, starts: Sequence[int] | np.ndarray, ask_every_s: float
 ) -> list[tuple[float, float, float, int, int]]:
-    """`deadline` from each start."""
+    """Runs of `deadline` from each start."""
     return _run(TABLE, records, table.problem, starts, ask_every_s, table)
 
 
 def by_failover(
     records: ZoneRecords, problem: ZonesProblem, starts: Sequence[int] | np.ndarray
 ) -> list[tuple[float, float, float, int, int]]:
-    """Uniform Progress that fails over to the next-cheapest zone, from each start; with one zone: as it is."""
+    """Runs of Uniform Progress with failover to the next-cheapest zone; with one zone, without failover."""
     return _run(FAILOVER, records, problem, starts, 0.0, None)
 
 

@@ -21,7 +21,7 @@ from ebbtide_papers.deepspotcloud.study import (
     one_type_job,
     with_generated_regions,
 )
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
 # Number of starts with --quick.
@@ -29,21 +29,23 @@ _FEW_MOVES = 20
 
 
 def command(
-    prices: Annotated[Path, typer.Option(help="A Parquet file: two markets of a GPU type at least.")],
+    prices: Annotated[Path, typer.Option(help="A Parquet file with at least two markets of a GPU type.")],
     region: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="Threads.")] = 2,
+    starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel threads.")] = 2,
     generated: Annotated[
         bool,
         typer.Option("--generated-regions/--real-only", help="A second table, generated regions beside the real."),
     ] = True,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1, 2 and 6 there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1, 2 and 6 in.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """DeepSpotCloud's Figures 1, 2 and 6: GPU prices; when to move a job, by its length.
@@ -81,4 +83,4 @@ def command(
     files = sha256_of([prices, *(region or [])])
     result = reproduce_deepspotcloud(found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed)
     figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
-    tell(result, "DeepSpotCloud's claims", json_path, plot, figure)
+    show_reproduction(result, "DeepSpotCloud's claims", json_path, plot, figure)

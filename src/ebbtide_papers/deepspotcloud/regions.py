@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.prices import PriceHistory
-from ebbtide_papers.deepspotcloud.study import CHECKPOINT, MigrationStudy, Told, migration_study
+from ebbtide_papers.deepspotcloud.study import CHECKPOINT, MigrationStudy, OnProgress, migration_study
 from ebbtide_papers.dynamic_pricing.study import TABLE_ONE
 
 BILLING = "ec2-second"
@@ -55,7 +55,7 @@ def region_study(
     starts: int,
     seed: int,
     workers: int = 2,
-    on_progress: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, RegionFound]:
     """Every rule for moving, for a GPU job and for a CPU job, over all markets that suit them.
 

@@ -49,7 +49,7 @@ _GENERATED = ("us-west-2a", "us-west-2b", "eu-west-1a", "eu-west-1b", "ap-northe
 
 _STEPS_PER_HOUR = 3_600.0
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def migration_study(
     seed: int = 1,
     workers: int = 2,
     catalogue: Catalogue | None = None,
-    on_progress: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> MigrationStudy:
     """Replay every rule for moving on every length of job, from the same starts (Fig. 6).
 

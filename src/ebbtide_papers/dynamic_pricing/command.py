@@ -15,21 +15,25 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
 from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
 from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, gpu_markets, read_throughputs
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
 
 def command(
-    prices: Annotated[list[Path], typer.Option(help="A Parquet file of prices; again for another cloud.")],
+    prices: Annotated[
+        list[Path], typer.Option(help="A Parquet file of prices; may be given again for another cloud.")
+    ],
     throughputs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help='Steps a second: {gpu: {model: {"null": rate}}}; else Table 1.'),
+        typer.Option(
+            metavar="FILE.json", help='Steps per second: {gpu: {model: {"null": rate}}}; by default Table 1.'
+        ),
     ] = None,
     probes: Annotated[
         Path | None, typer.Option(help="A Parquet log of machines that were kept running: Fig. 2.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 1 to 6 there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1 to 6 in.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: the value of each source of price variation.
@@ -44,4 +48,4 @@ def command(
     with progress("solving allocations on recorded prices"):
         result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
     figure = partial(dynamic_pricing_figure, gpu_markets(histories, catalogue), lives, result.tables)
-    tell(result, "Dynamic Pricing's claims", json_path, plot, figure)
+    show_reproduction(result, "Dynamic Pricing's claims", json_path, plot, figure)

@@ -144,8 +144,7 @@ def follow(known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_g
         rates: Steps per second by GPU.
         days: Duration of each run, days.
         dataset_gb: Dataset that is copied and charged once for each further cloud, GB; in the paper every cloud
-            has
-        the dataset beforehand.
+            has the dataset beforehand.
 
     Raises:
         InputError: The prices are too short, or AWS's us-east-1 has no machine with one V100.

@@ -65,8 +65,8 @@ def reproduce_exosphere(
     Raises:
         InputError: The record is too short to fit portfolios.
     """
-    tell = on_progress or (lambda _text: None)
-    tell("portfolios")
+    report = on_progress or (lambda _text: None)
+    report("portfolios")
     study = portfolio_study(prices, catalogue)
     best_greedy = study.best_greedy()
     in_sample, later = study.against(best_greedy)
@@ -74,9 +74,9 @@ def reproduce_exosphere(
     alone, _ = study.against(study.greedy[1])
     ours = study.medium
     of_later = study.later.judge(ours.weights)
-    tell(f"a portfolio of {_MARKETS} markets")
+    report(f"a portfolio of {_MARKETS} markets")
     seconds = solving_seconds(_MARKETS)
-    tell("sharing machines")
+    report("sharing machines")
     packed = _packed(study, catalogue)
     reduction = float(np.mean([row["reduction"] for row in packed.values()]))
     count = len(ours.markets)
@@ -149,9 +149,9 @@ def reproduce_exosphere(
             f"holds if at most {_MOST_S:g}",
         ),
     )
-    tell("losses of markets")
+    report("losses of markets")
     lost = transiency_study(draws=draws, seed=seed)
-    tell("jobs that begin anew when a machine is lost")
+    report("jobs that restart when a machine is lost")
     mpi: dict[str, Any]
     try:
         mpi = mpi_study(prices, study.split_s, catalogue, every_s=starts_every_s)
@@ -169,7 +169,7 @@ def reproduce_exosphere(
         "fixed_discount": _fixed_discount(study),
         "correlations": _correlations(study.fitted.covariance),
         "packing": packed,
-        "regions": {name: _region(name, region, catalogue, tell) for name, region in regions.items()},
+        "regions": {name: _region(name, region, catalogue, report) for name, region in regions.items()},
     }
     return Reproduction("exosphere", inputs, seed, rows, tables)
 
@@ -394,9 +394,11 @@ def _correlations(matrix: np.ndarray) -> dict[str, Any]:
     return {"quantiles_of_correlation": found, "share_below_0.1": float((pairs < 0.1).mean())}
 
 
-def _region(name: str, prices: PriceHistory, catalogue: Catalogue, tell: Callable[[str], None]) -> dict[str, Any]:
+def _region(
+    name: str, prices: PriceHistory, catalogue: Catalogue, report: Callable[[str], None]
+) -> dict[str, Any]:
     """The paper's scale on a whole region; only prices vary there, so their covariance is the risk."""
-    tell(f"region {name}, {len(prices)} markets")
+    report(f"region {name}, {len(prices)} markets")
     try:
         study = portfolio_study(prices, catalogue, covariance="price", alphas=_SHOWN_ALPHAS, counts=(1, 10, 100))
     except InputError as error:

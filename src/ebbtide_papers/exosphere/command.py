@@ -14,7 +14,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.exosphere.claims import reproduce_exosphere
 from ebbtide_papers.exosphere.figures import exosphere_figure
 from ebbtide_papers.exosphere.mpi import EVERY_S
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
 # Number of losses with --quick.
@@ -27,11 +27,12 @@ def command(
     region: Annotated[
         list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help=f"Few starts, and {_FEW_STARTS} losses.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 3, 4 and 7 to 12 there.")
+        Path | None,
+        typer.Option(metavar="FILE.html", help="File to draw Figures 3, 4 and 7 to 12 in."),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -53,4 +54,4 @@ def command(
             seed=seed,
             on_progress=state.say,
         )
-    tell(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))
+    show_reproduction(result, "ExoSphere's claims", json_path, plot, lambda: exosphere_figure(result.tables))

@@ -65,9 +65,9 @@ class PortfolioStudy:
         split_s: Start of the later part, seconds since 1970.
         frontier: Best portfolio by risk aversion.
         greedy: Greedy portfolio by number of markets.
-        lowest_cost: Spot Fleet's lowest price: all in the market whose cores cost least when it is asked for; the
-            mean over times to ask. Its weights are how often which market is that.
-        lowest_cost_later: The same in the rest.
+        lowest_cost: Spot Fleet's lowest price: everything in the market with the cheapest cores at the time of the
+            request, averaged over request times; its weights are the shares of times each market is chosen.
+        lowest_cost_later: The same selection in the later part.
     """
 
     fitted: Judged
@@ -80,11 +80,11 @@ class PortfolioStudy:
 
     @property
     def medium(self) -> Portfolio:
-        """The portfolio of middling aversion."""
+        """The portfolio of medium risk aversion."""
         return self.frontier[MEDIUM_ALPHA]
 
     def as_cheap_as(self, rival: Portfolio) -> Portfolio:
-        """The portfolio of least risk that saves about as much; there is one, all on the best market at worst."""
+        """The portfolio of lowest risk that saves about as much as a rival; at worst only the best market."""
         low, high = 0.0, 1e6
         found = best_portfolio(self.fitted.candidates, self.fitted.covariance, low)
         for _ in range(60):
@@ -99,19 +99,19 @@ class PortfolioStudy:
         return found
 
     def against(self, rival: Portfolio) -> tuple[float, float]:
-        """Risk over a rival's where about as much is saved: by the part fitted on, and by the later part."""
+        """Ratio of risks to a rival with about the same saving: in the fitted part, and in the later part."""
         ours = self.as_cheap_as(rival)
         later, of_rival = self.later.judge(ours.weights), self.later.judge(rival.weights)
         return _ratio(ours.risk, rival.risk), _ratio(later.risk, of_rival.risk)
 
     def against_lowest_cost(self) -> tuple[float, float]:
-        """The same over Spot Fleet's lowest price, which is asked for at any time."""
+        """Ratio of risks to Spot Fleet's lowest price, in the fitted and in the later part."""
         ours = self.as_cheap_as(self.lowest_cost)
         later = self.later.judge(ours.weights)
         return _ratio(ours.risk, self.lowest_cost.risk), _ratio(later.risk, self.lowest_cost_later.risk)
 
     def best_greedy(self) -> Portfolio:
-        """The greedy one of several markets, or of one if there is one, against which portfolios gain least."""
+        """The greedy portfolio of several markets (or of the only one) that portfolios improve on least."""
         several = [portfolio for count, portfolio in self.greedy.items() if count > 1] or [self.greedy[1]]
         return max(several, key=lambda rival: self.against(rival)[0])
 
@@ -124,14 +124,14 @@ def portfolio_study(
     alphas: Sequence[float] = ALPHAS,
     counts: Sequence[int] | None = None,
 ) -> PortfolioStudy:
-    """Portfolios by all aversions and their rivals, fitted on three fifths of a record and judged by the rest.
+    """Portfolios of all risk aversions and rivals, fitted on three fifths of a record and tested on the rest.
 
     Args:
-        prices: The record.
-        catalogue: List prices.
-        covariance: One of `COVARIANCES`.
-        alphas: Aversions to risk; the middling one is always among them.
-        counts: Of markets that rivals take; by default all numbers up to ten and then every doubling.
+        prices: Price history of the markets.
+        catalogue: Instance types and their list prices.
+        covariance: Name of a covariance in `COVARIANCES`.
+        alphas: Risk aversions; the medium one is always added.
+        counts: Numbers of markets of greedy rivals; by default all up to ten, then doubling.
 
     Raises:
         InputError: The record is too short.
@@ -165,7 +165,7 @@ def portfolio_study(
 
 
 def correlated(covariance: Floats, share: float = 0.9) -> Floats:
-    """The same variances, and a correlation of so much between any two markets (Figure 7b)."""
+    """A covariance with the same variances and one correlation for all pairs of markets (Figure 7b)."""
     deviations = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
     together = share * np.outer(deviations, deviations)
     found: Floats = together + np.diag((1.0 - share) * deviations**2)
@@ -173,7 +173,7 @@ def correlated(covariance: Floats, share: float = 0.9) -> Floats:
 
 
 def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0, rounds: int = 3) -> float:
-    """How long a portfolio of so many markets takes at best, with a dense covariance of random factors."""
+    """Shortest time to solve a portfolio of `count` markets with a dense random covariance, seconds."""
     draws = np.random.default_rng(seed)
     loads = draws.normal(size=(count, 20))
     covariance = loads @ loads.T / 20 + np.diag(draws.uniform(0.01, 1.0, count))
@@ -187,7 +187,7 @@ def solving_seconds(count: int = 2_500, *, seed: int = 0, alpha: float = 5.0, ro
 
 
 def _lowest_cost(prices: PriceHistory, judged: Judged, catalogue: Catalogue, times_s: Floats) -> Portfolio:
-    """What Spot Fleet's lowest price takes at each of these times, in the mean: one market, never a mix."""
+    """The mean of Spot Fleet's lowest-price selections, one market each, at these times."""
     found = judged.candidates
     by_core = np.array(
         [prices[market].at_each(times_s) / catalogue.machine_of(market).vcpus for market in found.markets]

@@ -23,7 +23,7 @@ def reproduce_spottune(
     Args:
         found: The result of `study`.
         curve_scores: Scores `by_theta` of each method on the same curves; EarlyCurve with thresholds chosen on the
-        other workloads.
+            other workloads.
         inputs: SHA-256 of the input files, by name.
         seed: Seed of the study.
     """

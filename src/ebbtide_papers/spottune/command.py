@@ -13,7 +13,7 @@ from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.forecasts.learning_curves.methods import evaluate_methods, table_two_curves
 from ebbtide.market.prices import PriceHistory
-from ebbtide_papers.printing import tell
+from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 from ebbtide_papers.spottune.claims import reproduce_spottune
 from ebbtide_papers.spottune.figures import spottune_figure
@@ -27,13 +27,15 @@ def command(
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices: its first 40 % train the forecasts.")],
     curves: Annotated[
         Path | None,
-        typer.Option(help="A Parquet file of learning curves; else those of Table II."),
+        typer.Option(help="A Parquet file of learning curves; by default those of Table II."),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="How many start times.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 1,
+    starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the claims there.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Draw Figures 6 to 12 there.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 6 to 12 in.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """SpotTune's Figures 6 to 12: cost, completion time, refunds, forecasts, selection.
@@ -56,4 +58,4 @@ def command(
         scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
     files = [prices, *([curves] if curves else [])]
     result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
-    tell(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))
+    show_reproduction(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))

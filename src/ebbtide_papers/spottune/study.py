@@ -43,7 +43,7 @@ _ROOM = 3.0
 # Values of theta in Fig. 8; 1 is `spottune-full`.
 _THETAS = tuple(step / 10 for step in range(1, 10))
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 # Outcomes of each start, by workload and policy.
 Runs = Mapping[str, Mapping[str, tuple[Outcome, ...]]]
@@ -77,7 +77,9 @@ def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, 
     return found
 
 
-def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tell: Told) -> dict[str, Forecast]:
+def forecasts(
+    minutes: Minutes, *, train_until: int, stride: int, seed: int, report: OnProgress
+) -> dict[str, Forecast]:
     """Learnt forecasts, trained on minutes up to `train_until`, and their lower and upper bounds."""
     days = min(train_until * MINUTE_S / DAY_S, _TRAIN_DAYS)
     first = train_until - round(days * DAY_S / MINUTE_S)
@@ -85,7 +87,7 @@ def forecasts(minutes: Minutes, *, train_until: int, stride: int, seed: int, tel
     found: dict[str, Forecast] = {"past-frequency": PastFrequency(minutes), "foresight": Foresight(minutes)}
     makers: dict[str, Callable[[int], NetworkModel]] = {"revpred": revpred, "tributary": tributary}
     for name, make in makers.items():
-        tell(f"training {name}")
+        report(f"training {name}")
         model = make(seed)
         with warnings.catch_warnings():
             # Markets with too few rises get constants; the model's card says so.
@@ -129,7 +131,7 @@ def study(
     seed: int = 1,
     stride: int = 30,
     catalogue: Catalogue | None = None,
-    on_progress: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Study:
     """Run every policy on every workload from the same starts.
 
@@ -145,13 +147,13 @@ def study(
     Raises:
         InputError: The history is too short to train on and to run after.
     """
-    tell = on_progress or (lambda _text: None)
+    report = on_progress or (lambda _text: None)
     known_types = catalogue or default_catalogue()
     minutes = minutes_of(prices)
     train_until = round(len(minutes.times_s) * _TRAIN_SHARE)
     sweeps = sweeps_of(curves, prices, known_types)
     start_times = _starts(prices, sweeps, float(minutes.times_s[train_until]), starts, seed, known_types)
-    known = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, tell=tell)
+    known = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, report=report)
 
     def run(sweep: Sweep, policies: Sequence[Policy], billing: str) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
@@ -169,7 +171,7 @@ def study(
     thetas = [_at_theta(StepCost(known["revpred"]), f"{theta:g}", theta) for theta in _THETAS]
     outcomes, without, by_theta = {}, {}, {}
     for sweep in sweeps:
-        tell(f"running {sweep.name}")
+        report(f"running {sweep.name}")
         outcomes[sweep.name] = run(sweep, policies_of(known, prices), "ec2-second")
         without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
         by_theta[sweep.name] = run(sweep, thetas, "ec2-second")

@@ -66,7 +66,7 @@ class MovePlan:
         boot_s: How long the new machine is charged before it can restore, seconds.
         horizon_s: The most remaining work that is counted, seconds: prices say little about the far future.
         moves_per_day: Expected further moves per day. Their time may fit into the job's last charged period, which
-        is paid in full anyway; as far as it does, lost time costs nothing.
+            is paid in full anyway; as far as it does, lost time costs nothing.
     """
 
     overlap: bool

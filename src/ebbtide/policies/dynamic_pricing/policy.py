@@ -108,7 +108,7 @@ class DynamicPricing:
             (1).
         price_change: Change of a type's price, as a share, that makes it solve earlier.
         quotas: Most machines in use at once, by instance type; no limit for other types. During a move the old and
-        the new machine are both held.
+            the new machine are both held.
         slo_h: Hours from the start within which a job must be done, by job name.
         budget_usd: Total budget for `MAKESPAN`, USD.
         wakes_on: Price changes wake the policy.

@@ -55,7 +55,7 @@ class AllocationProblem:
 
         Raises:
             InputError: Shapes do not match, a number is negative or infinite where it must not be, or a job has no
-            type to run on.
+                type to run on.
         """
         rates, prices = np.asarray(steps_per_hour, dtype=float), np.asarray(usd_per_hour, dtype=float)
         if rates.ndim != 2 or not rates.size:

@@ -185,8 +185,7 @@ class Spark(Application):
         alpha: Risk aversion: low for batch jobs, high for interactive ones.
         save_s: Time to write a checkpoint, seconds; 0: none is written.
         replenish_until: Replace lost servers while a smaller share of the work is done; 1: always, as for
-            interactive
-        jobs; 0: never.
+            interactive jobs; 0: never.
     """
 
     resources: Resources

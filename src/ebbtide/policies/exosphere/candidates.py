@@ -35,7 +35,7 @@ class Candidates:
         markets: The markets, in the order of the arrays.
         on_demand_usd: The list price, USD per hour: the bid, and the base of savings.
         is_listed: Whether that price is known; else it is the highest price of the instance type in its region
-        within the span. Spot has not cost more than on demand since 2017, so savings are underestimated.
+            within the span. Spot has not cost more than on demand since 2017, so savings are underestimated.
         mean_usd: E[S], mean price over the whole span, USD per hour.
         mean_paid_usd: E[S] while the price was at or below the bid, USD per hour: what is really paid.
         watched_s: Length of the span, seconds.
@@ -93,7 +93,7 @@ class Candidates:
             wanted: Whether a market meets the constraints.
             least_mttr_s: Minimum mean time to revocation, seconds.
             least_share: Minimum share of the time at or below the bid. A market that is never available is never
-            revoked, and would look safe.
+                revoked, and would look safe.
 
         Raises:
             InputError: No market does.

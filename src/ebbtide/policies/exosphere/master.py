@@ -52,7 +52,7 @@ class ExoSphere:
         selection: The rule that selects markets: portfolios, or a rival.
         soft_share: Share of its bid at which a server's price counts as a warning (soft revocation).
         free_list_s: How long servers of a finished application are kept for others, seconds: twice the time that a
-        new server needs to start (5).
+            new server needs to start (5).
     """
 
     applications: tuple[Application, ...] = ()

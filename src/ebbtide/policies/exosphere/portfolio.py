@@ -204,7 +204,7 @@ def construct(
     Args:
         view: Current and past prices.
         job: The job to run.
-        request: The application's request.
+        request: The portfolio request of the application.
         history_s: Length of the price history used, seconds.
         covariance: Name of a covariance in `COVARIANCES`.
         selection: The rule that selects markets.

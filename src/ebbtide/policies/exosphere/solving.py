@@ -44,8 +44,8 @@ def solve_portfolio(returns: ArrayLike, covariance: ArrayLike, alpha: float) -> 
         Weights, shape (n,).
 
     Raises:
-        InputError: Shapes do not match; a value is not finite; the covariance is not symmetric or is
-        indefinite; alpha is negative.
+        InputError: Shapes do not match; a value is not finite; the covariance is not symmetric or is indefinite;
+            alpha is negative.
     """
     gains, risks = _checked(returns, covariance, alpha)
     if alpha == 0.0 or len(gains) == 1 or not risks.any():

@@ -77,9 +77,9 @@ class StepCost:
     Attributes:
         forecast: Gives the probability of a revocation within the hour.
         delta: Max price above the current price, as a share of it, drawn uniformly from this interval; None: as
-        published, 0.00001 to 0.2 USD per hour.
+            published, 0.00001 to 0.2 USD per hour.
         doubt: Added to the probability of paying, since a nearly certain forecast may be wrong, and the hour on an
-        expensive machine is then charged. 0 is Eq. 1.
+            expensive machine is then charged. 0 is Eq. 1.
     """
 
     forecast: Forecast = field(default_factory=RecentFrequency)
@@ -142,7 +142,7 @@ class BestBid:
     Attributes:
         passages: Predicts when prices exceed max prices.
         doubt: Share by which predicted revocations are reduced: the lowest of many estimates mostly errs in our
-        favour.
+            favour.
         time_share: Value of an hour of the trial, as a share of the price of the market with the lowest step cost.
         start_s: Time from the request for a machine to training on it, seconds.
     """

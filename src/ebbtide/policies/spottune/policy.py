@@ -125,15 +125,15 @@ class SpotTune:
         trains_on: Train the chosen trials to the end; else they end where they were predicted, too.
         provisioner: Estimates the cost of a step in each market and gives the max price to request.
         stays: After an hour, stay if moving, its time included, is not expected to be cheaper; else move every
-        hour at any cost, as in Algorithm 1.
+            hour at any cost, as in Algorithm 1.
         parallel: Parallel share of a step, before a machine's speed is observed; 1 is the paper's start.
         measured: The trials' rates were measured beforehand; else seconds per step are learnt during training.
         predictor: Predicts final metrics; None: EarlyCurve as calibrated.
         maximise: Whether a higher metric is better.
         deadline_s: Seconds from the start until the deadline; more expensive machines are used where cheaper ones
-        would be too slow.
+            would be too slow.
         machines: Where capacity decides, not price: the policy that rents machines instead, under its deadline. It
-        reserves the time for the training after theta.
+            reserves the time for the training after theta.
         name: The policy's name in tables.
         wakes_on: Empty: only the events that are always delivered.
     """

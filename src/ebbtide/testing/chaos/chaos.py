@@ -42,11 +42,11 @@ _STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
-# A controller that has taken the run over has so long to do something before it may be killed.
+# Time that a controller works after taking over the run, before it may be killed, seconds.
 _CONTROLLER_LIVES_S = 1.0
-# Shares of all faults at most: under load there may be nothing else to disturb for a while.
+# Largest shares of all faults: under load there may be no other process to disturb for a while.
 _MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
-# A run that has not ended so long after its last fault never will.
+# A run that takes longer than this after its last fault never ends.
 _LONGEST_S = 240.0
 # A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
@@ -193,7 +193,7 @@ def _disturb(
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
             elif kind not in storage.armed and storage.done < _MOST_STORAGE * faults:
-                # An upload to be cut short may be a while in coming: other faults must not wait behind it.
+                # The next upload to truncate may take a while: other faults must not wait for it.
                 storage.arm(kind)
             counts["storage"] = storage.done
         else:
