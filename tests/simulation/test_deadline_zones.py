@@ -182,7 +182,7 @@ def test_runs_by_hand() -> None:
 
 
 def test_prices_that_move_are_followed() -> None:
-    """East is foreseen cheaper; when it has become dearer, west is asked first."""
+    """East is expected to be cheaper; when it has become more expensive, west is asked first."""
     problem = problem_of(10.0, 16.0, 0.1)
     table = flat(problem)
     available = np.ones((2, 120), dtype=bool)

@@ -89,7 +89,7 @@ def solve_command(
         save_cookbook(book, into)
     now = history[chosen].at(known_until_s)
     typer.echo(f"{chosen} from {iso(start_s)}, {work.work_h:g} machine-hours in {deadline} h")
-    typer.echo(f"at {now:.4g} USD/h: {book.told(now)}")
+    typer.echo(f"at {now:.4g} USD/h: {book.summary(now)}")
     typer.echo(f"wrote {into}")
 
 
@@ -255,7 +255,7 @@ def run_command(
     charges = ChargeModel(chain.prices, *chain.steps(start_s, deadline, HOUR_S))
     book = solve(CookbookProblem(workflow, charges, most=most, work_unit_h=task / 2, risk_aversion=gamma))
     tasks = sum(len(job.tasks) for job in what.jobs)
-    typer.echo(f"{what.name}: {tasks} tasks of {task:g} h; {book.told(history[chosen].at(start_s))}")
+    typer.echo(f"{what.name}: {tasks} tasks of {task:g} h; {book.summary(history[chosen].at(start_s))}")
     outcome = run_program(
         what,
         FollowCookbook(book, chosen),

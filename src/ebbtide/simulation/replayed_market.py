@@ -42,10 +42,10 @@ class ReplayedMarket:
     capacity falls below the number of machines held, or so that it ends at its maximum lifetime.
 
     Args:
-        prices: The markets.
-        start_s: Where to begin.
-        billing: Of spot leases: what revokes them and with how much notice.
-        availability: Capacity, of the markets that have a record.
+        prices: Price histories of all markets.
+        start_s: Start of the replay, seconds since 1970.
+        billing: Billing of spot leases, with what revokes them and how much notice they get.
+        availability: Recorded capacity of the markets that have a record.
         delay: How long machines take to start.
 
     Raises:
@@ -112,7 +112,7 @@ class ReplayedMarket:
         return self._calendar[0][0] if self._calendar and not self.is_over else math.inf
 
     def advance(self) -> Event | None:
-        """Move to what happens next and do it. None: nothing that anyone need be told."""
+        """Move to what happens next and do it. None: nothing that the engine has to know."""
         time_s, _, due, subject = heappop(self._calendar)
         self.now_s = time_s
         self.moments += 1

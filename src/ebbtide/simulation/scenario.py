@@ -24,13 +24,13 @@ class Scenario:
     """Everything about a backtest but the policies and the starts.
 
     Attributes:
-        jobs: What is to be done.
-        prices: The markets.
-        billing: Of spot leases.
-        availability: Capacity, of the markets that have a record.
+        jobs: The jobs to be run.
+        prices: Price histories of all markets.
+        billing: Billing rules of spot leases.
+        availability: Recorded capacity of the markets that have a record.
         delay: How long machines take to start.
         catalogue: Instance types and list prices.
-        seed: Of the policies' random numbers.
+        seed: Seed of the policies' random numbers.
         curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
         egress: What data cost that leave a region.
     """

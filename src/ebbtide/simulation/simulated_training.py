@@ -38,7 +38,7 @@ class _Group:
         members: The machines it is on.
         until_s: When restoring or saving will be done.
         unsaved: Steps since the last save, as of `since_s`.
-        since_s: As of when.
+        since_s: Time up to which `unsaved` is counted, seconds.
         steps_per_s: How fast they grow while training.
         save_due_s: When the next periodic save begins.
     """

@@ -46,7 +46,7 @@ class MeasuredStartDelay:
     whoever replays it.
 
     Attributes:
-        seed: Of the draws.
+        seed: Seed of the random draws.
     """
 
     seed: int = 0

@@ -32,7 +32,7 @@ def test_a_cookbook_is_read_as_it_was_written(tmp_path: Path) -> None:
     for name in ("actions", "mean_usd", "deviation_usd"):
         np.testing.assert_array_equal(getattr(found, name), getattr(book, name))
     np.testing.assert_array_equal(found.problem.market.transition, market.transition)
-    assert found.told(0.29) == book.told(0.31)
+    assert found.summary(0.29) == book.summary(0.31)
     assert {path.name for path in tmp_path.iterdir()} == {"book.safetensors"}
 
 

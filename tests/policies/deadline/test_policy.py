@@ -185,7 +185,7 @@ def test_markets_that_are_backed_off_from_are_not_asked() -> None:
     assert not is_late(spared, 20.0)
     failed = [sum(lease.state is LeaseState.FAILED for lease in one.leases) for one in (plain, spared)]
     assert failed[1] <= failed[0]
-    # Where all refuse spot machines, one on demand is still to be had.
+    # Where all refuse spot machines, one on demand is still available.
     never = scenario(np.zeros((2, HOURS * 6), dtype=bool))
     assert not is_late(never.run(BacksOff(Deadline(deadline_s=14 * HOUR_S, start_s=720.0)), BEGINS_S), 14.0)
 
@@ -227,7 +227,7 @@ def test_spottune_under_a_deadline_where_capacity_decides() -> None:
 
 
 def test_its_own_probes_teach_it() -> None:
-    """What a run asked for and held, fitted: a zone that is mostly down is told from one that is mostly up."""
+    """What a run asked for and held, fitted: a zone that is mostly down differs from one that is mostly up."""
     random = np.random.default_rng(8)
     up = np.stack([random.random(HOURS * 6) < 0.95, random.random(HOURS * 6) < 0.1])
     outcome = scenario(up, job(20.0)).run(Deadline(DeadlineRule.GREEDY, 40 * HOUR_S, start_s=720.0), BEGINS_S)

@@ -74,7 +74,7 @@ class Cookbook:
             return left_h <= 1e-9
         return bool(np.isfinite(self.mean_usd[step, self.level(left_h), held, 0]))
 
-    def told(self, price: float) -> str:
+    def summary(self, price: float) -> str:
         """The first action at a price and the expected cost, in words."""
         place = int(np.abs(self.problem.market.prices - price).argmin())
         begin = int(self.actions[0, -1, 0, place])

@@ -51,7 +51,7 @@ class Deadline:
         models: Models of how long markets are up and down.
         gamma: USD of expected cost that a USD of standard deviation is worth.
         ask_every_s: Seconds between requests to other zones while a spot machine is held.
-        look_every_s: Seconds between decisions.
+        look_every_s: Seconds from one decision to the next.
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
