@@ -89,7 +89,7 @@ def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHist
 
 
 def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
-    """Of the cheapest types that do, by list price when the generated record begins."""
+    """Markets of the cheapest fitting instance types, by list price at the start of the generated prices."""
     found = []
     for machine in catalogue.instance_types:
         markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
@@ -129,12 +129,12 @@ def begin_local(
         prices: Price history that the local cloud replays.
         start_s: Start of the replay in seconds since 1970; by default a quarter into the history.
         speed: Market seconds in a real second.
-        seed: Of all chance.
-        store: Where checkpoints go; by default a folder of the run's.
+        seed: Seed of all random numbers of the run.
+        store: Folder or `s3://bucket/prefix` for checkpoints; by default a folder of the run.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: What the sweep calls is not there.
+        InputError: The program that the sweep calls does not exist.
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())
