@@ -53,7 +53,7 @@ def begin_ec2(
         runs: Folder in which runs are kept.
         settings: Regions, images and other properties of machines.
         policy: Name of the policy, with which the run can be resumed.
-        seed: Of all chance.
+        seed: Seed of all random numbers of the run.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:

@@ -104,7 +104,7 @@ def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHist
 
 
 def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
-    """Of the cheapest types that do, by list price when the generated record begins."""
+    """Markets of the cheapest fitting instance types, by list price at the start of the generated prices."""
     found = []
     for machine in catalogue.instance_types:
         markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
@@ -140,12 +140,20 @@ def begin_local(
         runs: Folder in which runs are kept.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
+<<<<<<< HEAD
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
+=======
+        prices: Price history that the local cloud replays.
+        start_s: Start of the replay in seconds since 1970; by default a quarter into the history.
+        speed: Market seconds in a real second.
+        seed: Seed of all random numbers of the run.
+        store: Folder or `s3://bucket/prefix` for checkpoints; by default a folder of the run.
+>>>>>>> w3
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: What the sweep calls is not there.
+        InputError: The program that the sweep calls does not exist.
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())

@@ -44,8 +44,8 @@ _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
 # Time that a controller works after taking over the run, before it may be killed, seconds.
 _CONTROLLER_LIVES_S = 1.0
-# Largest shares of all faults: under load there may be no other process to disturb for a while.
-_MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
+# Largest shares of all faults, so that no kind is left out: under load there may be no other process to disturb.
+_MOST = {"controller": 0.2, "agent": 0.3, "training": 0.3, "storage": 0.25}
 # A run that takes longer than this after its last fault never ends.
 _LONGEST_S = 240.0
 # A restore begins some time before training; checkpoints written in that time need not be in it.
@@ -187,12 +187,13 @@ def _disturb(
         if sum(counts.values()) < faults:
             end_s = time.monotonic() + _LONGEST_S
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
+            group = "storage" if isinstance(kind, StorageFault) else kind
             new = time.monotonic() - took_over_s < _CONTROLLER_LIVES_S
-            if kind == "controller" and (new or counts[kind] >= _MOST_CONTROLLERS * faults):
+            if counts[group] >= _MOST[group] * faults or (kind == "controller" and new):
                 pass
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
-            elif kind not in storage.armed and storage.done < _MOST_STORAGE * faults:
+            elif kind not in storage.armed:
                 # The next upload to truncate may take a while: other faults must not wait for it.
                 storage.arm(kind)
             counts["storage"] = storage.done
