@@ -140,16 +140,8 @@ def begin_local(
         runs: Folder in which runs are kept.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
-<<<<<<< HEAD
         seed: Of all chance.
         store: Where checkpoints go; by default a folder of the run's.
-=======
-        prices: Price history that the local cloud replays.
-        start_s: Start of the replay in seconds since 1970; by default a quarter into the history.
-        speed: Market seconds in a real second.
-        seed: Seed of all random numbers of the run.
-        store: Folder or `s3://bucket/prefix` for checkpoints; by default a folder of the run.
->>>>>>> w3
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
