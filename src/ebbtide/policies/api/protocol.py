@@ -15,8 +15,42 @@ from ebbtide.policies.api.view import View
 class Policy(Protocol):
     """Decides what to rent.
 
-    A frozen dataclass whose fields are its parameters. `decide` depends on the view and on `view.memory` alone,
-    so that a live controller can be stopped and started between any two calls.
+    Write a frozen dataclass whose fields are the policy's parameters, and give it to `backtest`, `compare`, `plan`
+    and `run`, or name it on the command line as `FILE.py:CLASS`. Everything that it needs comes from `ebbtide`:
+
+        import math
+        from collections.abc import Iterable
+        from dataclasses import dataclass
+
+        import ebbtide as eb
+
+        @dataclass(frozen=True)
+        class Cheapest:
+            most_usd_per_hour: float = math.inf
+            name: str = "cheapest"
+            wakes_on: frozenset[eb.Wake] = frozenset()
+
+            def decide(self, view: eb.View) -> Iterable[eb.Action]:
+                for job in view.jobs:
+                    if not job.is_finished and not view.leases_of(job.job_id):
+                        market = min(view.markets, key=view.price)
+                        yield eb.Request(market, self.most_usd_per_hour, job=job.job_id)
+
+    The life of a policy in one run:
+
+    1. `decide` is called with a `Wake.START` event before anything is rented.
+    2. Then it is called whenever something has happened that it is always told (a machine has booted, was refused,
+       got a revocation notice, ended; a job reached a step that was asked for, or is finished; a timer), and for
+       what it names in `wakes_on` (price changes, ends of charge periods, complete checkpoints, recommendations to
+       leave a machine).
+    3. Each time it answers with actions, in a list or as it yields them. An action is done before the next one is
+       asked for, so that the view is up to date after each `yield`. No action means: go on as before.
+    4. The run ends when every job is finished or stopped, or when the policy gives up. There is no last call.
+
+    The view is read-only. `decide` depends on the view and on `view.memory` alone, a dictionary of plain values
+    (what JSON can hold), which the engine keeps between calls and a live controller stores: the policy object may
+    be another one at the next call. One object may serve many runs, so it keeps nothing itself. Random numbers
+    come from `view.random`. An exception ends the run with a `PolicyError` that names policy, time and line.
     """
 
     @property
@@ -30,7 +64,14 @@ class Policy(Protocol):
         ...
 
     def decide(self, view: View) -> Iterable[Action]:
-        """Answer the events of `view`."""
+        """Answer the events of `view`.
+
+        Args:
+            view: The world at this moment; read-only, and good for this call.
+
+        Returns:
+            Actions, in the order in which they are to be done.
+        """
         ...
 
 

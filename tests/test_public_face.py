@@ -1,0 +1,79 @@
+"""What `import ebbtide` gives: all that a policy's author needs, and a policy written with it alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import ebbtide as eb
+from ebbtide.errors import InputError
+from ebbtide.policies.api.protocol import Policy
+from tests.live.commands import user
+
+FOR_POLICIES = (
+    "Action Assign Event GiveUp JobView LeaseState LeaseView Market Policy Release Request Save Stop View Wake "
+    "WakeAt WakeAtStep"
+)
+ERRORS = "CheckpointError CloudError InputError InternalError PolicyError StorageError TrainingError"
+
+
+def test_all_that_is_named_is_there_and_nothing_else() -> None:
+    assert {*FOR_POLICIES.split(), *ERRORS.split(), "EbbtideError"} <= set(eb.__all__)
+    assert all(getattr(eb, name) is not None for name in eb.__all__)
+    assert not any(name.startswith("_") for name in eb.__all__)
+
+
+def test_every_error_is_ebbtide_s_own_and_the_printed_tree_is_true() -> None:
+    assert all(issubclass(getattr(eb, name), eb.EbbtideError) for name in ERRORS.split())
+    import ebbtide.errors as errors
+
+    printed = re.findall(r"(?:^|\u2500 )([A-Z]\w+Error)", errors.__doc__ or "", re.MULTILINE)
+    known = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, eb.EbbtideError)
+    }
+    assert set(printed) == known
+    assert issubclass(InputError, ValueError)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example of the protocol's docstring as a user's own file."""
+    text = textwrap.dedent(Policy.__doc__ or "").partition("\n")[2]
+    lines = [line for line in text.splitlines() if line.startswith("        ") or not line.strip()]
+    code = textwrap.dedent("\n".join(lines)).strip() + "\n"
+    assert set(re.findall(r"^(?:from|import) ([\w.]+)", code, re.MULTILINE)) <= {
+        "math",
+        "collections.abc",
+        "dataclasses",
+        "ebbtide",
+    }
+    file = tmp_path_factory.mktemp("own") / "own.py"
+    file.write_text(code)
+    return file
+
+
+def test_a_policy_that_imports_ebbtide_alone_is_replayed(own: Path) -> None:
+    job = eb.Job(name="one", steps=2_000, other_steps_per_hour_per_vcpu=500.0)
+    policy = eb.policy(f"{own}:Cheapest")
+    (outcome,) = eb.backtest([policy], job, eb.generate_prices(days=5, seed=1), starts=1).outcomes["cheapest"]
+    assert outcome.finished
+
+
+def test_and_runs_for_real(own: Path, tmp_path: Path) -> None:
+    with user(tmp_path) as someone:
+        someone.write(trials=1, steps=20, every_h=5.0)
+        controller = someone.start_run(policy=f"{own}:Cheapest")
+        out, errors = controller.communicate(timeout=90)
+        assert controller.returncode == 0, errors
+        assert "finished" in out
+
+
+def test_importing_it_brings_in_nothing_heavy() -> None:
+    asks = "import sys, ebbtide; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pandas", "torch", "scipy", "numba", "boto3"} & set(done.stdout.split())
