@@ -105,7 +105,7 @@ def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.Captu
     assert ended.value.code in (0, None)
     told = capsys.readouterr().out
     assert "No schedule costs less." in told
-    assert "saved: against on-demand; x floor: cost / the least possible with all prices known" in told
+    assert "saved: against on-demand; x floor: cost / the lowest possible with all prices known" in told
     rows = json.loads(out.read_text())["rows"]
     assert [row["policy"] for row in rows] == [FLOOR, "reactive", "on-demand", "cookbook"]
     assert rows[2]["saved"] == 0.0

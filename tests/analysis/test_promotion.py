@@ -65,7 +65,7 @@ def test_the_champion_is_whoever_is_best_on_later_data(fit: LatestFit, tmp_path:
     assert run.info.status == "FINISHED"
     assert np.isfinite(run.data.metrics["brier_published"])
     # The registry's page tells what goes in, what comes out, and how it is loaded.
-    assert "spot machine is to be taken within the hour" in champion.description
+    assert "a spot machine is revoked within the hour" in champion.description
     described = Model.load(download_artifacts(artifact_uri=champion.source, dst_path=tmp_path / "champion"))
     assert "max_price_usd_per_hour" in described.signature.inputs.input_names()
     assert described.signature.outputs.input_names() == ["revocation_probability"]

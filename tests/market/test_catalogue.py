@@ -79,7 +79,8 @@ def test_users_can_add_types_from_a_file(tmp_path: Path) -> None:
 
 def test_a_catalogue_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:
     own = InstanceType("aws", "x9.huge", 128, 4096.0, "NVIDIA T4", 2)
-    catalogue = Catalogue((*default_catalogue().instance_types, own), {})
+    extra = [own]
+    catalogue = default_catalogue() + extra
     catalogue.write(tmp_path / "catalogue.json")
     read = Catalogue.read(tmp_path / "catalogue.json")
     assert read.instance_types == catalogue.instance_types
