@@ -186,6 +186,33 @@ def test_a_task_that_ended_with_its_worker_is_done(tmp_path: Path) -> None:
         workers.close()
 
 
+def test_a_drained_worker_is_not_at_what_it_never_begins(tmp_path: Path) -> None:
+    """A task that reached it just before the notice would hold its machine, and itself, for ever."""
+    workers = DaskWorkers(tmp_path)
+    try:
+        workers.start("a")
+        end_s = time.monotonic() + 60
+        while not workers._all() and time.monotonic() < end_s:
+            workers.wait(0.05)
+        client = workers._client
+        tasks = [client.submit(time.sleep, 1.0 + number, key=f"sleep-{number}") for number in range(2)]
+        while len(client.processing(workers=[worker.address for worker in workers._all()])) < 1:
+            time.sleep(0.02)
+        while sum(len(worker.processing) for worker in workers._all()) < 2:
+            time.sleep(0.02)
+        workers.drain("a")
+        assert workers.is_busy("a")
+        while workers.is_busy("a") and time.monotonic() < end_s:
+            workers.wait(0.05)
+        assert not workers.is_busy("a")
+        assert sorted(task.status for task in tasks) == ["finished", "pending"]
+        workers.kill("a")
+        workers.start("b")
+        assert [task.result(timeout=60) for task in tasks] == [None, None]
+    finally:
+        workers.close()
+
+
 def test_several_jobs_are_refused(tmp_path: Path) -> None:
     provider = TiledProvider(
         ReplayedMarket(history((0.0, 0.02)), MONDAY_S, billing_preset("per-second")), RSVD, str(tmp_path / "t"), tmp_path,

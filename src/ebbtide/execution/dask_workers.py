@@ -67,6 +67,7 @@ class DaskWorkers:
         self._futures: dict[TileTask, Any] = {}
         self._numbers = count()
         self._revived: Counter[str] = Counter()
+        self._drained: set[str] = set()
         settings = {
             # A machine that is taken is no fault of the task that it was at.
             "distributed.scheduler.allowed-failures": 1_000_000,
@@ -94,17 +95,26 @@ class DaskWorkers:
     def drain(self, name: str) -> None:
         """Let a worker end its task and take no other."""
         worker = self._worker(name)
+        self._drained.add(name)
         if worker is not None:
             self._client.run(_pause, workers=[worker.address])
 
     def is_busy(self, name: str) -> bool:
         """Whether a worker is at a task."""
         worker = self._worker(name)
-        return worker is not None and bool(worker.processing)
+        if worker is None or not worker.processing:
+            return False
+        # One that was paused never begins what has just reached it: others do it once this worker has ended.
+        return name not in self._drained or self._executes(worker.address)
+
+    def _executes(self, address: str) -> bool:
+        told = self._client.run(_executing, workers=[address], on_error="ignore")
+        return bool((told or {}).get(address))
 
     def kill(self, name: str) -> None:
         """End a worker now, whatever it is at; that is then done by others."""
         process = self._processes.pop(name, None)
+        self._drained.discard(name)
         if process is not None:
             process.kill()
             process.wait(timeout=_GRACE_S)
@@ -181,6 +191,11 @@ def _pause(dask_worker: Any) -> None:
     from distributed.core import Status
 
     dask_worker.status = Status.paused
+
+
+def _executing(dask_worker: Any) -> int:
+    """On a worker: how many tasks it is at, those that wait left out."""
+    return int(dask_worker.state.executing_count)
 
 
 def _done(task: TileTask, future: Any) -> TaskDone:
