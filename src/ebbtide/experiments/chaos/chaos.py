@@ -29,6 +29,7 @@ from ebbtide.execution.cloud import CloudError
 from ebbtide.execution.live.journal import Journal
 from ebbtide.execution.live.local import begin_local, end_local
 from ebbtide.execution.live.settings import RunFolder
+from ebbtide.execution.live.stopping import controller_pid
 from ebbtide.execution.local_cloud.client import LocalCloud
 from ebbtide.experiments.chaos.storage import FaultyStorage, Seen, StorageFault
 from ebbtide.files import write_text
@@ -42,7 +43,10 @@ _STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
-_CONTROLLER_STARTS_S = 3.0
+# A controller that has taken the run over has so long to do something before it may be killed.
+_CONTROLLER_LIVES_S = 1.0
+# Shares of all faults at most: under load there may be nothing else to disturb for a while.
+_MOST_CONTROLLERS, _MOST_STORAGE = 0.2, 0.4
 # A run that has not ended so long after its last fault never will.
 _LONGEST_S = 240.0
 # Restoring begins some time before training does; checkpoints of that time need not be in it.
@@ -159,7 +163,7 @@ def _disturb(
     """Run it; let faults happen until there were enough, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
-    controller, began_s = _controller(folder), time.monotonic()
+    controller, took_over_s = _controller(folder), math.inf
     journal = Journal(folder.journal)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
@@ -168,16 +172,21 @@ def _disturb(
         if code is not None:
             if journal.state("outcome") is not None:
                 break
-            controller, began_s = _controller(folder), time.monotonic()
+            controller, took_over_s = _controller(folder), math.inf
+        if took_over_s == math.inf and controller_pid(folder.path) == controller.pid:
+            took_over_s = time.monotonic()
         agents_now = _agents(folder, prices)
         agents |= set(agents_now)
         if sum(counts.values()) < faults:
+            end_s = time.monotonic() + _LONGEST_S
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
-            if kind == "controller" and time.monotonic() - began_s < _CONTROLLER_STARTS_S:
-                pass  # it has not done anything yet
+            new = time.monotonic() - took_over_s < _CONTROLLER_LIVES_S
+            if kind == "controller" and (new or counts[kind] >= _MOST_CONTROLLERS * faults):
+                pass
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws)
-            elif len(storage.armed) < 2:
+            elif kind not in storage.armed and storage.done < _MOST_STORAGE * faults:
+                # An upload to be cut short may be a while in coming: other faults must not wait behind it.
                 storage.arm(kind)
             counts["storage"] = storage.done
         else:
