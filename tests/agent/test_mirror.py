@@ -263,3 +263,12 @@ def test_lines_for_people_tell_how_far_it_is(lines: list[str], told: list[dict[s
 def test_programs_that_count_from_nought_lose_no_step(began: int, printed: list[int], told: list[int]) -> None:
     reader = LogLines("", began)
     assert [reader.told(f"Epoch {number}")["step"] for number in printed] == told
+
+
+def test_a_line_about_resuming_does_not_tell_how_a_program_counts() -> None:
+    """It names what was done before: taken for the first step, every later one would count one too many."""
+    reader = LogLines("loss", 5)
+    lines = ["resuming after epoch 5", "epoch 6 loss 0.5", "epoch 7 loss 0.4"]
+    assert [reader.told(line) for line in lines] == [{}, {"step": 6, "loss": 0.5}, {"step": 7, "loss": 0.4}]
+    reader = LogLines("loss", 5)
+    assert [reader.told(line).get("step") for line in ["Restored step 5", "step 5 loss 1.0", "step 6"]] == [None, 6, 7]

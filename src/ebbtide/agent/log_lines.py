@@ -11,6 +11,8 @@ _UNITS = tuple(
     (unit, re.compile(rf"\b(?:{words})\b\s*[:=#\[(]*\s*(\d{{1,12}})\b", re.IGNORECASE))
     for unit, words in (("epoch", "epochs?"), ("step", "global[_ ]?step|steps?|iters?|iterations?"))
 )
+# Such a line names what was done before, in whichever way the program counts.
+_RESUMES = re.compile(r"\b(?:resum|restor|load|continu|restart|start(?:ing|ed)? (?:from|after|at))", re.IGNORECASE)
 _MOST_CHARACTERS = 2_000
 
 
@@ -34,6 +36,8 @@ class LogLines:
         """What a line tells, as a program that reports JSON would: `step`, and the metric; empty: nothing."""
         line = line[:_MOST_CHARACTERS]
         found: dict[str, float | int] = {}
+        if self.began and not self.unit and _RESUMES.search(line):
+            return found
         for unit, pattern in _UNITS:
             match = pattern.search(line)
             if match is not None:
