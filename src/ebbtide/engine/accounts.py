@@ -21,9 +21,9 @@ class Accounts:
     """One run's.
 
     Args:
-        prices: Of a market.
+        prices: Gives the price history of a market.
         billing: Charges spot leases, and says how on-demand leases are charged.
-        catalogue: List prices.
+        catalogue: Catalogue with the on-demand list prices.
         egress: What data cost that leave a region.
     """
 

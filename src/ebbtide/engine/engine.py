@@ -50,15 +50,15 @@ class Engine:
     """One run of one policy.
 
     Args:
-        policy: Decides.
-        jobs: What is to be done.
-        provider: Rents and trains.
-        billing: Charges spot leases, and says how on-demand leases are charged.
-        catalogue: List prices.
-        egress: What data cost that leave a region.
-        seed: Of the policy's random numbers.
-        record: Keep a timeline.
-        keep: Called before anything is waited for: what is lost with this process from then on can be had again.
+        policy: The policy that decides what is rented.
+        jobs: The jobs to be done, in the order of their ids.
+        provider: Rents the machines and runs the training on them.
+        billing: The rule by which spot leases are charged; names the rule of on-demand leases.
+        catalogue: Instance types and list prices; by default those that ship with Ebbtide.
+        egress: What data that leave a region cost.
+        seed: Seed of the policy's random numbers.
+        record: Whether a timeline of the run is kept.
+        keep: Called before anything is waited for, so that the state can be stored.
 
     Raises:
         PolicyError: The policy lacks what every policy has; later, when it raises an exception or asks for what
@@ -114,7 +114,7 @@ class Engine:
         self.view = EngineView(self, self._asked)
 
     def run(self) -> Outcome:
-        """Run to the end of the last job, or of the provider's time; go on, where a snapshot was taken on."""
+        """Run to the end of the last job, or of the provider's time; continues where a snapshot was restored."""
         goes_on = self._started_s is not None
         start_s = self._provider.now_s if self._started_s is None else self._started_s
         self._started_s = start_s
@@ -335,8 +335,8 @@ class Engine:
         """All of this run, by id."""
         return self._leases
 
-    def go_on(self) -> None:
-        """After a run that was given up: go on with what is unfinished."""
+    def resume(self) -> None:
+        """After a run that was given up: continue with the unfinished jobs."""
         self._gave_up = ""
 
     def give_up(self, reason: str) -> None:

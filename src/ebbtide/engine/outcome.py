@@ -16,14 +16,14 @@ class Outcome:
     """What came of one run.
 
     Attributes:
-        policy: Its name.
+        policy: Name of the policy that decided.
         start_s: When it began, seconds since 1970.
         end_s: When its last job was done, or when the provider's time ran out.
         finished: Whether all jobs were done.
         cost_usd: Net of refunds, egress included.
         refund_usd: Charged and given back.
         revocations: Leases that the provider took, once charging had begun.
-        checkpoints: Complete ones.
+        checkpoints: Number of complete checkpoints, all jobs together.
         steps_lost: Run, and run again because they were not saved.
         leases: All that were asked for.
         jobs: Their progress at the end.

@@ -1,4 +1,4 @@
-"""What policies answer, checked before anything is done: mistakes are told by name, time and market."""
+"""Answers of policies, checked before anything is done; an error names policy, time and market."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Reques
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 
-# Open at once. Beyond it, a count is a slip and not a wish.
+# Machines open at once. A larger count is a mistake.
 MAX_MACHINES = 10_000
 
 _ACTIONS = Request | Release | Assign | Save | Stop | GiveUp | WakeAt | WakeAtStep

@@ -1,4 +1,4 @@
-"""What an engine needs of whoever rents out the machines and runs the training on them."""
+"""What an engine needs from the provider that rents the machines and runs the training on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Provider(Protocol):
         ...
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
-        """Take on the jobs of a run; with `watch_prices`, tell of every price set."""
+        """Begin with the jobs of a run; with `watch_prices`, every price change becomes an event."""
         ...
 
     def launch(self, lease: Lease) -> None:
@@ -67,7 +67,7 @@ class Provider(Protocol):
         ...
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
-        """Steps and metric of the job's validations so far, up to where it stands; empty if it tells none."""
+        """Steps and metric of the job's validations so far, up to where it stands; empty if it reports none."""
         ...
 
     def refresh(self) -> None:

@@ -1,11 +1,12 @@
-"""An engine's state as plain values: all that a controller needs to go on where another was killed."""
+"""An engine's state as a typed, versioned record of plain values: what a controller restores after a restart."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from ebbtide.engine.engine import Engine
+from ebbtide.errors import InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Cargo, Transfer
 from ebbtide.market.billing import Bill, Charge
@@ -13,18 +14,66 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.events import Event, Wake
 
+# Of the record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older ones.
+SNAPSHOT_VERSION = 1
+
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
 
 
-def snapshot(engine: Engine) -> dict[str, Any]:
-    """What `take_on` needs; JSON can hold it, infinities included."""
+class EngineSnapshot(TypedDict):
+    """The state of an engine, its accounts and its ledger. JSON can hold it, infinities included.
+
+    Attributes:
+        version: Version of the record, `SNAPSHOT_VERSION`; records before the first version have none.
+        started_s: When the run began, seconds since 1970; None before it did.
+        memory: The policy's memory, plain values by name.
+        leases: Every lease of the run by id, as `lease_values` gives it.
+        open: Ids of the leases that are rented or on their way.
+        for_job: Pairs of lease id and the id of the job that it was requested for.
+        kept: Ids of leases that stay rented when that job is done.
+        grown: Ids of jobs with a machine that has booted and is not assigned yet.
+        draining: Ids of leases that are released once what runs on them is saved.
+        timers: Per timer its time in seconds since 1970, its number, its wake and a lease id or -1.
+        decisions: How often the policy was asked.
+        timers_set: How many timers were ever set.
+        gave_up: Why the run is being ended before all is done; empty: it is not.
+        jobs: Progress of every job by id, as plain values.
+        bills: Pairs of lease id and its bill.
+        transfers: Per transfer that was charged its values, a lease id and its cost in USD.
+        entered: Pairs of job id and how many of its transfers are in the ledger.
+        list_prices: Pairs of market and on-demand price in USD per hour, as first looked up.
+    """
+
+    version: int
+    started_s: float | None
+    memory: dict[str, Any]
+    leases: list[dict[str, Any]]
+    open: list[int]
+    for_job: list[tuple[int, int]]
+    kept: list[int]
+    grown: list[int]
+    draining: list[int]
+    timers: list[list[Any]]
+    decisions: int
+    timers_set: int
+    gave_up: str
+    jobs: list[dict[str, Any]]
+    bills: list[list[Any]]
+    transfers: list[list[Any]]
+    entered: list[tuple[int, int]]
+    list_prices: list[list[Any]]
+
+
+def snapshot(engine: Engine) -> EngineSnapshot:
+    """The engine's state, which `restore` brings a new engine of the same jobs to."""
     accounts = engine._accounts
     return {
+        "version": SNAPSHOT_VERSION,
         "started_s": engine._started_s,
         "memory": engine.memory,
         "leases": [lease_values(lease) for lease in engine._leases],
         "open": list(engine._open),
-        "for_job": [list(pair) for pair in engine._for_job.items()],
+        "for_job": list(engine._for_job.items()),
         "kept": sorted(engine._kept),
         "grown": sorted(engine._grown),
         "draining": [lease.lease_id for lease in engine._draining],
@@ -37,13 +86,38 @@ def snapshot(engine: Engine) -> dict[str, Any]:
         "transfers": [
             [_transfer(transfer), lease.lease_id, usd] for transfer, lease, usd in accounts.ledger._transfers
         ],
-        "entered": [list(pair) for pair in accounts._transfers_entered.items()],
+        "entered": list(accounts._transfers_entered.items()),
         "list_prices": [[_market(market), usd] for market, usd in accounts._list_prices.items()],
     }
 
 
-def take_on(engine: Engine, kept: dict[str, Any]) -> None:
-    """Bring a new engine of the same jobs to where a snapshot was taken."""
+def migrated(kept: dict[str, Any]) -> EngineSnapshot:
+    """A snapshot of this version, from one of this or an older version.
+
+    Raises:
+        InputError: A newer Ebbtide wrote it.
+    """
+    version = kept.get("version", 0)
+    if version > SNAPSHOT_VERSION:
+        raise InputError(
+            f"the engine's snapshot has version {version}, and this Ebbtide reads versions up to "
+            f"{SNAPSHOT_VERSION}; upgrade ebbtide"
+        )
+    # Version 0 lacked the number alone.
+    return {**kept, "version": SNAPSHOT_VERSION}  # type: ignore[typeddict-item]
+
+
+def restore(engine: Engine, snapshot_values: dict[str, Any]) -> None:
+    """Bring a new engine of the same jobs to where a snapshot was taken.
+
+    Args:
+        engine: An engine that has not run yet.
+        snapshot_values: What `snapshot` gave, in this version of Ebbtide or an older one.
+
+    Raises:
+        InputError: A newer Ebbtide wrote the snapshot.
+    """
+    kept = migrated(snapshot_values)
     engine._started_s = kept["started_s"]
     engine.memory = kept["memory"]
     leases = engine._leases = [lease_of(values) for values in kept["leases"]]
@@ -55,7 +129,7 @@ def take_on(engine: Engine, kept: dict[str, Any]) -> None:
     engine._decisions, engine._timers_set = kept["decisions"], kept["timers_set"]
     engine._gave_up = kept["gave_up"]
     for job, values in zip(engine.jobs, kept["jobs"], strict=True):
-        _take_on_progress(job, values, leases)
+        _restore_progress(job, values, leases)
     engine._unfinished = sum(not job.is_finished for job in engine.jobs)
     accounts = engine._accounts
     for lease_id, bill in kept["bills"]:
@@ -100,7 +174,7 @@ def _progress(job: JobProgress) -> dict[str, Any]:
     }
 
 
-def _take_on_progress(job: JobProgress, values: dict[str, Any], leases: list[Lease]) -> None:
+def _restore_progress(job: JobProgress, values: dict[str, Any], leases: list[Lease]) -> None:
     for name, value in values.items():
         if name not in _LINKED:
             setattr(job, name, value)

@@ -19,7 +19,7 @@ class Moment:
         what: A `Wake`, or `requested`, `released`.
         lease_id: Which lease, or -1.
         job_id: Which job, or -1.
-        detail: In words.
+        detail: What happened, in words for people.
         steps_done: Of all jobs together, at that moment.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
-from ebbtide.engine.snapshot import snapshot, take_on
+from ebbtide.engine.snapshot import restore, snapshot
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Sweep
@@ -128,9 +128,9 @@ class Controller:
             try:
                 kept = self._journal.state("run")
                 if kept is not None:
-                    take_on(self._engine, kept["engine"])
+                    restore(self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
-                    self._engine.go_on()
+                    self._engine.resume()
                 self._journal.keep({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
                 self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._poll_s))

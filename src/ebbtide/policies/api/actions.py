@@ -14,11 +14,11 @@ class Request:
     """Rent machines.
 
     Attributes:
-        market: What.
-        max_price_usd_per_hour: Pay no more; infinity: whatever the market asks.
-        on_demand: At the list price instead, never revoked.
+        market: The market to rent in.
+        max_price_usd_per_hour: The most to pay, USD per hour; infinity: whatever the market asks.
+        on_demand: Whether to rent at the list price instead, never revoked.
         job: The job to assign each to as soon as it has booted, if any.
-        count: How many.
+        count: Number of machines to rent.
         keep: Go on renting it when that job is done; else it is released then.
     """
 

@@ -20,7 +20,7 @@ class Wake(StrEnum):
     FINISHED = "finished"  # a job is done or stopped
     TIMER = "timer"  # a time asked for by WakeAt
 
-    PRICE = "price"  # some market's price was set anew
+    PRICE = "price"  # the price of some market changed
     PERIOD_END = "period_end"  # a lease's charge period is about to end
     SAVED = "saved"  # a checkpoint is complete
     REBALANCE = "rebalance"  # the provider recommends to leave a lease: a likelihood of its end, not a command
@@ -32,11 +32,11 @@ class Event:
     """Something that happened.
 
     Attributes:
-        wake: What.
-        time_s: When, seconds since 1970.
-        lease_id: To which lease, or -1.
-        job_id: To which job, or -1.
-        market: In which market, for `PRICE`.
+        wake: The kind of event that happened.
+        time_s: When it happened, seconds since 1970.
+        lease_id: Id of the lease that it happened to, or -1.
+        job_id: Id of the job that it happened to, or -1.
+        market: The market whose price changed, for `PRICE`; else None.
         detail: In words: why a launch failed, how a lease ended.
     """
 

@@ -38,8 +38,8 @@ class KnownQuotes:
 
     Attributes:
         prices: USD per hour by market.
-        catalogue: Of list prices.
-        now_s: When, for the list prices.
+        catalogue: Catalogue with the list prices.
+        now_s: Time of the list prices, seconds since 1970.
     """
 
     prices: Mapping[Market, float]

@@ -41,7 +41,7 @@ class LeaseView(_ReadOnly):
 
     Attributes:
         lease_id: Number of the lease, counted from 0 within a run.
-        market: What is rented.
+        market: The market that it is rented in.
         max_price_usd_per_hour: The most that is paid, USD per hour; infinity: whatever the market asks.
         on_demand: Whether it is rented at the list price and never revoked.
         requested_s: When it was requested, seconds since 1970.
