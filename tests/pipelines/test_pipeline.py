@@ -15,7 +15,8 @@ from ebbtide.forecasts.price_chain import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
 from ebbtide.policies.registry import policies
 
-pytestmark = pytest.mark.pipeline
+# `make long`: each stage is a process that starts Prefect and MLflow.
+pytestmark = [pytest.mark.pipeline, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,6 @@ def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chain.safetensors")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["dask", "ray"])
 def test_spread_over_workers_the_outcomes_are_the_same(project: Project, kind: str) -> None:
     pytest.importorskip(f"prefect_{kind}")
