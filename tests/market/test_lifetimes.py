@@ -13,7 +13,7 @@ from ebbtide.market.lifetimes import lifetimes
 def test_by_hand() -> None:
     """Cheap for three hours, dear for one, cheap to the end at ten hours."""
     found = lifetimes(series((0, 0.1), (3 * 3600, 1.0), (4 * 3600, 0.1)), START_S, START_S + 36_000, 0.5)
-    # Rented at 0, 1, 2 h: they live 3, 2, 1 h; at 4 to 9 h: to the record's end. At 3 h none is to be had.
+    # Rented at 0, 1, 2 h: they live 3, 2, 1 h; at 4 to 9 h: to the record's end. At 3 h none is available.
     assert (found.lived_s / 3600).tolist() == pytest.approx([3, 2, 1, 6, 5, 4, 3, 2, 1])
     assert found.ended.tolist() == [True] * 3 + [False] * 6
     assert found.mean_s == pytest.approx(27 * 3600 / 3)

@@ -45,6 +45,8 @@ PROVIDERS = ("local", "ec2", "replay")
 
 # Models of capacity, in the run's folder.
 _SPELLS = "spells.json"
+# A file there: its policy was given as an object that its name does not lead to.
+_OBJECT = "policy-is-an-object"
 # Real seconds between looks at a run that another process controls.
 _LOOK_S = 0.2
 # Decides for a job that is only replayed: the default of one training without a deadline.
@@ -413,10 +415,6 @@ def begin(
     if not isinstance(policy, str) and not _is_named(policy):
         (kept.path / _OBJECT).touch()
     return Run(kept, decides)
-
-
-# A file in the run's folder: its policy was given as an object that its name does not lead to.
-_OBJECT = "policy-is-an-object"
 
 
 def _is_named(policy: Policy) -> bool:

@@ -229,7 +229,7 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
     machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
     machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
-    # Signs of life hold for some of the limit; then the limit.
+    # Heartbeats last for some of the limit; then the limit runs.
     assert machine.process.wait(60) == 42
     for message in machine.reports.new():
         machine.told.append(dict(message))

@@ -51,7 +51,7 @@ def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: Cumul
     assert figures["plus_mean_cost_s020"] < figures["fixed_plus_mean_cost_s020"]
     assert study.missed == 0
     assert not rows["c3_xlarge_2015_dynamic_mean_cost"].holds
-    # More risk aversion: dearer, sooner, and less spread, but for chance; more time: less of both.
+    # More risk aversion: more expensive, sooner, and less spread, but for chance; more time: less of both.
     first, *_, last = study.tables["fig5"].values()
     assert first["mean_usd"] < last["mean_usd"]
     assert first["mean_h"] > last["mean_h"]
