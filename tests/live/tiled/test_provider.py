@@ -222,14 +222,20 @@ def test_a_drained_worker_is_not_at_what_it_never_begins(tmp_path: Path) -> None
         end_s = time.monotonic() + 60
         while not workers._all() and time.monotonic() < end_s:
             workers.wait(0.05)
-        client = workers._client
-        tasks = [client.submit(time.sleep, 1.0 + number, key=f"sleep-{number}") for number in range(2)]
-        while len(client.processing(workers=[worker.address for worker in workers._all()])) < 1:
-            time.sleep(0.02)
+        may_end = tmp_path / "may-end"
+
+        def waits(number: int) -> None:
+            while not may_end.exists():
+                time.sleep(0.01)
+
+        tasks = [workers._client.submit(waits, number) for number in range(2)]
         while sum(len(worker.processing) for worker in workers._all()) < 2:
+            time.sleep(0.02)
+        while not workers._executes(workers._worker("a").address):
             time.sleep(0.02)
         workers.drain("a")
         assert workers.is_busy("a")
+        may_end.touch()
         while workers.is_busy("a") and time.monotonic() < end_s:
             workers.wait(0.05)
         assert not workers.is_busy("a")
