@@ -224,11 +224,11 @@ def test_a_drained_worker_is_not_at_what_it_never_begins(tmp_path: Path) -> None
             workers.wait(0.05)
         may_end = tmp_path / "may-end"
 
-        def waits(number: int) -> None:
+        def wait_for_file(_: int) -> None:
             while not may_end.exists():
                 time.sleep(0.01)
 
-        tasks = [workers._client.submit(waits, number) for number in range(2)]
+        tasks = [workers._client.submit(wait_for_file, number) for number in range(2)]
         while sum(len(worker.processing) for worker in workers._all()) < 2:
             time.sleep(0.02)
         while not workers._executes(workers._worker("a").address):
