@@ -142,8 +142,9 @@ def entry_points() -> set[str]:
     found |= {
         name for name in MODULES if re.fullmatch(r"ebbtide_papers\.\w+\.command|(flows|pipelines)\.\w+", name)
     }
-    stub = (PACKAGE / "__init__.pyi").read_text(encoding="utf-8")
-    found |= {f"ebbtide.{name}" for name in re.findall(r"^from \.([\w.]+) import", stub, re.MULTILINE)}
+    for public in ("ebbtide", "ebbtide.testing"):
+        stub = MODULES[public].with_suffix(".pyi").read_text(encoding="utf-8")
+        found |= {f"{public}.{name}" for name in re.findall(r"^from \.([\w.]+) import", stub, re.MULTILINE)}
     pages = [ROOT / "README.md", ROOT / "Makefile", ROOT / "dvc.yaml", ROOT / ".ci" / "run"]
     pages += [path for folder in ("docs", "examples", "src") for path in (ROOT / folder).rglob("*")]
     for path in pages:

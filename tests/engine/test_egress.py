@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.scripted import Scripted, replay
 from tests.markets import START_S, history
 
 import ebbtide as eb
@@ -18,6 +17,7 @@ from ebbtide.market.egress import GIB
 from ebbtide.policies.api.actions import Request
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
+from ebbtide.testing.scripted import Scripted, replay
 
 EAST = eb.Market("aws", "us-east-1", "us-east-1a", "g2.2xlarge")
 NEXT_DOOR = eb.Market("aws", "us-east-1", "us-east-1b", "g2.2xlarge")

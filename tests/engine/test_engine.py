@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from tests.engine.scripted import READY_S, Scripted, replay
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
@@ -16,6 +15,7 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.actions import Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
+from ebbtide.testing.scripted import READY_S, Scripted, replay
 
 CALM = {C3: [(0, 0.36)], R3: [(0, 0.18)]}
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.scripted import DELAY, replay
 from tests.engine.tick_simulation import simulate
 from tests.market.test_billing import recount
 from tests.markets import C3, R3, START_S
@@ -22,6 +21,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.registry import policies
+from ebbtide.testing.scripted import DELAY, replay
 
 HOURS = 12
 SPAN_S = HOURS * 3600

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.scripted import Scripted, replay
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
@@ -21,6 +20,7 @@ from ebbtide.errors import InputError, PolicyError
 from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import checked_policy
+from ebbtide.testing.scripted import Scripted, replay
 
 CALM = {C3: [(0, 0.36)]}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.engine.scripted import replay
 from tests.markets import C3, R3, history, job
 
 import ebbtide as eb
@@ -13,6 +12,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.registry import POLICIES, USUAL, policies
+from ebbtide.testing.scripted import replay
 
 C3B = eb.Market("aws", "us-east-1", "us-east-1b", "c3.xlarge")
 

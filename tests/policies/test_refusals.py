@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.engine.scripted import replay
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
@@ -14,6 +13,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
+from ebbtide.testing.scripted import replay
 
 HOURS = 100.0
 PRICES = history({C3: [(0, 0.03)], R3: [(0, 0.05)]}, hours=HOURS)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.agent.metadata_server import MetadataServer
 from tests.test_trial import PROGRAM, undisturbed
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import Heartbeats, MessageLog
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
+from ebbtide.testing.metadata_server import MetadataServer
 
 PLAIN = """
 import json, pathlib, signal, sys, time

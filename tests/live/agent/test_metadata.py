@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.live.agent.metadata_server import MetadataServer
 
 from ebbtide.live.agent.metadata import Metadata, Notice
+from ebbtide.testing.metadata_server import MetadataServer
 
 
 @pytest.fixture
@@ -24,15 +24,15 @@ def test_what_will_happen_is_told_once_it_is_known(server: MetadataServer) -> No
     assert metadata.notice() == Notice(None, rebalance=True)
     server.taken_at_s = 1_800_000_000.0
     assert metadata.notice() == Notice(1_800_000_000.0, rebalance=True)
-    assert len(server.tokens) == 1
+    assert server.service.tokens == 1
 
 
 def test_a_token_that_has_run_out_is_asked_for_again(server: MetadataServer) -> None:
     metadata = Metadata(server.url)
     metadata.notice()
-    server.tokens.clear()
+    server.service.forget_tokens()
     assert metadata.notice() == Notice()
-    assert len(server.tokens) == 1
+    assert server.service.tokens == 1
 
 
 def test_who_does_not_answer_is_told_of() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -12,16 +11,18 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from ebbtide.live.clouds.metadata import MachineState, RoleCredentials
+from ebbtide.testing.metadata_server import MetadataServer
 
 _TICK_S = 0.05
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
 # The role of the instance profile; machines get its credentials from their metadata.
-_ROLES, _ROLE, ROLE_KEY = "latest/meta-data/iam/security-credentials", "stand-in-role", "OF-THE-ROLE"
+_ROLE, ROLE_KEY = "stand-in-role", "OF-THE-ROLE"
 _ROLE_S = 3600.0
 
 # Stands for the shutdown command, which ends a machine.
@@ -77,30 +78,7 @@ class StandInMachines:
         shutdown = self._programs / "shutdown"
         shutdown.write_text(_SHUTDOWN)
         shutdown.chmod(0o700)
-        machines = self
-
-        class Metadata(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                self._answer(200, "token")
-
-            def do_GET(self) -> None:
-                name, _, path = self.path.strip("/").partition("/")
-                content = machines.metadata(name, path)
-                allowed = self.headers.get("X-aws-ec2-metadata-token") == "token"
-                self._answer(401 if not allowed else 404 if content is None else 200, content or "")
-
-            def _answer(self, status: int, content: str) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content.encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._metadata = MetadataServer(self._state_of)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -114,15 +92,15 @@ class StandInMachines:
         """Revoke a machine: its metadata shows a notice, after which it ends."""
         machine.taken_at_s = time.time() + notice_s
 
-    def metadata(self, name: str, path: str) -> str | None:
-        """The value at a path of an instance's metadata; None: there is none."""
-        if path.startswith(_ROLES):
-            return _ROLE if path == _ROLES else json.dumps(_role_credentials(time.time()))
+    def metadata_url(self, machine: Machine) -> str:
+        """The address of a machine's metadata."""
+        return f"{self._metadata.url}/{machine.instance.id}"
+
+    def _state_of(self, name: str) -> MachineState:
         machine = self.all.get(name)
-        if path != "latest/meta-data/spot/instance-action" or machine is None or math.isinf(machine.taken_at_s):
-            return None
-        at = datetime.fromtimestamp(machine.taken_at_s, UTC).isoformat().replace("+00:00", "Z")
-        return json.dumps({"action": "terminate", "time": at})
+        has_notice = machine is not None and math.isfinite(machine.taken_at_s)
+        role = RoleCredentials(_ROLE, ROLE_KEY, "none", time.time() + _ROLE_S)
+        return MachineState(machine.taken_at_s if machine and has_notice else None, credentials=role)
 
     def close(self) -> None:
         """End every process; further calls do nothing."""
@@ -132,8 +110,7 @@ class StandInMachines:
         self._thread.join()
         for machine in self.running:
             self._end(machine)
-        self._server.shutdown()
-        self._server.server_close()
+        self._metadata.close()
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
@@ -165,7 +142,7 @@ class StandInMachines:
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "PATH": f"{self._programs}{os.pathsep}/usr/local/bin:/usr/bin:/bin",
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}/{instance.id}",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{self._metadata.url}/{instance.id}",
         }
         process = subprocess.Popen(
             ["bash", str(folder / "start.sh")],
@@ -187,18 +164,6 @@ class StandInMachines:
         machine.ended_s = time.time()
         if reason:
             _mark_ended(machine.instance, reason, machine.ended_s)
-
-
-def _role_credentials(now_s: float) -> dict[str, str]:
-    expires = datetime.fromtimestamp(now_s + _ROLE_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "Code": "Success",
-        "Type": "AWS-HMAC",
-        "AccessKeyId": ROLE_KEY,
-        "SecretAccessKey": "none",
-        "Token": "session",
-        "Expiration": expires,
-    }
 
 
 def _instances() -> list[Any]:

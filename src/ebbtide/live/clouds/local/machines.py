@@ -23,6 +23,7 @@ from ebbtide.errors import InputError
 from ebbtide.live.agent.agent import ENDS_MACHINE
 from ebbtide.live.agent.processes import MACHINE, kill_processes
 from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.live.clouds.metadata import MachineState
 from ebbtide.market.billing import ON_DEMAND, Billing, Ending
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
@@ -128,11 +129,12 @@ class Machines:
         with self._lock:
             return any(machine.lease.is_open for machine in self._machines.values())
 
-    def taken_at_s(self, place: str) -> float | None:
-        """Real time, in seconds since 1970, at which the machine with that folder is revoked; None: no notice."""
+    def metadata(self, place: str) -> MachineState | None:
+        """What the metadata of the machine with that folder say; None: there is no such machine."""
         with self._lock:
-            found = (machine.taken_at_s for machine in self._by_lease.values() if machine.folder.name == place)
-            return next(found, None)
+            found = (machine for machine in self._by_lease.values() if machine.folder.name == place)
+            machine = next(found, None)
+            return None if machine is None else MachineState(machine.taken_at_s)
 
     def processes(self) -> dict[str, int]:
         """Process ids of running agents by their machines' tokens."""

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from ebbtide._files import write_text
 from ebbtide.live.clouds.cloud import Wanted
 from ebbtide.live.clouds.local.machines import Machines, instance_values
+from ebbtide.live.clouds.metadata import MetadataService
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
@@ -41,14 +41,14 @@ class _Handler(BaseHTTPRequestHandler):
     machines: Machines
     secret: str
     asked_s: float
-    tokens: set[str]
+    metadata: MetadataService
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/"):
             if self._allowed():
                 self._answer_json(self._looked_up(self.path.removeprefix("/api/")))
         else:
-            self._metadata()
+            self._answer_metadata()
 
     def do_POST(self) -> None:
         if not self._allowed():
@@ -66,9 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(404, "")
 
     def do_PUT(self) -> None:
-        token = secrets.token_hex(16)
-        self.tokens.add(token)
-        self._answer(200 if self.path.endswith("/latest/api/token") else 404, token)
+        self._answer_metadata()
 
     def _looked_up(self, what: str) -> Any:
         machines = self.machines
@@ -88,16 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return machines.processes()
         return None
 
-    def _metadata(self) -> None:
-        machine, _, path = self.path.strip("/").partition("/")
-        taken_at_s = self.machines.taken_at_s(machine)
-        if self.headers.get("X-aws-ec2-metadata-token") not in self.tokens:
-            self._answer(401, "")
-        elif path == "latest/meta-data/spot/instance-action" and taken_at_s is not None:
-            time_text = datetime.fromtimestamp(taken_at_s, UTC).isoformat().replace("+00:00", "Z")
-            self._answer(200, json.dumps({"action": "terminate", "time": time_text}))
-        else:
-            self._answer(404, "")
+    def _answer_metadata(self) -> None:
+        answer = self.metadata.answer(self.command, self.path, dict(self.headers))
+        self._answer(answer.status, answer.body)
 
     def _allowed(self) -> bool:
         type(self).asked_s = time.monotonic()
@@ -138,10 +129,11 @@ def serve(settings: dict[str, Any]) -> None:
     market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
     billed = bills_of(folder)
     secret = secrets.token_hex(16)
-    handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic(), "tokens": set()})
+    handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     url = f"http://127.0.0.1:{server.server_address[1]}"
     handler.machines = machines = Machines(market, billing, catalogue, speed, folder, url)  # type: ignore[attr-defined]
+    handler.metadata = MetadataService(machines.metadata)  # type: ignore[attr-defined]
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

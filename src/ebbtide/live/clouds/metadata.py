@@ -1,0 +1,167 @@
+"""Instance metadata as EC2 serves them (IMDSv2): a token first, then what is about to happen to the machine.
+
+The service only answers requests; the local cloud and `ebbtide.testing` put HTTP servers around it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_TOKEN, _TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"
+
+# EC2's limit for the life of a token, seconds.
+_LONGEST_S = 21_600
+
+_TOKEN_PATH = "api/token"
+_ACTION = "meta-data/spot/instance-action"
+_REBALANCE = "meta-data/events/recommendations/rebalance"
+_ROLES = "meta-data/iam/security-credentials"
+
+
+@dataclass(frozen=True)
+class RoleCredentials:
+    """Credentials of a machine's role.
+
+    Attributes:
+        role: Name of the role, by which its credentials are found.
+        key: Id of the access key.
+        secret: Secret of the access key.
+        expires_s: When they end, seconds since 1970.
+    """
+
+    role: str
+    key: str
+    secret: str
+    expires_s: float
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """What the metadata of one machine say at a moment.
+
+    Attributes:
+        taken_at_s: When the machine will be revoked, seconds since 1970; None: there is no notice.
+        rebalance_s: When moving was recommended, seconds since 1970; None: it was not.
+        credentials: Credentials of the machine's role; None: it has no role.
+    """
+
+    taken_at_s: float | None = None
+    rebalance_s: float | None = None
+    credentials: RoleCredentials | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one request.
+
+    Attributes:
+        status: Status code of the HTTP answer.
+        body: Its content, as text.
+    """
+
+    status: int
+    body: str = ""
+
+
+class MetadataService:
+    """Answers requests for the metadata of many machines, each below a path prefix of its own.
+
+    Args:
+        state: Gives the present state of the machine with a path prefix; None: there is no such machine. A path
+            without a prefix belongs to the machine with the empty name.
+        now: Gives the time by which tokens expire, in seconds since 1970.
+    """
+
+    def __init__(
+        self, state: Callable[[str], MachineState | None], *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._state, self._now = state, now
+        self._lock = threading.Lock()
+        # By token, the machine that it was given to, and when it ends.
+        self._tokens: dict[str, tuple[str, float]] = {}
+
+    @property
+    def tokens(self) -> int:
+        """Number of the tokens that are still good."""
+        with self._lock:
+            return sum(ends_s > self._now() for _, ends_s in self._tokens.values())
+
+    def forget_tokens(self) -> None:
+        """End every token, as if all had expired."""
+        with self._lock:
+            self._tokens.clear()
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        """Answer one request.
+
+        Args:
+            method: Method of the request, such as `GET`.
+            path: Path of the request, such as `/machine-1/latest/api/token`.
+            headers: Headers of the request; their names may be in upper or lower case.
+        """
+        given = {name.lower(): value for name, value in headers.items()}
+        before, found, wanted = path.partition("?")[0].partition("/latest/")
+        machine, wanted = before.strip("/"), wanted.rstrip("/")
+        if not found or "/" in machine:
+            return Answer(404)
+        if method == "PUT":
+            return self._token(machine, given) if wanted == _TOKEN_PATH else Answer(404)
+        if method != "GET":
+            return Answer(405)
+        if not self._is_good(given.get(_TOKEN, ""), machine):
+            return Answer(401)
+        state = self._state(machine)
+        content = None if state is None else _content(state, wanted)
+        return Answer(404) if content is None else Answer(200, content)
+
+    def _token(self, machine: str, headers: Mapping[str, str]) -> Answer:
+        ttl = headers.get(_TTL, "")
+        if not ttl.isdecimal() or not 1 <= int(ttl) <= _LONGEST_S:
+            return Answer(400)
+        if "x-forwarded-for" in headers:
+            return Answer(403)  # a proxy must not hand tokens on
+        token, now_s = secrets.token_hex(16), self._now()
+        with self._lock:
+            self._tokens = {one: given for one, given in self._tokens.items() if given[1] > now_s}
+            self._tokens[token] = (machine, now_s + int(ttl))
+        return Answer(200, token)
+
+    def _is_good(self, token: str, machine: str) -> bool:
+        with self._lock:
+            of, ends_s = self._tokens.get(token, ("", 0.0))
+        return of == machine and ends_s > self._now()
+
+
+def _content(state: MachineState, path: str) -> str | None:
+    """The value at a path; None: there is none now."""
+    role = state.credentials
+    if path == _ACTION and state.taken_at_s is not None:
+        return json.dumps({"action": "terminate", "time": _iso(state.taken_at_s)})
+    if path == _REBALANCE and state.rebalance_s is not None:
+        return json.dumps({"noticeTime": _iso(state.rebalance_s)})
+    if role is None:
+        return None
+    if path == _ROLES:
+        return role.role
+    if path == f"{_ROLES}/{role.role}":
+        return json.dumps(
+            {
+                "Code": "Success",
+                "Type": "AWS-HMAC",
+                "AccessKeyId": role.key,
+                "SecretAccessKey": role.secret,
+                "Token": "session",
+                "Expiration": datetime.fromtimestamp(role.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            }
+        )
+    return None
+
+
+def _iso(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat().replace("+00:00", "Z")

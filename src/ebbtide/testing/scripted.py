@@ -1,0 +1,90 @@
+"""A policy that does what a test tells it, and one call that replays a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ebbtide.engine.engine import Engine
+from ebbtide.engine.outcome import Outcome
+from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.actions import Action
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.view import View
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.start_delay import StartDelay
+
+# In such a replay a machine is given 20 s after its request and has booted after 100 s more.
+DELAY = StartDelay(request_s=20.0, boot_s=100.0)
+READY_S = DELAY.request_s + DELAY.boot_s
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Answers each event with what the script says for its kind, and keeps every event.
+
+    Attributes:
+        script: The answer to an event, by its kind; kinds that are left out are not answered.
+        wakes_on: Kinds of events beyond those that every policy is told.
+        name: Its name in tables and errors.
+        period_lead_s: How long before the end of a charge period it is woken, seconds.
+        seen: All events so far, in order.
+    """
+
+    script: dict[Wake, Callable[[View, Event], Iterable[Action]]]
+    wakes_on: frozenset[Wake] = frozenset()
+    name: str = "scripted"
+    period_lead_s: float = 0.0
+    seen: list[Event] = field(default_factory=list)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        for event in view.events:
+            self.seen.append(event)
+            if event.wake in self.script:
+                yield from self.script[event.wake](view, event)
+
+    def times(self, wake: Wake) -> list[float]:
+        """When it was woken by this kind of event, in seconds after the start of the run."""
+        return [event.time_s - self.seen[0].time_s for event in self.seen if event.wake is wake]
+
+
+def replay(
+    policy: Policy,
+    jobs: Sequence[Job],
+    prices: PriceHistory,
+    billing: str = "ec2-second",
+    *,
+    start_s: float | None = None,
+    availability: Availability | None = None,
+    delay: StartDelay = DELAY,
+    save_margin_s: float = 0.0,
+    keep: Callable[[Engine], None] | None = None,
+    seed: int = 0,
+) -> Outcome:
+    """Run a policy once in a replay, with a timeline.
+
+    Args:
+        policy: The policy that decides.
+        jobs: The jobs to be done, in the order of their ids.
+        prices: The price history that is replayed.
+        billing: Name of the billing preset of spot leases.
+        start_s: When the run starts, seconds since 1970; None: at the start of the history.
+        availability: Recorded capacity of the markets that have a record; None: all are unlimited.
+        delay: How long machines take to be given and to boot.
+        save_margin_s: How long before a revocation the last save is to be complete, seconds.
+        keep: Called with the engine before each wait.
+        seed: Seed of the policy's random numbers.
+
+    Raises:
+        PolicyError: The policy raised an exception or asked for something impossible.
+    """
+    rule = billing_preset(billing)
+    begins_s = prices.start_s if start_s is None else start_s
+    market = ReplayedMarket(prices, begins_s, rule, availability=availability, delay=delay)
+    provider = ReplayProvider(market, save_margin_s=save_margin_s)
+    return Engine(policy, jobs, provider, rule, record=True, keep=keep, seed=seed).run()
