@@ -1,0 +1,1 @@
+"""Contract suites for pytest: what every policy, cloud, object store and price source must do."""

@@ -1,0 +1,31 @@
+"""What the suites share: errors that must come, and what JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+E = TypeVar("E", bound=Exception)
+
+
+def refused(kind: type[E], call: Callable[[], object], about: str) -> E:
+    """The error that a call raises.
+
+    Args:
+        kind: The kind of error that is right.
+        call: The call that must raise it.
+        about: The call in words, for the message of a failure.
+
+    Raises:
+        AssertionError: Another error came, or none.
+    """
+    try:
+        result = call()
+    except kind as error:
+        text = str(error)
+        assert text, f"{about}: {kind.__name__} without a message; say what was wrong and what would be right"
+        return error
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise AssertionError(f"{about} raised {found}; {kind.__name__} is right") from error
+    raise AssertionError(f"{about} gave {result!r:.80}; {kind.__name__} is right")
