@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ _KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*
 _PART = ".part"
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 _COPIED_BYTES = 1 << 26
+
+# Reading a file whose key leads to a folder, or below a file.
+_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 # A connection that is silent for so long is closed and opened again: boto3's minute is as long as a notice.
 _CONNECT_S, _SILENT_S = 5.0, 15.0
@@ -121,6 +125,10 @@ class FolderStore:
                 # Unlike a rename, a link never replaces an existing file.
                 os.link(name, path)
             except FileExistsError:
+                if path.is_dir():
+                    raise StorageError(
+                        f"{key} begins the keys of other objects; a folder cannot hold both"
+                    ) from None
                 return False
         finally:
             os.unlink(name)
@@ -134,17 +142,18 @@ class FolderStore:
         _sync_folder(target.parent)
 
     def get_file(self, key: str, path: Path) -> None:
+        source = self._folder / checked_key(key)
         try:
-            shutil.copyfile(self._folder / checked_key(key), path)
-        except FileNotFoundError:
-            if not path.parent.is_dir():
+            shutil.copyfile(source, path)
+        except OSError:
+            if source.is_file() or not path.parent.is_dir():
                 raise
             raise MissingObjectError(key) from None
 
     def get(self, key: str) -> bytes:
         try:
             return (self._folder / checked_key(key)).read_bytes()
-        except FileNotFoundError:
+        except _NO_FILE:
             raise MissingObjectError(key) from None
 
     def has(self, key: str) -> bool:
@@ -152,9 +161,12 @@ class FolderStore:
 
     def size_bytes(self, key: str) -> int:
         try:
-            return (self._folder / checked_key(key)).stat().st_size
-        except FileNotFoundError:
+            status = (self._folder / checked_key(key)).stat()
+        except _NO_FILE:
             raise MissingObjectError(key) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise MissingObjectError(key)
+        return status.st_size
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         # Only the folder that the prefix names needs to be searched.
@@ -167,7 +179,9 @@ class FolderStore:
         return iter(sorted(key for key in found if key.startswith(prefix)))
 
     def delete(self, key: str) -> None:
-        (self._folder / checked_key(key)).unlink(missing_ok=True)
+        path = self._folder / checked_key(key)
+        if path.is_file():
+            path.unlink(missing_ok=True)
 
 
 class S3Store:
