@@ -101,12 +101,6 @@ def test_a_machine_is_asked_for_as_wanted(cloud: Ec2Cloud, client: Faulty) -> No
     assert not math.isnan(found.started_s)
 
 
-def test_asked_twice_it_rents_once(cloud: Ec2Cloud, client: Faulty) -> None:
-    cloud.launch(wanted("a"))
-    cloud.launch(wanted("a"))
-    assert len(described(client)) == 1
-
-
 def test_on_demand_is_no_spot_and_any_price_names_none(cloud: Ec2Cloud, client: Faulty) -> None:
     cloud.launch(wanted("a", on_demand=True))
     cloud.launch(wanted("b", max_price_usd_per_hour=math.inf))
@@ -143,16 +137,6 @@ def test_what_only_the_user_can_mend_is_said_to_the_user(cloud: Ec2Cloud, client
     client.faults.append(refusal(code))
     with pytest.raises(InputError, match=f"us-east-1 will not rent as it is asked to.*{code}"):
         cloud.launch(wanted("a"))
-
-
-def test_what_is_given_back_is_released_and_its_end_known(cloud: Ec2Cloud) -> None:
-    cloud.launch(wanted("a"))
-    ended_s = cloud.terminate("a")
-    assert ended_s is not None
-    (found,) = cloud.instances()
-    assert found.state is LeaseState.RELEASED
-    assert found.ended_s == pytest.approx(ended_s, abs=5)
-    assert cloud.terminate("never") is None
 
 
 def test_all_of_a_run_are_found_on_all_pages_and_ended_and_no_others(cloud: Ec2Cloud, client: Faulty) -> None:

@@ -1,0 +1,125 @@
+"""The local cloud and EC2 (on its stand-in) keep the contract of clouds."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import EndpointConnectionError
+from tests.live.sweeps import START_S, A, B, flapping
+
+import ebbtide as eb
+from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.clouds.cloud import Cloud, Wanted
+from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.testing.contracts.clouds import CloudContract
+from ebbtide.testing.ec2_demo import stand_in, until_now
+from ebbtide.testing.ec2_stand_in.api import StandInApi
+from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+
+# In a real second two minutes pass, in which a machine boots.
+SPEED = 120.0
+
+
+class TestLocalCloud(CloudContract):
+    folder: Path
+
+    @classmethod
+    @contextmanager
+    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
+        cls.folder = folder
+        prices = flapping()
+        # A stays cheap; every seven real seconds B goes above the list price for one.
+        calm = {A: PriceSeries(prices[A].times_s[:1], prices[A].prices[:1]), B: prices[B]}
+        eb.PriceHistory(calm, start_s=prices.start_s, end_s=prices.end_s).write(folder / "prices.parquet")
+        settings = LocalCloudSettings(
+            str(folder / "cloud"), str(folder / "prices.parquet"), START_S, SPEED, least_notice_s=1.0
+        )
+        cloud = start_local_cloud(settings)
+        try:
+            yield cloud
+        finally:
+            cloud.end()
+
+    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+        agent = AgentConfig("run", token, str(self.folder / "objects"), "", controller_limit_s=60.0)
+        return Wanted(token, A, math.inf, False, asdict(agent))
+
+    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
+        return Wanted(token, A, 0.001, False, self.make_wanted(cloud, token).agent)
+
+    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:
+        while cloud.prices(B).at(cloud.now_s) > 0.21 or cloud.prices(B).at(cloud.now_s + 2 * SPEED) > 0.21:
+            time.sleep(0.1)
+        return Wanted(token, B, 0.21, False, self.make_wanted(cloud, token).agent)
+
+    def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
+        """The price does it, sooner or later."""
+        configs = [json.loads(path.read_text()) for path in (self.folder / "cloud").glob("machine-*/agent.json")]
+        return str(next(config["metadata_url"] for config in configs if config["machine"] == token))
+
+    @contextmanager
+    def silenced(self, cloud: Cloud) -> Iterator[None]:
+        assert isinstance(cloud, LocalCloud)
+        url, cloud._url = cloud._url, "http://127.0.0.1:9"
+        yield
+        cloud._url = url
+
+
+class _Silent:
+    def __getattr__(self, name: str) -> Any:
+        def call(**_: Any) -> None:
+            raise EndpointConnectionError(endpoint_url=f"https://ec2/{name}")
+
+        return call
+
+
+class TestEc2Cloud(CloudContract):
+    machines: StandInMachines
+    api: StandInApi
+
+    @classmethod
+    @contextmanager
+    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
+        prices = until_now(flapping(), time.time())
+        with stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
+            # Start scripts find no agent here, and would shut their machines down.
+            cls.machines.ignores_shutdown = True
+            yield Ec2Cloud("run-1", settings, lambda: prices)
+
+    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+        return Wanted(token, A, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
+
+    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
+        self.api.refusals.launches.append("InsufficientInstanceCapacity")
+        return self.make_wanted(cloud, token)
+
+    def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
+        machine = self._waited(lambda: self._machine(token), lambda one: one is not None, "its process")
+        assert machine is not None
+        self.machines.take(machine, 1.0)
+        return self.machines.metadata_url(machine)
+
+    def _machine(self, token: str) -> Machine | None:
+        tagged = {"key": "ebbtide:token", "value": token}
+        return next((one for one in self.machines.running if tagged in _tags(one.instance)), None)
+
+    @contextmanager
+    def silenced(self, cloud: Cloud) -> Iterator[None]:
+        assert isinstance(cloud, Ec2Cloud)
+        before = cloud._clients, cloud._launchers
+        cloud._clients = cloud._launchers = {region: _Silent() for region in cloud._clients}
+        yield
+        cloud._clients, cloud._launchers = before
+
+
+def _tags(instance: Any) -> list[dict[str, str]]:
+    return [{"key": tag["key"], "value": tag["value"]} for tag in instance.get_tags()]
