@@ -83,7 +83,8 @@ class Live:
             "leases": [lease_values(one) for one in leases],
             "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills],
         }
-        Journal(self.folder.journal).keep({"run": {"provider": {"trials": self.trials}, "engine": engine}})
+        provider = {"trials": self.trials, "leases": [], "posts": [], "launching": [], "out": []}
+        Journal(self.folder.journal).keep({"run": {"provider": provider, "engine": engine}})
         end_tracking(
             self.folder,
             Outcome(
@@ -280,9 +281,13 @@ def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
 
 
 def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same() -> None:
-    assert trial_costs(outcome([3.0], [10.0, 20.0]), [{}, {}]) == pytest.approx([1.0, 2.0])
-    assert trial_costs(outcome([3.0], [0.0, 0.0]), [{}, {}]) == pytest.approx([1.5, 1.5])
-    assert trial_costs(outcome([], [0.0]), [{}]) == [0.0]
+    assert trial_costs(outcome([3.0], [10.0, 20.0]), [{"stretches": []}, {"stretches": []}]) == pytest.approx(
+        [1.0, 2.0]
+    )
+    assert trial_costs(outcome([3.0], [0.0, 0.0]), [{"stretches": []}, {"stretches": []}]) == pytest.approx(
+        [1.5, 1.5]
+    )
+    assert trial_costs(outcome([], [0.0]), [{"stretches": []}]) == [0.0]
 
 
 def test_a_run_whose_controller_broke_is_killed_until_it_goes_on(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def through_revocations(
     assert resumed[-1] >= 1
     # Nothing is written into the user's own folder.
     assert sorted(path.name for path in project.iterdir()) == [".ebbtide", "plain.py"]
-    (job,) = journal.state("run")["engine"]["jobs"]
+    (job,) = journal.run()["engine"]["jobs"]
     assert (job["steps_done"], job["steps_saved"]) == (epochs, epochs)
     (rate,) = re.findall(r"other_steps_per_hour_per_vcpu: (\S+)", out)
     # By our own clock: 0.7 s an epoch at least.

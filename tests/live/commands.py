@@ -83,9 +83,7 @@ class User:
 
     def trains(self, trials: int = 1) -> bool:
         """Whether so many are on machines."""
-        kept = (
-            Journal(self.run.journal, read_only=True).state("run") if list(self.runs.glob("*/run.json")) else None
-        )
+        kept = Journal(self.run.journal, read_only=True).run() if list(self.runs.glob("*/run.json")) else None
         return kept is not None and sum(trial["on"] is not None for trial in kept["provider"]["trials"]) >= trials
 
     def wait(self, condition: Callable[[], object], within_s: float = 40.0) -> None:

@@ -95,7 +95,7 @@ def test_a_command_that_is_not_there_is_tried_once_for_all_trials(someone: User)
     assert code == 1
     assert out.count("cannot be started") == 3
     assert "no-such-trainer" in out
-    kept = Journal(someone.run.journal).state("run")
+    kept = Journal(someone.run.journal).run()
     assert len(kept["engine"]["leases"]) <= 3
     assert max(trial["attempt"] for trial in kept["provider"]["trials"]) == 1
 
@@ -108,7 +108,7 @@ def test_one_that_forgets_all_is_warned_of_at_its_first_revocation(
     )
     code, out, _ = run(someone, "--start", "2015-06-02T00:00:00Z")
     assert code == 0
-    kept = Journal(someone.run.journal).state("run")
+    kept = Journal(someone.run.journal).run()
     assert any(moment[1] == "notice" for moment in Journal(someone.run.journal).moments())
     assert "it has saved nothing" in caplog.text
     assert "metric 'loss' was never reported: the program prints no line of JSON" in caplog.text

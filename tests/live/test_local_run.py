@@ -158,8 +158,7 @@ def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(
     until = time.monotonic() + 30
     while (
         time.monotonic() < until
-        and (journal.state("run") or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"]
-        < 40
+        and (journal.run() or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"] < 40
     ):
         time.sleep(0.1)
     request_stop(folder.path, StopRequest.STOP)

@@ -6,17 +6,31 @@ import json
 import math
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.live.sweeps import A
 
+from ebbtide.engine.snapshot import SNAPSHOT_VERSION, event_values
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.progress import JobProgress
 from ebbtide.live import journal as journals
 from ebbtide.live import settings as runs
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.messages import MailboxRecord
+from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.agent_state import Stretch, StretchRecord, TrialRecord
 from ebbtide.live.journal import Journal
+from ebbtide.live.measured_speed import Seen, SpeedRecord
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.snapshots import PROVIDER_VERSION, ProviderSnapshot, migrated
+from ebbtide.live.storage import FolderStore
+from ebbtide.market.leases import Lease
+from ebbtide.policies.api.events import Event, Wake
 
 SETTINGS = LiveSettings("run", "local", "spottune", {"name": "s"}, "/code", "/store", {"speed": 1.0}, 7)
 
@@ -36,9 +50,10 @@ OLD_TRIAL = {
     "assigned": [],
     "metrics": [[5, 0.5]],
 }
+POST = [3, 2, {"boot": 5}, [{"type": "save"}]]
 OLD_RUN = {
     "engine": {"leases": []},
-    "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [], "launching": [], "out": []},
+    "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [POST], "launching": [], "out": []},
 }
 
 
@@ -61,25 +76,77 @@ def check_migrated(run: Any) -> None:
     assert (trial["stretches"], trial["warnings"], trial["began_number"]) == ([], [], 0)
     assert math.isnan(trial["began_s"])
     assert (trial["attempt"], trial["metrics"]) == (2, [[5, 0.5]])
-    assert run["provider"]["speeds"] == {}
-    assert run["engine"] == OLD_RUN["engine"]
+    provider = run["provider"]
+    assert (provider["version"], provider["speeds"], provider["seen"]) == (PROVIDER_VERSION, {}, [])
+    assert provider["mailboxes"] == [
+        {"lease_id": 3, "read": 2, "received": {"boot": 5}, "pending": [{"type": "save"}]}
+    ]
+    assert set(provider) == set(ProviderSnapshot.__annotations__)
+    assert set(trial) == set(TrialRecord.__annotations__)
+    assert run["engine"] == {"leases": [], "version": SNAPSHOT_VERSION}
 
 
 def test_a_journal_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
     path = old_journal(tmp_path / "journal.sqlite")
-    check_migrated(Journal(path, read_only=True).state("run"))
+    check_migrated(Journal(path, read_only=True).run())
     assert version_of(path) == 0
 
 
 def test_a_journal_without_a_version_is_migrated_in_the_file_when_a_controller_opens_it(tmp_path: Path) -> None:
     path = old_journal(tmp_path / "journal.sqlite")
-    check_migrated(Journal(path).state("run"))
+    check_migrated(Journal(path).run())
     assert version_of(path) == journals.SCHEMA_VERSION
     with closing(sqlite3.connect(path)) as database:
         row = database.execute("select content from state where name = 'run'").fetchone()
     check_migrated(json.loads(row[0]))
     assert Journal(path).state("outcome") is None
     assert Journal(path).moments() == []
+
+
+def test_a_provider_s_record_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
+    """Journals of this schema version, from before the provider's part had a version of its own."""
+    path = tmp_path / "journal.sqlite"
+    Journal(path).keep({"run": OLD_RUN})
+    check_migrated(Journal(path, read_only=True).run())
+
+
+@pytest.mark.parametrize(("part", "version"), [("provider", PROVIDER_VERSION), ("engine", SNAPSHOT_VERSION)])
+def test_a_newer_part_of_a_run_is_refused_in_one_line(tmp_path: Path, part: str, version: int) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).keep({"run": OLD_RUN | {part: OLD_RUN[part] | {"version": version + 1}}})
+    with pytest.raises(InputError) as caught:
+        Journal(path).run()
+    assert str(caught.value) == (
+        f"{path}: the {part}'s snapshot has version {version + 1}, and this Ebbtide reads versions up to {version}; "
+        "upgrade ebbtide"
+    )
+
+
+def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=1.0)
+    kept = migrated(json.loads(json.dumps(OLD_RUN["provider"]))) | {
+        "leases": [0],
+        "mailboxes": [{"lease_id": 0, "read": 2, "received": {"boot": 5}, "pending": [{"type": "save"}]}],
+        "launching": [0],
+        "speeds": {"0": {"c3.xlarge": {"steps": 5, "duration_s": 2.0, "told": True}}},
+        "unended": [[0, "refused"]],
+        "seen": [[0, 7.0]],
+        "out": [event_values(Event(Wake.SAVED, 3.0, job_id=0))],
+    }
+    Journal(tmp_path / "journal.sqlite").keep({"run": OLD_RUN | {"provider": kept}})
+    run = Journal(tmp_path / "journal.sqlite").run()
+    assert run is not None
+    cloud: Any = SimpleNamespace(now_s=9.0)
+    agent = AgentConfig("run", "", str(tmp_path), "")
+    again = AgentProvider(cloud, FolderStore(tmp_path), "run", lambda _: Assignment("", (), 1, "loss"), agent)
+    again.resume_from(run["provider"], [lease])
+    again.start([JobProgress(0, Job(name="one", steps=9, steps_per_hour={"c3.xlarge": 1.0}))], watch_prices=False)
+    found = again.snapshot()
+    assert json.dumps(found, sort_keys=True) == json.dumps(kept, sort_keys=True)
+    # Each kind of record has the names of its fields.
+    assert [set(one) for one in found["mailboxes"]] == [set(MailboxRecord.__annotations__)]
+    assert set(asdict(Seen())) == set(SpeedRecord.__annotations__)
+    assert {field.name for field in fields(Stretch)} == set(StretchRecord.__annotations__)
 
 
 def test_a_new_journal_has_the_version(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from ebbtide.live.agent_state import Stretch, encode_stretches
 from ebbtide.live.money import Money, settled_usd
 from ebbtide.live.phase import Phase, State
 from ebbtide.live.settings import LiveSettings
+from ebbtide.live.snapshots import migrated
 from ebbtide.live.standing import RunStanding, standing
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import Lease, LeaseState
@@ -74,7 +75,7 @@ def stands(
             "leases": [lease_values(lease) for lease in leases or []],
             "bills": bills or [],
         },
-        "provider": {"trials": trials, "unended": []},
+        "provider": migrated({"trials": trials, "leases": [], "posts": [], "launching": [], "out": []}),
     }
     now_s = time.time()
     phase = Phase(

@@ -65,7 +65,7 @@ def test_down_reaches_a_live_controller_which_rents_no_more(someone: User) -> No
     assert controller.wait(20) == 130
     assert not someone.machines()
     assert not (someone.run.path / "cloud" / "cloud.json").exists()
-    rented = len(Journal(someone.run.journal).state("run")["engine"]["leases"])
+    rented = len(Journal(someone.run.journal).run()["engine"]["leases"])
     assert rented == 2
     code, out, _ = someone.do("status", someone.run.path.name)
     assert "rented 2 machines in all, none now; revoked 0 times" in out
@@ -107,7 +107,7 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     assert controller.returncode == 130
     assert "Ctrl-C again ends at once" in errors
     assert not someone.machines()
-    first = Journal(someone.run.journal).state("run")["engine"]["leases"]
+    first = Journal(someone.run.journal).run()["engine"]["leases"]
     resumed = someone.start("resume")
     someone.wait(lambda: controller_pid(someone.run.path) == resumed.pid)
     # It trains, and nothing says that it was stopped.
@@ -118,7 +118,7 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     followed, _ = follows.communicate(timeout=20)
     assert "total" in followed
     # The market went on from where it was.
-    leases = Journal(someone.run.journal).state("run")["engine"]["leases"]
+    leases = Journal(someone.run.journal).run()["engine"]["leases"]
     assert len(leases) > len(first)
     assert leases[len(first)]["requested_s"] >= first[-1]["ended_s"]
 

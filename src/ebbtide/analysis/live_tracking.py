@@ -7,7 +7,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import DamagedCheckpointError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.journal import Journal
@@ -100,8 +101,10 @@ def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
     if kept is None:
         return
     settings = folder.settings
-    sweep, state = Sweep.model_validate(settings.sweep), Journal(folder.journal).state("run")
-    trials: Sequence[Mapping[str, Any]] = state["provider"]["trials"]
+    sweep, state = Sweep.model_validate(settings.sweep), Journal(folder.journal).run()
+    if state is None:
+        return
+    trials = state["provider"]["trials"]
     now_ms = int(time.time() * 1000)
     best = best_trial(sweep.direction, trials)
     winner = best[0] if best is not None else _only_one(trials)
@@ -154,7 +157,7 @@ def abandon_tracking(folder: RunFolder, why: str) -> None:
         client.set_tag(kept["parent"], "ebbtide.ended", why[:_MOST_TEXT])
 
 
-def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tuple[int, int, float] | None:
+def best_trial(direction: Direction, trials: Sequence[TrialRecord]) -> tuple[int, int, float] | None:
     """The trial that reported the best value, without failed trials: its number, and the step and the value.
 
     Args:
@@ -177,7 +180,7 @@ def best_trial(direction: Direction, trials: Sequence[Mapping[str, Any]]) -> tup
     return number, step, sign * value
 
 
-def _only_one(trials: Sequence[Mapping[str, Any]]) -> int | None:
+def _only_one(trials: Sequence[TrialRecord]) -> int | None:
     """The number of the only trial, which is the best without a metric; None: there are several, or it failed."""
     return 0 if len(trials) == 1 and not trials[0]["problem"] else None
 
@@ -217,7 +220,7 @@ def _trial_metrics(
     run: str,
     sweep: Sweep,
     job: JobProgress,
-    trial: Mapping[str, Any],
+    trial: TrialRecord,
     cost_usd: float,
     now_ms: int,
 ) -> list[Metric]:
@@ -277,7 +280,7 @@ def _trial_id(settings: LiveSettings, number: int) -> str:
     return f"{settings.run}-{number:03d}"
 
 
-def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[float]:
+def trial_costs(outcome: Outcome, kept: Sequence[TrialRecord]) -> list[float]:
     """The cost of each trial, USD; the sum is the cost of the run.
 
     A machine's cost is divided among the trials that trained on it, by time. The cost of unused machines and of
@@ -285,12 +288,12 @@ def trial_costs(outcome: Outcome, kept: Sequence[Mapping[str, Any]]) -> list[flo
 
     Args:
         outcome: Outcome of the run.
-        kept: The controller's state of each trial: `stretches`, each with `lease_id` and `duration_s`; without
-            any, steps are used in place of time.
+        kept: The controller's state of each trial: `stretches`, each with `lease_id` and `duration_s`; where
+            there is none, steps are used in place of time.
     """
     times: list[dict[int, float]] = [{} for _ in kept]
     for time_s, trial in zip(times, kept, strict=True):
-        for stretch in trial.get("stretches", ()):
+        for stretch in trial["stretches"]:
             lease_id = int(stretch["lease_id"])
             time_s[lease_id] = time_s.get(lease_id, 0.0) + float(stretch["duration_s"])
     costs = [0.0] * len(times)

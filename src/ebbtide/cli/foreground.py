@@ -26,6 +26,7 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.snapshots import RunSnapshot
 from ebbtide.live.standing import RunStanding, standing, standing_of
 from ebbtide.policies.api.protocol import Policy
 
@@ -202,11 +203,11 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
 def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
     """The current state of the controller in this process."""
     journal = Journal(folder.journal, read_only=True)
-    kept = {"engine": snapshot(engine), "provider": provider.snapshot()}
+    kept: RunSnapshot = {"engine": snapshot(engine), "provider": provider.snapshot()}
     return standing(
         folder.settings,
         kept,
-        journal.state("figures"),
+        journal.figures(),
         phase_of(journal),
         State.RUNNING,
         os.getpid(),

@@ -174,8 +174,8 @@ def _print_policy(wanted: Wanted, policy: str) -> None:
 def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
     """Print the measured speed in the form that job files for `plan` and `backtest` need."""
     journal = Journal(folder.journal) if folder.journal.exists() else None
-    kept = journal.state("run") if journal else None
-    rates = steps_per_hour(kept["provider"].get("speeds", {})) if kept else {}
+    kept = journal.run() if journal else None
+    rates = steps_per_hour(kept["provider"]["speeds"]) if kept else {}
     if kept is None or not rates or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return
     if folder.settings.provider == "local":

@@ -137,7 +137,7 @@ def _named(folder: RunFolder, asked: str | None) -> str:
 
 def _leases_open(folder: RunFolder) -> list[bool]:
     """For each requested machine, whether the run still has it."""
-    kept = Journal(folder.journal, read_only=True).state("run") if folder.journal.exists() else None
+    kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypedDict
 
@@ -91,7 +92,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
     }
 
 
-def migrated(kept: dict[str, Any]) -> EngineSnapshot:
+def migrated(kept: Mapping[str, Any]) -> EngineSnapshot:
     """A snapshot of this version, from one of this or an older version.
 
     Raises:
@@ -107,7 +108,7 @@ def migrated(kept: dict[str, Any]) -> EngineSnapshot:
     return {**kept, "version": SNAPSHOT_VERSION}  # type: ignore[typeddict-item]
 
 
-def restore(engine: Engine, snapshot_values: dict[str, Any]) -> None:
+def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
     """Bring a new engine of the same jobs to where a snapshot was taken.
 
     Args:

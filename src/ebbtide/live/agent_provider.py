@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from ebbtide.engine.snapshot import event_of, event_values
 from ebbtide.errors import CloudError, CloudGoneError, InputError
@@ -22,6 +21,7 @@ from ebbtide.live.agent.messages import Heartbeats, Mailboxes, Message
 from ebbtide.live.agent_state import Trial
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.live.snapshots import PROVIDER_VERSION, ProviderSnapshot
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
@@ -80,7 +80,7 @@ class AgentProvider:
         )
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
-        self._kept: dict[str, Any] | None = None
+        self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, run, agent.controller_limit_s)
         self._beat_s = -math.inf
         self._failed_boots = 0
@@ -241,22 +241,23 @@ class AgentProvider:
 
     # Snapshots.
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> ProviderSnapshot:
         """The provider's state as plain values, for the journal; the engine's snapshot has leases and jobs."""
         return {
+            "version": PROVIDER_VERSION,
             "trials": self._training.snapshot(),
             "leases": sorted(self._leases),
-            "posts": self._mailboxes.snapshot(),
+            "mailboxes": self._mailboxes.snapshot(),
             "launching": list(self._launching),
             "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
             "unended": list(self._unended.items()),
             "seen": [
-                [lease_id, seen_s] for lease_id, seen_s in self._seen_s.items() if self._leases[lease_id].is_open
+                (lease_id, seen_s) for lease_id, seen_s in self._seen_s.items() if self._leases[lease_id].is_open
             ],
         }
 
-    def resume_from(self, kept: dict[str, Any], leases: Sequence[Lease]) -> None:
+    def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
         """Continue from a snapshot when the run starts.
 
         Args:
@@ -266,10 +267,10 @@ class AgentProvider:
         self._kept = kept
         self._leases = {lease_id: leases[lease_id] for lease_id in kept["leases"]}
 
-    def _restore(self, kept: dict[str, Any]) -> None:
+    def _restore(self, kept: ProviderSnapshot) -> None:
         self._training.restore(kept["trials"], self._leases)
         self._training.speeds.restore(kept["speeds"])
-        self._mailboxes.restore(kept["posts"])
+        self._mailboxes.restore(kept["mailboxes"])
         self._launching.extend(kept["launching"])
         # A request that may not have reached the cloud is repeated.
         asked = set(self._launching)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import TypedDict
 
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
@@ -72,31 +72,6 @@ class Trial:
     began_step: float = 0.0
     has_saved: bool = False
     lost_above: float = 0.0
-
-
-# Fields of a trial that JSON holds as they are.
-PLAIN_FIELDS = (
-    "on",
-    "attempt",
-    "leaving",
-    "stopping",
-    "ended",
-    "failures",
-    "from_one",
-    "aside",
-    "best",
-    "milestones",
-    "problem",
-    "tail",
-    "fields",
-    "warnings",
-    "began_s",
-    "began_epoch_s",
-    "began_number",
-    "began_step",
-    "has_saved",
-    "lost_above",
-)
 
 
 @dataclass(frozen=True)
@@ -167,14 +142,102 @@ def resumed(before: Sequence[Stretch], step: float, number: int) -> list[Stretch
     ]
 
 
-def encode_stretches(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
+class StretchRecord(TypedDict):
+    """A `Stretch` as plain values, by the names of its fields."""
+
+    lease_id: int
+    duration_s: float
+    number_from: int
+    step_from: float
+    step_done: float
+    step_kept: float
+    has_saved: bool
+    is_final: bool
+
+
+class TrialRecord(TypedDict):
+    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
+
+    assigned: list[int]
+    on: int | None
+    attempt: int
+    leaving: bool
+    stopping: bool
+    ended: bool
+    failures: float
+    from_one: dict[str, int]
+    aside: list[int]
+    best: float
+    metrics: list[tuple[int, float]]
+    milestones: list[int]
+    problem: str
+    tail: list[str]
+    fields: list[str]
+    warnings: list[str]
+    stretches: list[StretchRecord]
+    began_s: float
+    began_epoch_s: float
+    began_number: int
+    began_step: float
+    has_saved: bool
+    lost_above: float
+
+
+def trial_values(trial: Trial) -> TrialRecord:
+    """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
+    return {
+        "assigned": [lease.lease_id for lease in trial.assigned],
+        "on": trial.on,
+        "attempt": trial.attempt,
+        "leaving": trial.leaving,
+        "stopping": trial.stopping,
+        "ended": trial.ended,
+        "failures": trial.failures,
+        "from_one": trial.from_one,
+        "aside": trial.aside,
+        "best": trial.best,
+        "metrics": list(trial.metrics.items()),
+        "milestones": trial.milestones,
+        "problem": trial.problem,
+        "tail": trial.tail,
+        "fields": trial.fields,
+        "warnings": trial.warnings,
+        "stretches": encode_stretches(trial.stretches),
+        "began_s": trial.began_s,
+        "began_epoch_s": trial.began_epoch_s,
+        "began_number": trial.began_number,
+        "began_step": trial.began_step,
+        "has_saved": trial.has_saved,
+        "lost_above": trial.lost_above,
+    }
+
+
+_LINKED = frozenset({"assigned", "metrics", "stretches"})
+
+
+def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
+    """Bring a new trial to where its values were taken.
+
+    Args:
+        trial: A trial of the same job that has not begun.
+        kept: Plain values that `trial_values` gave.
+        leases: The run's leases by lease id.
+    """
+    for name in TrialRecord.__annotations__.keys() - _LINKED:
+        setattr(trial, name, kept[name])  # type: ignore[literal-required]
+    trial.assigned = [leases[lease_id] for lease_id in kept["assigned"]]
+    trial.metrics = dict(kept["metrics"])
+    trial.stretches = decode_stretches(kept["stretches"])
+
+
+def encode_stretches(stretches: Sequence[Stretch]) -> list[StretchRecord]:
     """The stretches as plain values, for the journal."""
-    return [asdict(stretch) for stretch in stretches]
+    return [StretchRecord(**asdict(stretch)) for stretch in stretches]  # type: ignore[typeddict-item]
 
 
-def decode_stretches(values: Sequence[dict[str, Any]]) -> list[Stretch]:
+def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:
     """Decode what `encode_stretches` gave."""
-    return [Stretch(**one) for one in values]
+    return [Stretch(**one) for one in kept]
 
 
 def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> list[str]:

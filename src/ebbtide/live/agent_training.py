@@ -7,7 +7,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,13 +16,13 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.messages import Message
 from ebbtide.live.agent_state import (
-    PLAIN_FIELDS,
     WARNED_AFTER_S,
     Stretch,
     Trial,
-    decode_stretches,
-    encode_stretches,
+    TrialRecord,
+    restore_trial,
     resumed,
+    trial_values,
     warnings_of,
 )
 from ebbtide.live.measured_speed import MeasuredSpeeds
@@ -137,16 +136,11 @@ class AgentTraining:
         if trial is not None and trial.attempt == message.get("attempt") and not trial.ended:
             self._receive_of(trial, lease, message)
 
-    def snapshot(self) -> list[dict[str, Any]]:
-        """The trials as plain values, for the journal."""
-        return [
-            {name: getattr(trial, name) for name in PLAIN_FIELDS}
-            | {"assigned": [lease.lease_id for lease in trial.assigned]}
-            | {"metrics": list(trial.metrics.items()), "stretches": encode_stretches(trial.stretches)}
-            for trial in self.trials
-        ]
+    def snapshot(self) -> list[TrialRecord]:
+        """The trials as plain values, for the journal, in the order of jobs."""
+        return [trial_values(trial) for trial in self.trials]
 
-    def restore(self, kept: Sequence[dict[str, Any]], leases: Mapping[int, Lease]) -> None:
+    def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
         """Continue from what `snapshot` gave.
 
         Args:
@@ -154,11 +148,7 @@ class AgentTraining:
             leases: The run's leases by lease id.
         """
         for trial, values in zip(self.trials, kept, strict=True):
-            for name in PLAIN_FIELDS:
-                setattr(trial, name, values[name])
-            trial.stretches = decode_stretches(values["stretches"])
-            trial.assigned = [leases[lease_id] for lease_id in values["assigned"]]
-            trial.metrics = dict(values["metrics"])
+            restore_trial(trial, values, leases)
 
     def _target(self, trial: Trial) -> Lease | None:
         """The lease to train on: one without a notice; else the present one, while there is time."""

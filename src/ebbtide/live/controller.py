@@ -24,6 +24,7 @@ from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.snapshots import Figures, OutcomeRecord, RunSnapshot
 from ebbtide.live.storage import object_store
 from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue
@@ -126,7 +127,7 @@ class Controller:
             forget_stop(self._folder.path)
             self._phase = self._begun()
             try:
-                kept = self._journal.state("run")
+                kept = self._journal.run()
                 if kept is not None:
                     restore(self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
@@ -158,9 +159,9 @@ class Controller:
         return self._provider
 
     def _begun(self) -> Phase:
-        figures = self._journal.state("figures") or {}
+        figures = self._journal.figures()
         before = phase_of(self._journal)
-        last_seen_s = figures.get("at_epoch_s", before.began_epoch_s if before else 0.0)
+        last_seen_s = figures["at_epoch_s"] if figures else before.began_epoch_s if before else 0.0
         return Phase.begin(before, os.getpid(), last_seen_s)
 
     def _ended_as(self, outcome: Outcome) -> State:
@@ -244,7 +245,7 @@ class Controller:
         self._kept_s = time.monotonic()
         self._keeping_s = self._kept_s - began_s
 
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self) -> Figures:
         """What has been spent so far, open leases included, for other processes that show it."""
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
@@ -264,7 +265,7 @@ class Controller:
             "speed": self._settings.options.get("speed", 1.0),
         }
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> RunSnapshot:
         return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
 
     def _moments(self) -> list[Moment]:
@@ -298,7 +299,7 @@ class Controller:
 
 def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
     """Metrics of a run's trials: values by step, one mapping a trial."""
-    kept = Journal(folder.journal).state("run")
+    kept = Journal(folder.journal).run()
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
 
 
@@ -314,7 +315,7 @@ def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple
     return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
 
 
-def _summary(outcome: Outcome, provider: AgentProvider) -> dict[str, Any]:
+def _summary(outcome: Outcome, provider: AgentProvider) -> OutcomeRecord:
     return {
         "failed": [trial.progress.job_id for trial in provider.trials if trial.problem],
         "finished": outcome.finished,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -12,6 +11,7 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.live.settings import check_schema_version
+from ebbtide.live.snapshots import Figures, RunSnapshot, migrated_run
 
 # Market time in seconds, kind of event, lease id, job id, detail in words.
 Moment = tuple[float, str, int, int, str]
@@ -70,18 +70,42 @@ class Journal:
             return None
         try:
             with closing(self._connected()) as database:
-                version = self._version(database)
+                self._version(database)
                 row = database.execute("select content from state where name = ?", (name,)).fetchone()
         except sqlite3.DatabaseError as error:
             if self._read_only and "no such table" in str(error):
                 return None  # it is being made at this moment
             raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
-        return migrated_state(version, name, json.loads(row[0])) if row else None
+        return json.loads(row[0]) if row else None
+
+    def run(self) -> RunSnapshot | None:
+        """The run as it was last kept, in the present versions of its parts; None: it was never kept.
+
+        Raises:
+            InputError: The file is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
+        """
+        kept = self.state("run")
+        return None if kept is None else self._migrated_run(kept)
+
+    def figures(self) -> Figures | None:
+        """What the run had spent when that was last kept; None: it was never kept.
+
+        Raises:
+            InputError: The file is no journal, was written by a newer Ebbtide, or is locked for long.
+        """
+        found: Figures | None = self.state("figures")
+        return found
 
     def moments(self) -> list[Moment]:
         """All events of the run, in order."""
         with closing(self._connected()) as database:
             return list(database.execute("select * from moments order by rowid"))
+
+    def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
+        try:
+            return migrated_run(kept)
+        except InputError as error:
+            raise InputError(error.problem, file=self._path) from None
 
     def _version(self, database: sqlite3.Connection) -> int:
         try:
@@ -95,10 +119,11 @@ class Journal:
         """Write every state of an older version as this one has it, all or nothing."""
         with database:
             database.execute("begin immediate")
-            version = self._version(database)
-            for name, content in database.execute("select name, content from state").fetchall():
-                state = json.dumps(migrated_state(version, name, json.loads(content)))
-                database.execute("update state set content = ? where name = ?", (state, name))
+            self._version(database)
+            row = database.execute("select content from state where name = 'run'").fetchone()
+            if row:
+                run = json.dumps(self._migrated_run(json.loads(row[0])))
+                database.execute("update state set content = ? where name = 'run'", (run,))
             database.execute(f"pragma user_version = {SCHEMA_VERSION}")
 
     def _connected(self) -> sqlite3.Connection:
@@ -108,38 +133,3 @@ class Journal:
         # A commit is on disk before it returns.
         database.execute("pragma synchronous = full")
         return database
-
-
-def migrated_state(version: int, name: str, content: Any) -> Any:
-    """A state of the journal, as schema version `SCHEMA_VERSION` has it.
-
-    Args:
-        version: Schema version of the journal that it was read from.
-        name: Name of the state, such as `run`.
-        content: The state as plain values; it is changed in place.
-    """
-    if version < 1 and name == "run":
-        _to_version_1(content["provider"])
-    return content
-
-
-def _to_version_1(provider: dict[str, Any]) -> None:
-    """Fields that came one after the other before versions were counted: any of them may be missing."""
-    added: dict[str, Any] = {"speeds": {}, "unended": [], "seen": []}
-    for name, value in added.items():
-        provider.setdefault(name, value)
-    for trial in provider["trials"]:
-        of_trial: dict[str, Any] = {
-            "stretches": [],
-            "tail": [],
-            "fields": [],
-            "warnings": [],
-            "began_s": math.nan,
-            "began_epoch_s": math.nan,
-            "began_number": 0,
-            "began_step": 0.0,
-            "has_saved": False,
-            "lost_above": 0.0,
-        }
-        for name, value in of_trial.items():
-            trial.setdefault(name, value)

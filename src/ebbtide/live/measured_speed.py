@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 # A measured speed is used after so many seconds of the market's clock, or so many steps.
 ENOUGH_S = 60.0
 ENOUGH_STEPS = 100
+
+
+class SpeedRecord(TypedDict):
+    """A `Seen` as plain values, by the names of its fields."""
+
+    steps: int
+    duration_s: float
+    told: bool
+
+
+# Measurements by job id, as text, and instance type.
+SpeedRecords = dict[str, dict[str, SpeedRecord]]
 
 
 @dataclass
@@ -31,6 +42,10 @@ class Seen:
         """Measured steps a second; None: too little was measured."""
         enough = self.duration_s >= ENOUGH_S or self.steps >= ENOUGH_STEPS
         return self.steps / self.duration_s if enough and self.steps and self.duration_s > 0 else None
+
+    def encode(self) -> SpeedRecord:
+        """The measurements as plain values."""
+        return {"steps": self.steps, "duration_s": self.duration_s, "told": self.told}
 
 
 @dataclass(frozen=True)
@@ -106,11 +121,11 @@ class MeasuredSpeeds:
         self._declared.setdefault(job_id, {})[instance_type] = declared
         return self.measured(job_id, instance_type) or declared * self._off(job_id)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> SpeedRecords:
         """The measurements as plain values, for the journal."""
-        return {str(job): {name: asdict(seen) for name, seen in of.items()} for job, of in self.seen.items()}
+        return {str(job): {name: seen.encode() for name, seen in of.items()} for job, of in self.seen.items()}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
+    def restore(self, kept: SpeedRecords) -> None:
         """Continue from what `snapshot` gave."""
         self.seen = {int(job): {name: Seen(**seen) for name, seen in of.items()} for job, of in kept.items()}
 
@@ -134,7 +149,7 @@ def speed_text(steps_per_s: float) -> str:
     return f"{steps_per_s * 3600.0:.3g} steps/h"
 
 
-def steps_per_hour(kept: Mapping[str, Any]) -> dict[str, float]:
+def steps_per_hour(kept: SpeedRecords) -> dict[str, float]:
     """Measured steps an hour by instance type, over all trainings of a run, for a sweep's `steps_per_hour`.
 
     Args:

@@ -15,6 +15,7 @@ from ebbtide.live.agent_state import Stretch, decode_stretches
 from ebbtide.live.clouds.local.server import CLOCK, bills_of
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
@@ -69,9 +70,9 @@ class Money:
 
 
 def money_of(
-    kept: Mapping[str, Any],
+    kept: RunSnapshot,
     catalogue: Catalogue,
-    figures: Mapping[str, Any] | None = None,
+    figures: Figures | None = None,
     *,
     later_s: float = 0.0,
 ) -> Money:
@@ -87,17 +88,17 @@ def money_of(
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     refund = math.fsum(bill["refund_usd"] for _, bill in kept["engine"]["bills"])
     paid, rate = math.fsum(bills.values()), 0.0
-    if figures is not None and figures.get("spent_usd") is not None:
+    if figures is not None and figures["spent_usd"] is not None:
         rate = float(figures["usd_per_hour"] or 0.0)
         paid = max(float(figures["spent_usd"]), paid) + rate * max(later_s, 0.0) / HOUR_S
     stretches = [
-        stretch for trial in kept["provider"]["trials"] for stretch in decode_stretches(trial.get("stretches", ()))
+        stretch for trial in kept["provider"]["trials"] for stretch in decode_stretches(trial["stretches"])
     ]
-    now_s = float((figures or {}).get("time_s", math.nan))
+    now_s = figures["time_s"] if figures else math.nan
     under_way = [
         (leases[trial["on"]], now_s - trial["began_s"])
         for trial in kept["provider"]["trials"]
-        if trial["on"] is not None and "began_s" in trial
+        if trial["on"] is not None
     ]
     on_demand = [_listed(leases[stretch.lease_id], stretch.kept_s, catalogue) for stretch in stretches]
     on_demand += [_listed(lease, duration_s, catalogue) for lease, duration_s in under_way if duration_s > 0]
@@ -147,7 +148,7 @@ def _lost_s(stretches: Sequence[Stretch], leases: Sequence[Lease]) -> dict[int, 
     return found
 
 
-def settled_figures(folder: RunFolder) -> dict[str, Any] | None:
+def settled_figures(folder: RunFolder) -> Figures | None:
     """Final figures of a run whose machines were ended without a controller, which so could not write them down.
 
     Args:
@@ -157,18 +158,16 @@ def settled_figures(folder: RunFolder) -> dict[str, Any] | None:
         The figures; None: the controller wrote down the end of every machine itself.
     """
     journal = Journal(folder.journal, read_only=True)
-    kept, figures = journal.state("run"), journal.state("figures") or {}
-    if kept is None or not any(lease_of(values).is_open for values in kept["engine"]["leases"]):
+    kept, figures = journal.run(), journal.figures()
+    if kept is None or figures is None or not any(lease_of(values).is_open for values in kept["engine"]["leases"]):
         return None
     bills = {bill["token"]: float(bill["usd"]) for bill in bills_of(folder.path / "cloud")}
-    return figures | {
-        "spent_usd": settled_usd(folder.settings.run, kept, figures, bills, _later_s(folder, figures)),
-        "usd_per_hour": 0.0,
-    }
+    spent_usd = settled_usd(folder.settings.run, kept, figures, bills, _later_s(folder, figures))
+    return {**figures, "spent_usd": spent_usd, "usd_per_hour": 0.0}
 
 
 def settled_usd(
-    run: str, kept: Mapping[str, Any], figures: Mapping[str, Any], bills: Mapping[str, float], later_s: float
+    run: str, kept: RunSnapshot, figures: Figures, bills: Mapping[str, float], later_s: float
 ) -> float:
     """What all machines of a run cost in USD: by the ledger, else the cloud's bills, else the last known rate.
 
@@ -193,15 +192,13 @@ def settled_usd(
     ]
     if not unbilled:
         return known_usd
-    rate = float(figures.get("usd_per_hour") or 0.0)
-    return max(known_usd, float(figures.get("spent_usd") or 0.0) + rate * max(later_s, 0.0) / HOUR_S)
+    rate = figures["usd_per_hour"] or 0.0
+    return max(known_usd, (figures["spent_usd"] or 0.0) + rate * max(later_s, 0.0) / HOUR_S)
 
 
-def _later_s(folder: RunFolder, figures: Mapping[str, Any]) -> float:
+def _later_s(folder: RunFolder, figures: Figures) -> float:
     """Market seconds from the last figures until the local cloud's clock stopped; with another cloud until now, or
     until machines without a controller end by themselves."""
-    if not figures:
-        return 0.0
     try:
         clock = json.loads((folder.path / "cloud" / CLOCK).read_text(encoding="utf-8"))
         return float(clock["now_s"]) - float(figures["time_s"])

@@ -11,10 +11,12 @@ from typing import Any
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
@@ -141,8 +143,8 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     state, pid = state_now(folder, phase)
     return standing(
         folder.settings,
-        journal.state("run"),
-        journal.state("figures"),
+        journal.run(),
+        journal.figures(),
         phase,
         state,
         pid,
@@ -153,8 +155,8 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
 
 def standing(
     settings: LiveSettings,
-    kept: Mapping[str, Any] | None,
-    figures: Mapping[str, Any] | None,
+    kept: RunSnapshot | None,
+    figures: Figures | None,
     phase: Phase | None,
     state: State,
     pid: int | None,
@@ -211,8 +213,8 @@ def standing(
     ]
     elapsed_s = phase.elapsed_s(now_s) if phase is not None else 0.0
     if state is State.GONE and phase is not None:
-        elapsed_s = phase.elapsed_s(float((figures or {}).get("at_epoch_s", now_s)))
-    known = {f"{settings.run}-m{lease_id:04d}": why for lease_id, why in kept["provider"].get("unended", ())}
+        elapsed_s = phase.elapsed_s(figures["at_epoch_s"] if figures else now_s)
+    known = {f"{settings.run}-m{lease_id:04d}": why for lease_id, why in kept["provider"]["unended"]}
     refused = known if state in _ACTIVE else unended
     money = money_of(kept, catalogue, figures, later_s=later_s)
     if state not in _ACTIVE and not refused:
@@ -240,19 +242,19 @@ def standing(
     )
 
 
-def _late_s(deadline_h: float | None, kept: Mapping[str, Any], figures: Mapping[str, Any] | None) -> float:
+def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: Figures | None) -> float:
     """Seconds past the deadline until the last trial ended, or until now while some are open."""
-    started_s = kept["engine"].get("started_s")
+    started_s = kept["engine"]["started_s"]
     if deadline_h is None or started_s is None:
         return 0.0
     ended_s = max((float(job["finished_s"]) for job in kept["engine"]["jobs"]), default=math.nan)
     if any(math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]):
-        ended_s = float((figures or {}).get("time_s", math.nan))
+        ended_s = figures["time_s"] if figures else math.nan
     late_s = ended_s - started_s - deadline_h * HOUR_S
     return late_s if late_s > 0.0 else 0.0
 
 
-def _later_s(figures: Mapping[str, Any] | None, state: State, now_s: float) -> float:
+def _later_s(figures: Figures | None, state: State, now_s: float) -> float:
     """Market seconds since the controller's last figures for which machines cost money."""
     if figures is None or state not in _ACTIVE:
         return 0.0
@@ -268,7 +270,7 @@ def _trial(
     number: int,
     name: str,
     job: Mapping[str, Any],
-    live: Mapping[str, Any],
+    live: TrialRecord,
     leases: Sequence[Lease],
     state: State,
 ) -> TrialStanding:
@@ -279,7 +281,7 @@ def _trial(
         choose = max if sweep.direction is Direction.MAXIMIZE else min
         best_step = choose(metrics, key=lambda step: metrics[step])
     on = leases[live["on"]] if live["on"] is not None and state in _ACTIVE else None
-    has_saved = job["checkpoints"] > 0 or live.get("began_number", 0) > 0
+    has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
     return TrialStanding(
         number,
         trial_id,
@@ -293,12 +295,12 @@ def _trial(
         "" if on is None else str(on.market),
         f"{settings.store}/trials/{trial_id}" if has_saved else "",
         live["problem"],
-        tuple(live.get("tail", ())),
-        tuple(live.get("warnings", ())),
+        tuple(live["tail"]),
+        tuple(live["warnings"]),
     )
 
 
-def _words(job: Mapping[str, Any], live: Mapping[str, Any], on: Lease | None, state: State) -> str:
+def _words(job: Mapping[str, Any], live: TrialRecord, on: Lease | None, state: State) -> str:
     if not math.isnan(job["finished_s"]):
         if live["problem"]:
             return "failed"
@@ -317,7 +319,7 @@ def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, floa
     return bool(trial.problem), False, -value if direction is Direction.MAXIMIZE else value, trial.number
 
 
-def _rest_s(sweep: Sweep, kept: Mapping[str, Any], elapsed_s: float) -> float | None:
+def _rest_s(sweep: Sweep, kept: RunSnapshot, elapsed_s: float) -> float | None:
     """Estimate of the real seconds left, at the pace of all trials together so far."""
     if sweep.max_trial_steps is None:
         return None

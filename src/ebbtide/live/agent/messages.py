@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from ebbtide.errors import MissingObjectError
 from ebbtide.live.storage import ObjectStore, checked_key
@@ -185,6 +185,22 @@ class _Mailbox:
     received: dict[str, int] = field(default_factory=dict)
 
 
+class MailboxRecord(TypedDict):
+    """A mailbox as plain values.
+
+    Attributes:
+        lease_id: Id of the lease of its machine.
+        read: Number of the last object of reports that was read.
+        received: Number of the last message known, by boot of its agent.
+        pending: Orders that are still to be written, the oldest first.
+    """
+
+    lease_id: int
+    read: int
+    received: dict[str, int]
+    pending: list[Message]
+
+
 class Mailboxes:
     """The controller's end: orders to all machines of a run are written in turn, reports are received once each.
 
@@ -240,18 +256,24 @@ class Mailboxes:
                 box.received[boot] = count
                 yield message
 
-    def snapshot(self) -> list[Any]:
-        """Plain values for the journal: lease id, reports read, last message by boot, pending orders."""
+    def snapshot(self) -> list[MailboxRecord]:
+        """The mailboxes as plain values, for the journal."""
         return [
-            [lease_id, box.reports.read, box.received, list(box.pending)] for lease_id, box in self._boxes.items()
+            {
+                "lease_id": lease_id,
+                "read": box.reports.read,
+                "received": box.received,
+                "pending": list(box.pending),
+            }
+            for lease_id, box in self._boxes.items()
         ]
 
-    def restore(self, kept: Iterable[Any]) -> None:
+    def restore(self, kept: Iterable[MailboxRecord]) -> None:
         """Continue from what `snapshot` gave."""
-        for lease_id, read, received, pending in kept:
-            box = self._box(lease_id)
-            box.reports.read, box.received = read, received
-            box.pending.extend(pending)
+        for values in kept:
+            box = self._box(values["lease_id"])
+            box.reports.read, box.received = values["read"], values["received"]
+            box.pending.extend(values["pending"])
 
     def _box(self, lease_id: int) -> _Mailbox:
         if lease_id not in self._boxes:

@@ -246,7 +246,7 @@ def _report(
     folder: RunFolder, seen: Seen, notes: Path, seed: int, counts: Counter[str], agents: set[int], seconds: float
 ) -> ChaosReport:
     journal = Journal(folder.journal)
-    outcome, kept = journal.state("outcome"), journal.state("run")
+    outcome, kept = journal.state("outcome"), journal.run()
     bills = json.loads((folder.path / "cloud" / "bills.json").read_text(encoding="utf-8"))
     billed_usd = math.fsum(bill["usd"] for bill in bills)
     settings = folder.settings
@@ -255,7 +255,8 @@ def _report(
         trial = f"{settings.run}-{number:03d}"
         lost += _lost(notes / f"{trial}.log", seen, trial)
         twice += _wrong(settings.store, trial, number + 1)
-    ended = all(job["steps_done"] == _STEPS and not job["stopped"] for job in kept["engine"]["jobs"])
+    jobs = kept["engine"]["jobs"] if kept else []
+    ended = bool(jobs) and all(job["steps_done"] == _STEPS and not job["stopped"] for job in jobs)
     return ChaosReport(
         seed,
         dict(counts),

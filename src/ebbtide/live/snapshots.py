@@ -1,0 +1,161 @@
+"""A live run's state as typed, versioned records of plain values: what its journal keeps and other programs read.
+
+A run is its engine (`ebbtide.engine.snapshot`) and its provider; each part has a version of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypedDict
+
+from ebbtide.engine import snapshot as engines
+from ebbtide.engine.snapshot import EngineSnapshot
+from ebbtide.errors import InputError
+from ebbtide.live.agent.messages import MailboxRecord
+from ebbtide.live.agent_state import TrialRecord
+from ebbtide.live.measured_speed import SpeedRecords
+
+# Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
+# ones.
+PROVIDER_VERSION = 1
+
+
+class ProviderSnapshot(TypedDict):
+    """The state of the provider of real machines. JSON can hold it, infinities and NaN included.
+
+    Attributes:
+        version: Version of the record, `PROVIDER_VERSION`; records before the first version have none.
+        trials: The training of each job, in the order of jobs.
+        leases: Ids of the leases whose machines it rents or rented.
+        mailboxes: Messages to and from each machine that was ever rented.
+        launching: Ids of the leases whose request may not have reached the cloud.
+        speeds: Measured speeds by job id, as text, and instance type.
+        out: Events that the engine was not given yet, as `event_values` gives them.
+        unended: Pairs of lease id and why the cloud refused to end its machine.
+        seen: Pairs of lease id and when the cloud last listed its machine, seconds since 1970 by its clock.
+    """
+
+    version: int
+    trials: list[TrialRecord]
+    leases: list[int]
+    mailboxes: list[MailboxRecord]
+    launching: list[int]
+    speeds: SpeedRecords
+    out: list[dict[str, Any]]
+    unended: list[tuple[int, str]]
+    seen: list[tuple[int, float]]
+
+
+class RunSnapshot(TypedDict):
+    """The state of a run, as its controller keeps it.
+
+    Attributes:
+        engine: Leases, jobs and bills, and the memory of the policy.
+        provider: Trainings, messages and measured speeds.
+    """
+
+    engine: EngineSnapshot
+    provider: ProviderSnapshot
+
+
+class Figures(TypedDict):
+    """What a run has spent so far, open leases included, for programs that show it.
+
+    Attributes:
+        time_s: Time of the figures by the cloud's clock, seconds since 1970.
+        at_epoch_s: Time of the figures by the controller's clock, seconds since 1970.
+        spent_usd: USD spent, open leases as if released now; None: prices are not known.
+        usd_per_hour: Present cost rate in USD an hour; None: prices are not known.
+        speed: Seconds of the cloud's clock in a real second.
+    """
+
+    time_s: float
+    at_epoch_s: float
+    spent_usd: float | None
+    usd_per_hour: float | None
+    speed: float
+
+
+class OutcomeRecord(TypedDict):
+    """How a run ended.
+
+    Attributes:
+        failed: Ids of the jobs whose training failed.
+        finished: Whether every job was finished or stopped by its policy.
+        gave_up: Why the run was ended before; empty: it was not.
+        start_s: When it began, seconds since 1970 by the cloud's clock.
+        end_s: When it ended, seconds since 1970 by the cloud's clock.
+        cost_usd: USD paid, net of refunds.
+        refund_usd: USD refunded of what was charged.
+        revocations: Number of machines that were revoked.
+        checkpoints: Number of complete checkpoints of all jobs.
+        steps_lost: Steps that were run and lost before they were saved.
+    """
+
+    failed: list[int]
+    finished: bool
+    gave_up: str
+    start_s: float
+    end_s: float
+    cost_usd: float
+    refund_usd: float
+    revocations: int
+    checkpoints: int
+    steps_lost: float
+
+
+def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
+    """A provider's snapshot of this version, from one of this or an older version.
+
+    Args:
+        kept: The snapshot as plain values; they are not changed.
+
+    Raises:
+        InputError: A newer Ebbtide wrote it.
+    """
+    version = kept.get("version", 0)
+    if version > PROVIDER_VERSION:
+        raise InputError(
+            f"the provider's snapshot has version {version}, and this Ebbtide reads versions up to "
+            f"{PROVIDER_VERSION}; upgrade ebbtide"
+        )
+    return _to_version_1(kept) if version < 1 else kept  # type: ignore[return-value]
+
+
+def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
+    """A run's state with both parts of this version, from parts of this or older versions.
+
+    Raises:
+        InputError: A newer Ebbtide wrote one of them.
+    """
+    return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_1(kept: dict[str, Any]) -> ProviderSnapshot:
+    """Mailboxes were lists without names; fields that came one after the other may be missing."""
+    of_trial: dict[str, Any] = {
+        "stretches": [],
+        "tail": [],
+        "fields": [],
+        "warnings": [],
+        "began_s": math.nan,
+        "began_epoch_s": math.nan,
+        "began_number": 0,
+        "began_step": 0.0,
+        "has_saved": False,
+        "lost_above": 0.0,
+    }
+    return {
+        "version": PROVIDER_VERSION,
+        "trials": [{**of_trial, **trial} for trial in kept["trials"]],  # type: ignore[typeddict-item]
+        "leases": kept["leases"],
+        "mailboxes": [
+            {"lease_id": lease_id, "read": read, "received": received, "pending": pending}
+            for lease_id, read, received, pending in kept["posts"]
+        ],
+        "launching": kept["launching"],
+        "speeds": kept.get("speeds", {}),
+        "out": kept["out"],
+        "unended": kept.get("unended", []),
+        "seen": kept.get("seen", []),
+    }
