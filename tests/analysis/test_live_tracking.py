@@ -273,7 +273,7 @@ def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
     kept = [
         {"stretches": [stretch(0, 300.0), stretch(0, 600.0)]},
         {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]},
-        {},
+        {"stretches": []},
     ]
     # The third machine trained nothing: shared by all training time, 900 to 1,100 seconds.
     costs = trial_costs(outcome([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), kept)

@@ -103,7 +103,7 @@ class TestEc2Cloud(CloudContract):
         return self.make_wanted(cloud, token)
 
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
-        machine = self._waited(lambda: self._machine(token), lambda one: one is not None, "its process")
+        machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
         assert machine is not None
         self.machines.take(machine, 1.0)
         return self.machines.metadata_url(machine)

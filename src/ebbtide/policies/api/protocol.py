@@ -33,8 +33,12 @@ class Policy(Protocol):
             def decide(self, view: eb.View) -> Iterable[eb.Action]:
                 for job in view.jobs:
                     if not job.is_finished and not view.leases_of(job.job_id):
-                        market = min(view.markets, key=view.price)
-                        yield eb.Request(market, self.most_usd_per_hour, job=job.job_id)
+                        able = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
+                        if able:
+                            market = min(able, key=view.price)
+                            yield eb.Request(market, self.most_usd_per_hour, job=job.job_id)
+                        else:
+                            yield eb.WakeAt(view.now_s + 300.0)
 
     The life of a policy in one run:
 
@@ -51,6 +55,8 @@ class Policy(Protocol):
     (what JSON can hold), which the engine keeps between calls and a live controller stores: the policy object may
     be another one at the next call. One object may serve many runs, so it keeps nothing itself. Random numbers
     come from `view.random`. An exception ends the run with a `PolicyError` that names policy, time and line.
+
+    `ebbtide.testing.PolicyContract` checks all of this from a test file of your own.
     """
 
     @property

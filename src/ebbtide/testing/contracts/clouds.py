@@ -158,7 +158,7 @@ class CloudContract:
         """A policy is told why, and asks elsewhere with another token."""
         wanted = self.make_refused(cloud, "refused")
         cloud.launch(wanted)
-        found = self._waited(
+        found = self.waited(
             lambda: self.instance(cloud, "refused"), lambda one: one.state not in _ON_THE_WAY, "a refused launch"
         )
         assert found.state is LeaseState.FAILED, f"after a refusal it is {found.state}; failed is right"
@@ -173,12 +173,12 @@ class CloudContract:
         cloud.launch(self.make_revocable(cloud, "revoked"))
         self._running(cloud, "revoked")
         metadata = Metadata(self.revoke(cloud, "revoked"))
-        notice = self._waited(metadata.notice, lambda one: one.taken_at_s is not None, "a notice")
+        notice = self.waited(metadata.notice, lambda one: one.taken_at_s is not None, "a notice")
         assert notice.taken_at_s is not None
         assert notice.taken_at_s > time.time() - 1.0, "the notice came after the machine was to be taken"
         state = self.instance(cloud, "revoked").state
         assert state is not LeaseState.NOTICED, "instances() tells of the notice; it goes to the agent alone"
-        found = self._waited(
+        found = self.waited(
             lambda: self.instance(cloud, "revoked"), lambda one: one.state in _OVER, "the revoked machine's end"
         )
         assert found.state is LeaseState.REVOKED, f"after a revocation it is {found.state}; revoked is right"
@@ -206,7 +206,7 @@ class CloudContract:
         return found[0]
 
     def _running(self, cloud: Cloud, token: str) -> Instance:
-        found = self._waited(
+        found = self.waited(
             lambda: self.instance(cloud, token),
             lambda one: one.state not in (LeaseState.REQUESTED, LeaseState.STARTING),
             "a machine's boot",
@@ -216,7 +216,14 @@ class CloudContract:
         )
         return found
 
-    def _waited(self, look: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
+    def waited(self, look: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
+        """What is seen once it is good; a failure if that takes longer than `within_s`.
+
+        Args:
+            look: Gives what is to be seen now.
+            good: Whether it is what is waited for.
+            what: What is waited for, in words.
+        """
         until_s = time.monotonic() + self.within_s
         while True:
             found = look()
