@@ -12,7 +12,6 @@ import time
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from ebbtide._cores import in_processes, one_thread, usable_cores
 
@@ -23,6 +22,8 @@ def squared(number: int) -> int:
 
 def thread_counts(_: int) -> tuple[int, int]:
     """This process, and the threads that PyTorch would use in it."""
+    import torch
+
     return os.getpid(), torch.get_num_threads()
 
 
@@ -62,6 +63,8 @@ def _filled(values: np.ndarray) -> float:
 
 
 def test_one_thread_is_for_the_block_alone() -> None:
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

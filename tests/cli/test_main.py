@@ -1,11 +1,12 @@
-"""The command line, as real processes: exit codes, what is printed where, what is written."""
+"""The command line: exit codes, what is printed where, what is written."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -18,17 +19,32 @@ ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "one-day.yaml")
 
 
-def ebbtide(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "ebbtide.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it wrote to each stream."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Ebbtide = Callable[..., Done]
+
+
+@pytest.fixture
+def ebbtide(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ebbtide:
+    """The command, as a shell's user sees it."""
+
+    def ended(*arguments: str, cwd: Path = ROOT) -> Done:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("NO_COLOR", "1")
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        told = capsys.readouterr()
+        return Done(int(ended.value.code or 0), told.out, told.err)
+
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +66,9 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(prices: Path, tmp_path: Path) -> None:
+def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(
+    ebbtide: Ebbtide, prices: Path, tmp_path: Path
+) -> None:
     texts = []
     for number in range(2):
         out = tmp_path / f"{number}.json"
@@ -78,7 +96,7 @@ def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(prices: Path
     assert (told["starts"], told["seed"], list(told["policies"])) == (8, 3, ["on-demand", "reactive"])
 
 
-def test_a_record_becomes_a_report(prices: Path, tmp_path: Path) -> None:
+def test_a_record_becomes_a_report(ebbtide: Ebbtide, prices: Path, tmp_path: Path) -> None:
     record, direct, later = tmp_path / "record", tmp_path / "1.html", tmp_path / "2.html"
     done = ebbtide(
         "backtest",
@@ -99,7 +117,7 @@ def test_a_record_becomes_a_report(prices: Path, tmp_path: Path) -> None:
     assert direct.read_text() == later.read_text()
 
 
-def test_describe_tells_each_market(prices: Path) -> None:
+def test_describe_tells_each_market(ebbtide: Ebbtide, prices: Path) -> None:
     done = ebbtide("describe", str(prices))
     assert done.returncode == 0
     assert "us-east-1a c3.xlarge" in done.stdout
@@ -111,7 +129,7 @@ def test_describe_tells_each_market(prices: Path) -> None:
     assert "longest_gap_h" in table.splitlines()[0]
 
 
-def test_ingest_makes_a_file_that_backtest_takes(tmp_path: Path) -> None:
+def test_ingest_makes_a_file_that_backtest_takes(ebbtide: Ebbtide, tmp_path: Path) -> None:
     rows = [f"2017-05-0{day} 01:00:00+00:00,c3.xlarge,Linux/UNIX,us-east-1a,0.0{day}\n" for day in range(1, 9)]
     (tmp_path / "export.csv").write_text("datetime,instance_type,os,region,price\n" + "".join(rows))
     done = ebbtide("ingest", "export.csv", cwd=tmp_path)
@@ -122,7 +140,7 @@ def test_ingest_makes_a_file_that_backtest_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["ingest"], ["describe"], ["backtest"], ["report"]])
-def test_help_teaches(command: list[str]) -> None:
+def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
     done = ebbtide(*command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
@@ -197,7 +215,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
 
 
 @pytest.mark.real_traces
-def test_the_backtest_of_the_documentation_on_real_prices(traces: Path, tmp_path: Path) -> None:
+def test_the_backtest_of_the_documentation_on_real_prices(ebbtide: Ebbtide, traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = ebbtide(
         "backtest",

@@ -130,17 +130,23 @@ def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
     folder = begin(begun, tmp_path, steps=400)
-    for wait_s in (4.0, 3.0, 2.0):
+    prices = eb.PriceHistory.read(folder.path / "prices.parquet")
+    trained_on = 0
+    for wait_s in (1.0, 0.5, 0.0):
         controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
-        begun_by_s = time.monotonic() + 60.0
-        while not (folder.path / "cloud" / ADDRESS).exists() and time.monotonic() < begun_by_s:
+        trains_by_s = time.monotonic() + 60.0
+        while time.monotonic() < trains_by_s:
             time.sleep(0.1)
+            if (folder.path / "cloud" / ADDRESS).exists() and LocalCloud(
+                folder.path / "cloud", prices
+            ).processes():
+                break
         time.sleep(wait_s)
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
-    cloud = LocalCloud(folder.path / "cloud", eb.PriceHistory.read(folder.path / "prices.parquet"))
-    # Machines train on meanwhile.
-    assert cloud.processes()
+        # Machines train on meanwhile, but for those that the market took at this very moment.
+        trained_on += bool(LocalCloud(folder.path / "cloud", prices).processes())
+    assert trained_on >= 1
     ended = run_local(folder, ExoSphere())
     assert ended.outcome.finished
     assert ended.left_running == 0

@@ -66,7 +66,7 @@ def five_days(seed: int) -> eb.PriceHistory:
     return eb.generate_prices(days=5, seed=seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @example("reactive", "ec2-second", 0.625, 1)  # the price leaps while what was given up is being saved
 @given(
     st.sampled_from(NAMES),

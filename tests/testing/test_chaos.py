@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ebbtide.testing.chaos.chaos import chaos_run
 
 FAULTS = 16
 
 
+@pytest.mark.long
 def test_nothing_is_lost_counted_twice_left_running_or_paid_unseen(tmp_path: Path) -> None:
     report = chaos_run(5, FAULTS, tmp_path)
     assert sum(report.faults.values()) >= FAULTS

@@ -196,12 +196,11 @@ class Program:
         self.process.stdout.close()
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("times", "steps"), [(1, 40), pytest.param(20, 120, marks=pytest.mark.long)])
 def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(
-    tmp_path: Path, times: int
+    tmp_path: Path, times: int, steps: int
 ) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""
-    steps = 120
     Program(tmp_path / "whole.pt", steps).end()
     choose = random.Random(5)
     for _ in range(times):

@@ -41,6 +41,7 @@ def study() -> CumulonStudy:
     return cumulon_study(traces=16_000, seed=2)
 
 
+@pytest.mark.long
 def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: CumulonStudy) -> None:
     rows = {row.id: row for row in reproduce_cumulon(study, None, inputs={}, seed=2).rows}
     assert set(rows) == IDS
@@ -61,6 +62,7 @@ def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: Cumul
     assert first["deviation_usd"] > 1.5 * last["deviation_usd"]
 
 
+@pytest.mark.long
 def test_whether_a_claim_holds_is_judged_by_the_figures(study: CumulonStudy) -> None:
     worse = replace(
         study, figures={**study.figures, "dynamic_mean_cost": study.figures["strict_mean_cost"] + 1}, missed=3

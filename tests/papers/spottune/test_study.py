@@ -69,6 +69,7 @@ def reproduce(folder: Path, out: str) -> dict[str, object]:
     return content
 
 
+@pytest.mark.long
 def test_every_claim_is_told_with_the_papers_figure_and_ours(small: Path) -> None:
     content = reproduce(small, "one.json")
     rows = {row["id"]: row for row in content["rows"]}  # type: ignore[attr-defined]
