@@ -62,11 +62,9 @@ def replay(
     start_s: float | None = None,
     availability: Availability | None = None,
     delay: StartDelay = DELAY,
-    save_margin_s: float = 0.0,
-    keep: Callable[[Engine], None] | None = None,
     seed: int = 0,
 ) -> Outcome:
-    """Run a policy once in a replay, with a timeline.
+    """Run a policy once in a replay, with a timeline; before a revocation jobs are saved up to the last second.
 
     Args:
         policy: The policy that decides.
@@ -76,8 +74,6 @@ def replay(
         start_s: When the run starts, seconds since 1970; None: at the start of the history.
         availability: Recorded capacity of the markets that have a record; None: all are unlimited.
         delay: How long machines take to be given and to boot.
-        save_margin_s: How long before a revocation the last save is to be complete, seconds.
-        keep: Called with the engine before each wait.
         seed: Seed of the policy's random numbers.
 
     Raises:
@@ -86,5 +82,5 @@ def replay(
     rule = billing_preset(billing)
     begins_s = prices.start_s if start_s is None else start_s
     market = ReplayedMarket(prices, begins_s, rule, availability=availability, delay=delay)
-    provider = ReplayProvider(market, save_margin_s=save_margin_s)
-    return Engine(policy, jobs, provider, rule, record=True, keep=keep, seed=seed).run()
+    provider = ReplayProvider(market, save_margin_s=0.0)
+    return Engine(policy, jobs, provider, rule, record=True, seed=seed).run()
