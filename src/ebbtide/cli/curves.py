@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import print_written, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
@@ -120,8 +120,7 @@ def evaluate_command(
     for key, title in titles.items():
         _print_by_theta(title, scores["methods"], key)
     typer.echo(f"{len(whole)} curves in {took_s:.1f} s")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    print_written(json_path)
 
 
 @curves_app.command("measure")

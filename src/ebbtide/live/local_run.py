@@ -140,7 +140,7 @@ def begin_local(
         runs: Folder in which runs are kept.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
-        seed: Of all chance.
+        seed: Seed of all random numbers.
         store: Where checkpoints go; by default a folder of the run's.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
