@@ -15,7 +15,7 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MessageLog
-from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
@@ -34,9 +34,8 @@ def provider(folder: Path, instance: Instance | None, ended_s: float | None, fai
         now_s=START_S + 99.0, terminate=terminate, instances=lambda: [instance] if instance else []
     )
     agent = AgentConfig("run", "", str(folder), "")
-    return AgentProvider(
-        cloud, FolderStore(folder), "run", lambda _: Assignment("", (), 1, "loss"), agent, poll_s=0.01
-    )
+    callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
+    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, pace=Pace(0.01))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from ebbtide.cli.options import InstanceTypesOption, Source, SpellsOption, catal
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.handle import Run
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED
 from ebbtide.live.measured_speed import speed_text, steps_per_hour
-from ebbtide.live.run import PROVIDERS, Run, RunOptions, begin
+from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary

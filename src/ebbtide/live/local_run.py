@@ -14,6 +14,7 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import packed
+from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -22,11 +23,10 @@ from ebbtide.live.clouds.local.client import (
 )
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, OnProgress
+from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
-from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.markets import Market
@@ -214,13 +214,9 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         folder,
         policy,
         cloud,
-        billing_preset(settings.sweep["billing"]),
-        folder.catalogue,
         agent,
-        mttr_s=_MTTR_S / speed,
-        poll_s=_POLL_S,
-        missing_s=0.0,
-        code=_code(folder),
+        Programs(_MTTR_S / speed, code=_code(folder)),
+        Pace(_POLL_S, missing_s=0.0),
     )
     outcome = controller.run(on_progress)
     try:
