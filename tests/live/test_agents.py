@@ -119,7 +119,7 @@ def test_a_machine_that_the_cloud_forgot_has_ended_when_it_was_last_seen(tmp_pat
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
     lease.running_s = START_S
     rents = provider(tmp_path, Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, math.nan), None)
-    rents._missing_s = 0.05
+    rents._pace = Pace(0.01, missing_s=0.05)
     rents._leases[0] = lease
     rents._look()
     cloud: Any = rents._cloud

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
 from ebbtide.analysis.backtest import check_policies, start_times
 from ebbtide.analysis.policy_table import PolicyTable, Spread
@@ -112,8 +112,7 @@ class Comparison:
 
     def write_json(self, path: str | Path) -> None:
         """Write the rows as JSON, atomically: the same bytes for the same inputs."""
-        rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
-        write_text(path, json.dumps({"rows": rows, "notes": list(self.notes)}, indent=2, allow_nan=False) + "\n")
+        write_text(path, json_text({"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}))
 
 
 def compare(
@@ -250,10 +249,6 @@ def _row(
         float(np.mean([run.refund_usd for run in runs])),
         int((~done).sum()),
     )
-
-
-def _plain(value: object) -> object:
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._terminal import PlainConsole
 from ebbtide._utc import HOUR_S, iso
 from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
@@ -107,7 +107,7 @@ def plan_command(
             on_infeasible=lambda: state.step(_SEARCHING),
         )
     if json_path:
-        write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
+        write_text(json_path, json_text(found.to_dict()))
     if found.estimate:
         # An infeasible budget or deadline is the main result, and comes first.
         for line in _least(found, wanted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
@@ -145,7 +145,7 @@ def _hours(seconds: float) -> float | None:
 
 def _show(rows: list[dict[str, Any]], title: str, json_path: Path | None, content: dict[str, Any]) -> None:
     if json_path:
-        write_text(json_path, json.dumps(content, indent=2) + "\n")
+        write_text(json_path, json_text(content))
     table = Table(title=title, box=SIMPLE_HEAD)
     for heading in rows[0]:
         is_name = heading in ("market", "largest")

@@ -5,7 +5,6 @@ Training code is imported inside the commands, since loading PyTorch takes secon
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import iso
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
@@ -101,7 +101,7 @@ def evaluate_command(
     _warn(noted)
     scores = result.to_dict()
     if json_path:
-        write_text(json_path, json.dumps(scores, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json_text(scores))
     if plot:
         write_text(plot, reliability_figure(result.reliability_curves()).to_html(include_plotlyjs=True))
     days = f"{splits.train_days:g} days of training, {splits.test_days:g} of test"
@@ -197,7 +197,7 @@ def predict_command(
             str(row["market"]), f"{row['price']:.4f}", f"{row['max_price']:.4f}", f"{row['probability']:.3f}"
         )
     if json_path:
-        write_text(json_path, json.dumps({"time": iso(time_s), "markets": rows}, indent=2) + "\n")
+        write_text(json_path, json_text({"time": iso(time_s), "markets": rows}))
     terminal().print(table)
 
 
