@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide.analysis.record import Record
 from ebbtide.analysis.report import write_report
 from ebbtide.analysis.tracking import log_record
@@ -31,7 +31,7 @@ def pages(reproductions: Path, into: Path) -> None:
 @task
 def metrics(record: Path, into: Path) -> None:
     """Write the statistics."""
-    write_text(into, json.dumps(Record.read(record).to_dict(), indent=2, allow_nan=False) + "\n")
+    write_text(into, json_text(Record.read(record).to_dict()))
 
 
 @task(retries=2, retry_delay_seconds=2)

@@ -16,12 +16,12 @@ from .forecasts.learning_curves.curves import CurvePrediction as CurvePrediction
 from .forecasts.learning_curves.methods import fit_curve as fit_curve
 from .jobs.job import Job as Job
 from .jobs.sweep import Sweep as Sweep
-from .live.run import Run as Run
+from .live.handle import Run as Run
+from .live.handle import resume as resume
+from .live.handle import status as status
+from .live.handle import stop as stop
 from .live.run import RunOptions as RunOptions
-from .live.run import resume as resume
 from .live.run import run as run
-from .live.run import status as status
-from .live.run import stop as stop
 from .market.availability import Availability as Availability
 from .market.billing import PRESETS as PRESETS
 from .market.billing import Billing as Billing

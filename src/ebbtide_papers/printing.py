@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
-from ebbtide.cli.options import terminal
+from ebbtide.cli.options import print_written, terminal
 from ebbtide_papers.reproduction import Reproduction
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ def show_reproduction(
     if plot and figure:
         write_text(plot, figure().to_html(include_plotlyjs=True, full_html=True))
     _show(result, title)
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")
+    print_written(json_path, plot)
 
 
 def _number(value: float | None) -> str:

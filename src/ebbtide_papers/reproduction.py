@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,14 @@ class Reproduction:
 
     def to_json(self) -> str:
         """The reproduction as JSON: the same bytes for the same inputs."""
-        rows = [{**asdict(row), "ours": _finite(row.ours)} for row in self.rows]
         content = {
             "name": self.name,
             "inputs": self.inputs,
             "seed": self.seed,
-            "rows": rows,
+            "rows": [asdict(row) for row in self.rows],
             "tables": self.tables,
         }
-        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        return json_text(content)
 
     def write(self, path: str | Path) -> None:
         """Write `to_json` to a file, atomically."""
@@ -74,7 +72,3 @@ class Reproduction:
 def sha256_of(paths: Sequence[Path]) -> dict[str, str]:
     """The SHA-256 of each file, by file name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -18,7 +18,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.analysis import replays
-from ebbtide.analysis.backtest import prepared
+from ebbtide.analysis.backtest import start_times
 from ebbtide.analysis.comparison import compare
 from ebbtide.analysis.replay_worker import read_scenario, received_policy, sent_policy, write_scenario
 from ebbtide.analysis.replays import _Run, replay_all
@@ -28,6 +28,7 @@ from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.view import View
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.registry import policies
+from ebbtide.simulation.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,7 +145,8 @@ def test_a_file_that_is_gone_or_changed_since_hinders_no_worker(
 def test_the_error_of_the_first_start_is_told_whoever_meets_it(
     prices: eb.PriceHistory, one_day: eb.Job, tmp_path: Path, workers: int
 ) -> None:
-    scenario, starts_s = prepared(one_day, prices, starts=8, seed=1)
+    scenario = Scenario((one_day,), prices, billing_preset("ec2-second"), seed=1)
+    starts_s = start_times(scenario, 8)
     bound = float(np.median(starts_s))
     first = next(start_s for start_s in starts_s if start_s > bound)
     (tmp_path / f"own{workers}.py").write_text(OWN.replace("LATEST_S", repr(bound)))
@@ -180,7 +182,7 @@ def test_a_comparison_is_the_same_with_workers(prices: eb.PriceHistory, one_day:
 
 
 def test_a_scenario_arrives_as_it_was_sent(prices: eb.PriceHistory, one_day: eb.Job, tmp_path: Path) -> None:
-    scenario, _ = prepared(one_day, prices, starts=1)
+    scenario = Scenario((one_day,), prices, billing_preset("ec2-second"))
     assert write_scenario(scenario, tmp_path)
     came = read_scenario(tmp_path)
     assert came.prices.equals(prices)
@@ -191,6 +193,7 @@ LONG = """
 import sys
 import ebbtide as eb
 from ebbtide.policies.registry import policies
+from ebbtide.simulation.scenario import Scenario
 prices = eb.generate_prices(days=60, seed=0)
 print("begun", flush=True)
 eb.backtest(policies("spottune"), eb.Job.read("examples/one-day.yaml"), prices, starts=500, workers=3)
@@ -246,7 +249,8 @@ def test_earlier_starts_of_a_policy_that_failed_are_still_replayed(
     prices: eb.PriceHistory, one_day: eb.Job
 ) -> None:
     """They may fail, too, and the first of all is told, whichever process came to one of them first."""
-    scenario, starts_s = prepared(one_day, prices, starts=5, seed=1)
+    scenario = Scenario((one_day,), prices, billing_preset("ec2-second"), seed=1)
+    starts_s = start_times(scenario, 5)
     run = _Run(scenario, policies("reactive,on-demand"), starts_s, (ValueError,), lambda _done: None)
     run._keep((0, 3), ValueError("the fourth"))
     assert list(run._still_wanted(deque([(0, 1), (0, 4), (1, 4)]))) == [(0, 1), (1, 4)]

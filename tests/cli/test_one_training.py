@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.live.sweeps import START_S, flapping
 import ebbtide as eb
 from ebbtide._cores import usable_cores
 from ebbtide._utc import DAY_S, iso
-from ebbtide.cli.one_training import is_told_where_to_save, wanted_from
+from ebbtide.cli.one_training import TrainingOptions, is_told_where_to_save, wanted_from
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
@@ -123,8 +124,8 @@ def test_a_plain_script_ends_with_the_same_weights_through_five_revocations(
     through_revocations(project, capsys, 5, epochs=74)
 
 
-def wanted(*words: object, **options: object) -> Sweep:
-    return wanted_from([str(word) for word in words], options, default_catalogue()).sweep
+def wanted(*words: object, **options: Any) -> Sweep:
+    return wanted_from([str(word) for word in words], TrainingOptions(**options), default_catalogue()).sweep
 
 
 def test_a_job_file_with_a_command_and_nothing_else_runs(
@@ -155,9 +156,9 @@ def test_options_say_what_a_file_would(project: Path) -> None:
         memory_gib=8.0,
         metric="loss",
         steps=5,
-        budget_usd=3.0,
-        deadline_h=2.0,
-        instance_types=["c3.xlarge"],
+        budget=3.0,
+        deadline=2.0,
+        instance_type=["c3.xlarge"],
         checkpoints=Path("out/ckpt"),
     )
     assert sweep.arguments(sweep.trials()[0]) == ("python", "my train.py", "a b", '{"x": 1}')
@@ -187,7 +188,7 @@ def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None
     with pytest.raises(InputError, match="asks for accelerators A100:8: no list price is known"):
         generated_market(wanted("x", accelerators="A100:8"), 0, catalogue)
     with pytest.raises(InputError, match="unknown instance type 'c3.xlarg' .did you mean 'c3.xlarge'"):
-        wanted("x", instance_types=["c3.xlarg"])
+        wanted("x", instance_type=["c3.xlarg"])
 
 
 @pytest.mark.parametrize(
@@ -219,8 +220,8 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     (project / "knows.py").write_text("import os; folder = os.environ['EBBTIDE_CHECKPOINT_DIR']")
     catalogue = default_catalogue()
 
-    def is_told(*words: str, **options: object) -> bool:
-        return is_told_where_to_save(wanted_from(words, options, catalogue))
+    def is_told(*words: str, **options: Any) -> bool:
+        return is_told_where_to_save(wanted_from(words, TrainingOptions(**options), catalogue))
 
     (project / "loop.py").write_text("while True: pass")
     assert not is_told("python", "loop.py")

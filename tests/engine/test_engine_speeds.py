@@ -39,12 +39,14 @@ def engine(provider: ReplayProvider) -> Engine:
 
 def test_measured_speeds_take_the_place_of_declared_ones() -> None:
     speeds = MeasuredSpeeds()
-    view = engine(Measuring(speeds))
+    measuring = engine(Measuring(speeds))
+    view = measuring.view
     (job,) = view.jobs
     assert [view.steps_per_s(job.job, market) for market in (FAST, SLOW)] == [1.0, 0.5]
     assert view.seen_steps_per_s(job.job, FAST) is None
     times = ObservedStepTimes({})
-    job.leases, job.steps_run = [Lease(0, FAST, 1.0, False, 0.0, LeaseState.RUNNING)], 5.0
+    (own,) = measuring.jobs
+    own.leases, own.steps_run = [Lease(0, FAST, 1.0, False, 0.0, LeaseState.RUNNING)], 5.0
     times.observe(view, job)
     assert times.seen == {"0": {}}
     speeds.begin(0, 1, "c3.xlarge", 0)
@@ -61,5 +63,5 @@ def test_measured_speeds_take_the_place_of_declared_ones() -> None:
 
 def test_in_a_replay_rates_are_as_declared() -> None:
     market = ReplayedMarket(PRICES, PRICES.start_s, billing_preset("ec2-second"))
-    view = engine(ReplayProvider(market, catalogue=eb.default_catalogue()))
+    view = engine(ReplayProvider(market, catalogue=eb.default_catalogue())).view
     assert view.steps_per_s(JOB, FAST) == view.seen_steps_per_s(JOB, FAST) == 1.0

@@ -15,7 +15,7 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MessageLog
-from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
@@ -34,9 +34,8 @@ def provider(folder: Path, instance: Instance | None, ended_s: float | None, fai
         now_s=START_S + 99.0, terminate=terminate, instances=lambda: [instance] if instance else []
     )
     agent = AgentConfig("run", "", str(folder), "")
-    return AgentProvider(
-        cloud, FolderStore(folder), "run", lambda _: Assignment("", (), 1, "loss"), agent, poll_s=0.01
-    )
+    callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
+    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, pace=Pace(0.01))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_a_machine_that_the_cloud_forgot_has_ended_when_it_was_last_seen(tmp_pat
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
     lease.running_s = START_S
     rents = provider(tmp_path, Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, math.nan), None)
-    rents._missing_s = 0.05
+    rents._pace = Pace(0.01, missing_s=0.05)
     rents._leases[0] = lease
     rents._look()
     cloud: Any = rents._cloud

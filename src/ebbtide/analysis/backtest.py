@@ -63,45 +63,8 @@ def backtest(
         PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
     check_policies(policies)
-    scenario, start_times = prepared(
-        job,
-        prices,
-        billing=billing,
-        starts=starts,
-        seed=seed,
-        availability=availability,
-        delay=delay,
-        catalogue=catalogue,
-        curves=curves,
-        egress=egress,
-    )
-    found = replay_all(scenario, policies, start_times, workers=workers, on_progress=on_progress)
-    return BacktestResult(tuple(policies), scenario, start_times, found.outcomes)
-
-
-def prepared(
-    job: Job | Sequence[Job],
-    prices: PriceHistory,
-    *,
-    billing: str | Billing = "ec2-second",
-    starts: int | Sequence[Time] = 100,
-    seed: int = 0,
-    availability: Availability | None = None,
-    delay: StartDelay | MeasuredStartDelay | None = None,
-    catalogue: Catalogue | None = None,
-    curves: Sequence[Curve | None] = (),
-    egress: EgressPrices | None = None,
-) -> tuple[Scenario, tuple[float, ...]]:
-    """The scenario and the start times, seconds since 1970, for the arguments of `backtest`.
-
-    Raises:
-        InputError: An unknown preset, a start outside the history, or a job that can never finish.
-    """
-    jobs = (job,) if isinstance(job, Job) else tuple(job)
-    if not jobs:
-        raise InputError("no job to run; give one or more")
     scenario = Scenario(
-        jobs,
+        (job,) if isinstance(job, Job) else tuple(job),
         prices,
         billing_preset(billing) if isinstance(billing, str) else billing,
         availability,
@@ -111,14 +74,30 @@ def prepared(
         tuple(curves),
         egress or EgressPrices(),
     )
-    for each in jobs:
-        check_can_finish(each, prices, scenario.billing.max_lifetime_s, scenario.catalogue)
-    longest = max(jobs, key=lambda each: each.steps)
-    if isinstance(starts, int):
-        start_times = draw_starts(longest, prices, starts, seed, scenario.catalogue)
-    else:
-        start_times = given_starts(prices, starts)
-    return scenario, start_times
+    starts_s = start_times(scenario, starts)
+    found = replay_all(scenario, policies, starts_s, workers=workers, on_progress=on_progress)
+    return BacktestResult(tuple(policies), scenario, starts_s, found.outcomes)
+
+
+def start_times(scenario: Scenario, starts: int | Sequence[Time]) -> tuple[float, ...]:
+    """The times at which replays of a scenario begin, seconds since 1970; checks first that its jobs can finish.
+
+    Args:
+        scenario: The jobs, prices and rules; its seed is that of the drawn times.
+        starts: Number of times to draw, or the times themselves.
+
+    Raises:
+        InputError: There is no job, a job can never finish, or a start is outside the history.
+    """
+    jobs, prices = scenario.jobs, scenario.prices
+    if not jobs:
+        raise InputError("no job to run; give one or more")
+    for job in jobs:
+        check_can_finish(job, prices, scenario.billing.max_lifetime_s, scenario.catalogue)
+    if not isinstance(starts, int):
+        return given_starts(prices, starts)
+    longest = max(jobs, key=lambda job: job.steps)
+    return draw_starts(longest, prices, starts, scenario.seed, scenario.catalogue)
 
 
 def check_policies(policies: Sequence[Policy]) -> None:

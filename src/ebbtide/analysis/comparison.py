@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
-from ebbtide.analysis.backtest import check_policies, prepared
+from ebbtide.analysis.backtest import check_policies, start_times
 from ebbtide.analysis.policy_table import PolicyTable, Spread
 from ebbtide.analysis.replays import replay_all
 from ebbtide.analysis.report import write_report
@@ -20,10 +20,11 @@ from ebbtide.analysis.result import BacktestResult
 from ebbtide.analysis.summary import SPREAD_NOTE, sample_std
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
-from ebbtide.market.billing import Billing, Refund
+from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.scenario import Scenario
 
 FLOOR = "all prices known"
 
@@ -111,8 +112,7 @@ class Comparison:
 
     def write_json(self, path: str | Path) -> None:
         """Write the rows as JSON, atomically: the same bytes for the same inputs."""
-        rows = [{key: _plain(value) for key, value in vars(row).items()} for row in self.rows]
-        write_text(path, json.dumps({"rows": rows, "notes": list(self.notes)}, indent=2, allow_nan=False) + "\n")
+        write_text(path, json_text({"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}))
 
 
 def compare(
@@ -149,11 +149,13 @@ def compare(
     """
     check_policies(policies)
     known = catalogue or default_catalogue()
-    scenario, start_times = prepared(job, prices, billing=billing, starts=starts, seed=seed, catalogue=known)
+    rule = billing_preset(billing) if isinstance(billing, str) else billing
+    scenario = Scenario((job,), prices, rule, catalogue=known, seed=seed)
+    starts_s = start_times(scenario, starts)
     replays = replay_all(
         scenario,
         policies,
-        start_times,
+        starts_s,
         workers=workers,
         on_progress=on_progress,
         tolerates=(InputError,),
@@ -162,7 +164,7 @@ def compare(
     if not replays.outcomes:
         raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
-    result = BacktestResult(able, scenario, start_times, replays.outcomes)
+    result = BacktestResult(able, scenario, starts_s, replays.outcomes)
     floors = _floors(job, prices, result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
@@ -247,10 +249,6 @@ def _row(
         float(np.mean([run.refund_usd for run in runs])),
         int((~done).sum()),
     )
-
-
-def _plain(value: object) -> object:
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import iso
 from ebbtide.analysis.figures import record_figure
 from ebbtide.analysis.policy_table import PolicyTable
@@ -68,7 +68,7 @@ class BacktestResult:
 
     def to_json(self) -> str:
         """`to_dict` as text: the same bytes for the same inputs."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        return json_text(self.to_dict())
 
     def write_json(self, path: str | Path) -> None:
         """Write `to_json` to a file, atomically."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,44 +11,49 @@ import typer
 from ebbtide._cores import usable_cores
 from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.report import write_report
-from ebbtide.cli.options import (
-    BillingOption,
-    FromOption,
-    GenerateOption,
-    InstanceTypesOption,
-    PricesOption,
-    ToOption,
-    catalogue_with,
-    prices_from,
-    table_console,
-    windowed,
-)
+from ebbtide.analysis.result import BacktestResult
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, WindowedSource, catalogue_with, print_written, table_console
 from ebbtide.cli.progress import progress
-from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
+from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
 from ebbtide.market.availability import Availability
-from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import USUAL, policies
 
 
+@dataclass(frozen=True)
+class Files:
+    """Files that the results are written to."""
+
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the statistics to.")] = None
+    report: Annotated[Path | None, typer.Option(help="File to write a self-contained HTML report to.")] = None
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder to write tables to, for `ebbtide report`.")
+    ] = None
+
+    def write(self, result: BacktestResult) -> None:
+        """Write those that are asked for."""
+        if self.record or self.report:
+            tables = result.record()
+            if self.record:
+                tables.write(self.record)
+            if self.report:
+                write_report(tables, self.report)
+        if self.json_path:
+            result.write_json(self.json_path)
+
+
+@grouped
 def backtest_command(
+    *,
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job, as examples/one-day.yaml, or a sweep.")],
-    prices: PricesOption = None,
-    generate: GenerateOption = None,
-    start: FromOption = None,
-    end: ToOption = None,
+    source: WindowedSource,
     names: PoliciesOption = None,
-    starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30,
-    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0,
-    billing: BillingOption = "ec2-second",
+    replays: Replays,
     availability: Annotated[
         Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the statistics to.")] = None,
-    report: Annotated[Path | None, typer.Option(help="File to write a self-contained HTML report to.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder to write tables to, for `ebbtide report`.")
-    ] = None,
+    files: Files,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -62,32 +68,23 @@ def backtest_command(
     """
     catalogue = catalogue_with(instance_types)
     chosen = policies(USUAL if names is None else names)
-    rule = billing_preset(billing)
+    rule = replays.rule
     work = read_work(job, catalogue)
-    history = work.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
+    history = work.allowed(source.history(replays.seed, catalogue), catalogue)
     capacity = Availability.read(availability) if availability else None
-    with progress("replaying", max(starts, 0) * len(chosen)) as state:
+    with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         result = backtest(
             chosen,
             work.jobs,
             history,
             billing=rule,
-            starts=starts,
-            seed=seed,
+            starts=replays.starts,
+            seed=replays.seed,
             availability=capacity,
             catalogue=catalogue,
             workers=workers or usable_cores(),
             on_progress=state.done,
         )
-    if record or report:
-        tables = result.record()
-        if record:
-            tables.write(record)
-        if report:
-            write_report(tables, report)
-    if json_path:
-        result.write_json(json_path)
+    files.write(result)
     table_console().print(result.table())
-    for path in (json_path, report, record):
-        if path:
-            typer.echo(f"wrote {path}")
+    print_written(files.json_path, files.report, files.record)

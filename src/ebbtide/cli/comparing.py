@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,23 +11,12 @@ import typer
 
 from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
-from ebbtide.analysis.comparison import compare
-from ebbtide.cli.options import (
-    BillingOption,
-    FromOption,
-    GenerateOption,
-    InstanceTypesOption,
-    PricesOption,
-    ToOption,
-    catalogue_with,
-    prices_from,
-    table_console,
-    windowed,
-)
+from ebbtide.analysis.comparison import Comparison, compare
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, WindowedSource, catalogue_with, print_written, table_console
 from ebbtide.cli.progress import progress
-from ebbtide.cli.replay_options import PoliciesOption, WorkersOption
+from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
-from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import USUAL, policies
@@ -36,22 +25,33 @@ from ebbtide.policies.spottune.policy import SpotTune
 _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
 
 
+@dataclass(frozen=True)
+class Files:
+    """Files that the results are written to."""
+
+    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the rows to.")] = None
+    report: Annotated[Path | None, typer.Option(help="File to write an HTML report to, this table first.")] = None
+
+    def write(self, found: Comparison) -> None:
+        """Write those that are asked for."""
+        if self.json_path:
+            found.write_json(self.json_path)
+        if self.report:
+            found.report(self.report)
+
+
+@grouped
 def compare_command(
+    *,
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as in examples/one-day.yaml.")],
-    prices: PricesOption = None,
-    generate: GenerateOption = None,
-    start: FromOption = None,
-    end: ToOption = None,
+    source: WindowedSource,
     names: PoliciesOption = None,
     deadline: Annotated[
         float | None,
         typer.Option(min=0.0, metavar="HOURS", help="Hours after its start within which the job must end."),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="Number of start times to draw.")] = 30,
-    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0,
-    billing: BillingOption = "ec2-second",
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the rows to.")] = None,
-    report: Annotated[Path | None, typer.Option(help="File to write an HTML report to, this table first.")] = None,
+    replays: Replays,
+    files: Files,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -68,17 +68,17 @@ def compare_command(
     work, *others = given.jobs
     if others:
         typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
-    history = given.allowed(windowed(prices_from(prices, generate, seed, catalogue), start, end), catalogue)
+    history = given.allowed(source.history(replays.seed, catalogue), catalogue)
     usual = USUAL if deadline is None else (*USUAL, "deadline")
     chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
-    with progress("replaying", starts * len(chosen)) as state:
+    with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,
             work,
             history,
-            billing=billing_preset(billing),
-            starts=starts,
-            seed=seed,
+            billing=replays.rule,
+            starts=replays.starts,
+            seed=replays.seed,
             deadline_h=deadline,
             catalogue=catalogue,
             workers=workers or usable_cores(),
@@ -88,13 +88,8 @@ def compare_command(
     typer.echo(_HEADINGS)
     for note in found.notes:
         typer.echo(note)
-    if json_path:
-        found.write_json(json_path)
-    if report:
-        found.report(report)
-    for path in (json_path, report):
-        if path:
-            typer.echo(f"wrote {path}")
+    files.write(found)
+    print_written(files.json_path, files.report)
 
 
 def _in_time(policy: Policy, deadline_h: float | None) -> Policy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
-from ebbtide.cli.options import terminal
+from ebbtide._json import json_text
+from ebbtide.cli.options import print_written, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
@@ -80,7 +80,7 @@ def predict_command(
     for row in rows:
         table.add_row(*(_cell(row[heading]) for heading in headings))
     if json_path:
-        write_text(json_path, json.dumps({"runs": rows}, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json_text({"runs": rows}))
     terminal().print(table)
 
 
@@ -111,7 +111,7 @@ def evaluate_command(
     took_s = time.perf_counter() - began
     scores["curves"] = {"file": curves.name if curves else "table-two.parquet", "number": len(whole)}
     if json_path:
-        write_text(json_path, json.dumps(scores, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json_text(scores))
     titles = {
         "relative_error_mean": "mean relative error",
         "top1": "the best run was ranked first",
@@ -120,8 +120,7 @@ def evaluate_command(
     for key, title in titles.items():
         _print_by_theta(title, scores["methods"], key)
     typer.echo(f"{len(whole)} curves in {took_s:.1f} s")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    print_written(json_path)
 
 
 @curves_app.command("measure")
@@ -191,7 +190,7 @@ def profile_command(
         "estimated": {machine.name: model.seconds_per_step(machine) for machine in machines},
     }
     if json_path:
-        write_text(json_path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json_text(content))
     table = Table(title=f"{workload}, setting {setting}: seconds per step", box=SIMPLE_HEAD)
     for heading in ("machine", "vCPUs", "seconds", "variation"):
         table.add_column(heading, justify="left" if heading == "machine" else "right")

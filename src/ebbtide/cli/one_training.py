@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.single import SingleTraining, folder_below, literal
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.market.catalogue import Catalogue
 
 # Options that usually name a folder for checkpoints.
@@ -22,6 +24,54 @@ _SAVES = re.compile(
     r"--?(?:checkpoints|ckpts|(?:checkpoints?|ckpts?|output|out|save)[-_]?(?:dir|folder))", re.IGNORECASE
 )
 _FILES = frozenset({".yaml", ".yml", ".json"})
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The description of a training on the command line; each field overrides the file's, None: not given."""
+
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default the program's.")] = None
+    accelerators: Annotated[
+        str | None, typer.Option(metavar="NAME:NUMBER", help="Accelerators its machine needs, such as T4:1.")
+    ] = None
+    cpus: Annotated[int | None, typer.Option(metavar="N", help="Minimum vCPUs of its machine.")] = None
+    memory_gib: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Minimum main memory of its machine.")
+    ] = None
+    instance_type: Annotated[
+        list[str] | None, typer.Option(metavar="TYPE", help="Only this instance type; may be given again.")
+    ] = None
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder in which the program saves and from which it resumes; by default one is given to it.",
+        ),
+    ] = None
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric that it reports or prints.")] = None
+    direction: Annotated[Direction | None, typer.Option(help="Whether to minimize or maximize the metric.")] = None
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of steps; by default the program decides.")
+    ] = None
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="The most to spend.")] = None
+    deadline: Annotated[float | None, typer.Option(metavar="HOURS", help="Hours within which it should end.")] = (
+        None
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """The values given, by field of `SingleTraining`; folder and instance types are left out."""
+        values = {
+            "name": self.name,
+            "accelerators": self.accelerators,
+            "cpus": self.cpus,
+            "memory_gib": self.memory_gib,
+            "metric": self.metric,
+            "direction": self.direction,
+            "steps": self.steps,
+            "budget_usd": self.budget,
+            "deadline_h": self.deadline,
+        }
+        return {field: value for field, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -37,27 +87,26 @@ class Wanted:
     folder: Path
 
 
-def wanted_from(words: Sequence[str], options: Mapping[str, Any], catalogue: Catalogue) -> Wanted:
+def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catalogue) -> Wanted:
     """Read the input from the command line.
 
     Args:
         words: File of a sweep or job; or a command and its arguments, which are not changed.
-        options: Values by field of `SingleTraining`, and `checkpoints` as a path; None or empty: not given. They
-            override the file.
+        options: Description of the training by options, which override the file.
         catalogue: Instance types and their list prices.
 
     Raises:
         InputError: The file or an option is wrong, or an instance type is unknown.
     """
-    given = {key: value for key, value in options.items() if value not in (None, [])}
+    given = options.fields()
     known = {entry.name for entry in catalogue.instance_types}
-    types = given.pop("instance_types", [])
+    types = options.instance_type or []
     unknown = [name for name in types if name not in known]
     if unknown:
         raise unknown_name("instance type", unknown[0], known)
     is_file = len(words) == 1 and _is_file(Path(words[0]))
     folder = Path(words[0]).parent if is_file else Path.cwd()
-    checkpoints = given.pop("checkpoints", None)
+    checkpoints = options.checkpoints
     if checkpoints is not None:
         given["checkpoints"] = folder_below(checkpoints, folder.resolve())
     if is_file:

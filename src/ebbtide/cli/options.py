@@ -1,8 +1,9 @@
-"""Options that several commands share."""
+"""Options and groups of options that several commands share; the help text of each describes it."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -50,17 +51,70 @@ def table_console() -> Console:
     return console if fits else PlainConsole(width=TABLE_WIDTH)
 
 
-PricesOption = Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")]
-GenerateOption = Annotated[
-    float | None,
-    typer.Option("--generate", metavar="DAYS", help="Generate a market of this many days instead."),
-]
 BillingOption = Annotated[str, typer.Option("--billing", help=f"Billing of spot leases: {', '.join(PRESETS)}.")]
-FromOption = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="Start of the record to use: 2015-04-01 or 2015-04-01T12:00:00Z."),
-]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the record to use.")]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Prices of a file, or generated ones."""
+
+    prices: Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")] = None
+    generate: Annotated[
+        float | None,
+        typer.Option("--generate", metavar="DAYS", help="Generate a market of this many days instead."),
+    ] = None
+
+    def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
+        """The prices.
+
+        Args:
+            seed: Seed of generated prices.
+            catalogue: Instance types and their list prices.
+
+        Raises:
+            InputError: Both or neither is given.
+        """
+        if (self.prices is None) == (self.generate is None):
+            raise InputError("give either --prices FILE or --generate DAYS")
+        if self.prices is not None:
+            return PriceHistory.read(self.prices, catalogue)
+        return generate_prices(days=self.generate or 0.0, seed=seed)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a record that is used."""
+
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Start of the record to use: 2015-04-01 or 2015-04-01T12:00:00Z."
+        ),
+    ] = None
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the record to use.")] = None
+
+    def of(self, history: PriceHistory) -> PriceHistory:
+        """This part of a history; a date alone means midnight in UTC.
+
+        Raises:
+            InputError: A time does not parse, or the window is not inside the history.
+        """
+        if self.start is None and self.end is None:
+            return history
+        midnight = "T00:00:00Z"
+        first, last = (
+            f"{time}{midnight}" if time and len(time) == len("2015-04-01") else time
+            for time in (self.start, self.end)
+        )
+        return history.window(first or history.start_s, last or history.end_s)
+
+
+@dataclass(frozen=True)
+class WindowedSource(Window, Source):
+    """Prices of a file, or generated ones, and the part of them that is used."""
+
+    def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
+        return self.of(super().history(seed, catalogue))
 
 
 def catalogue_with(path: Path | None) -> Catalogue:
@@ -68,29 +122,8 @@ def catalogue_with(path: Path | None) -> Catalogue:
     return default_catalogue() + read_instance_types(path) if path else default_catalogue()
 
 
-def windowed(history: PriceHistory, start: str | None, end: str | None) -> PriceHistory:
-    """The part of a history from `start` to `end`; a date alone means midnight in UTC.
-
-    Raises:
-        InputError: A time does not parse, or the window is not inside the history.
-    """
-    if start is None and end is None:
-        return history
-    midnight = "T00:00:00Z"
-    first, last = (
-        f"{time}{midnight}" if time and len(time) == len("2015-04-01") else time for time in (start, end)
-    )
-    return history.window(first or history.start_s, last or history.end_s)
-
-
-def prices_from(path: Path | None, generate_days: float | None, seed: int, catalogue: Catalogue) -> PriceHistory:
-    """The price history in a file, or a generated one.
-
-    Raises:
-        InputError: Both or neither is given.
-    """
-    if (path is None) == (generate_days is None):
-        raise InputError("give either --prices FILE or --generate DAYS")
-    if path is not None:
-        return PriceHistory.read(path, catalogue)
-    return generate_prices(days=generate_days or 0.0, seed=seed)
+def print_written(*paths: Path | None) -> None:
+    """Print a line for each file or folder that was asked for and is written."""
+    for path in paths:
+        if path:
+            typer.echo(f"wrote {path}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +12,20 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._terminal import PlainConsole
 from ebbtide._utc import HOUR_S, iso
 from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
 from ebbtide.analysis.planning import plan
-from ebbtide.cli.options import InstanceTypesOption, SpellsOption, catalogue_with, prices_from, terminal
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import (
+    InstanceTypesOption,
+    Source,
+    SpellsOption,
+    catalogue_with,
+    print_written,
+    terminal,
+)
 from ebbtide.cli.progress import progress
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.reading import read_sweep
@@ -43,20 +52,33 @@ _HEADINGS = (
 )
 
 
-def plan_command(
-    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as in examples/sweep.yaml.")],
-    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices up to now.")] = None,
-    generate: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Generate a market of this many days instead.")
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of backtests.")] = 30,
-    days: Annotated[float, typer.Option(min=1.0, help="Length of the price history used, from its end.")] = 14.0,
-    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
+@dataclass(frozen=True)
+class RecentSource(Source):
+    """Prices up to now, or generated ones."""
+
+    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices up to now.")] = None
+
+
+@dataclass(frozen=True)
+class Backtests:
+    """The backtests that a plan is estimated from."""
+
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of backtests.")] = 30
+    days: Annotated[float, typer.Option(min=1.0, help="Length of the price history used, from its end.")] = 14.0
+    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0
     availability: Annotated[
         Path | None,
         typer.Option(help="Recorded capacity, for a sweep where that decides; by default it is drawn."),
-    ] = None,
-    spells: SpellsOption = None,
+    ] = None
+    spells: SpellsOption = None
+
+
+@grouped
+def plan_command(
+    *,
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as in examples/sweep.yaml.")],
+    source: RecentSource,
+    backtests: Backtests,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the plan to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -70,22 +92,22 @@ def plan_command(
     """
     catalogue = catalogue_with(instance_types)
     wanted = read_sweep(sweep, catalogue)
-    history = prices_from(prices, generate, seed, catalogue)
+    history = source.history(backtests.seed, catalogue)
     with progress("backtesting on recent prices") as state:
         found = plan(
             wanted,
             history,
-            runs=runs,
-            days=days,
-            seed=seed,
+            runs=backtests.runs,
+            days=backtests.days,
+            seed=backtests.seed,
             catalogue=catalogue,
-            availability=Availability.read(availability) if availability else None,
-            spells=SpellModels.read(spells) if spells else None,
+            availability=Availability.read(backtests.availability) if backtests.availability else None,
+            spells=SpellModels.read(backtests.spells) if backtests.spells else None,
             on_progress=state.of,
             on_infeasible=lambda: state.step(_SEARCHING),
         )
     if json_path:
-        write_text(json_path, json.dumps(found.to_dict(), indent=2) + "\n")
+        write_text(json_path, json_text(found.to_dict()))
     if found.estimate:
         # An infeasible budget or deadline is the main result, and comes first.
         for line in _least(found, wanted):
@@ -98,8 +120,7 @@ def plan_command(
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    print_written(json_path)
     if found.feasibility and not found.feasibility.feasible:
         raise typer.Exit(INFEASIBLE)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,36 +12,61 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
-from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
 # Risk aversions of the frontier.
 _ALPHAS = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
-def portfolio_command(
-    prices: Annotated[Path, typer.Option(help="A Parquet file of prices up to now.")],
-    vcpus: Annotated[float, typer.Option(min=0.0, help="Cores of the whole cluster.")] = 0.0,
-    memory_gib: Annotated[float, typer.Option("--memory-gib", min=0.0, help="Memory of the whole cluster.")] = 0.0,
-    alpha: Annotated[
-        float, typer.Option(min=0.0, help="Risk aversion; 0: only the market that saves most.")
-    ] = 1.0,
-    covariance: Annotated[str, typer.Option(help="Covariance: price, revocation, or hybrid for both.")] = "hybrid",
+@dataclass(frozen=True)
+class Cluster:
+    """The size of the cluster."""
+
+    vcpus: Annotated[float, typer.Option(min=0.0, help="Cores of the whole cluster.")] = 0.0
+    memory_gib: Annotated[float, typer.Option("--memory-gib", min=0.0, help="Memory of the whole cluster.")] = 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How markets are chosen."""
+
+    alpha: Annotated[float, typer.Option(min=0.0, help="Risk aversion; 0: only the market that saves most.")] = 1.0
+    covariance: Annotated[str, typer.Option(help="Covariance: price, revocation, or hybrid for both.")] = "hybrid"
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="NAME", help="Only this instance type; may be given again."),
-    ] = None,
+    ] = None
     least_mttr_h: Annotated[
         float, typer.Option("--least-mttr-h", min=0.0, help="Minimum mean time to revocation, hours.")
-    ] = 0.0,
+    ] = 0.0
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Show portfolios for several risk aversions instead.")
-    ] = False,
-    start: FromOption = None,
-    end: ToOption = None,
+    ] = False
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The risk aversions for which a portfolio is shown."""
+        return _ALPHAS if self.frontier else (self.alpha,)
+
+    def allows(self, market: Market) -> bool:
+        """Whether a market has one of the given instance types."""
+        return not self.types or market.instance_type in self.types
+
+
+@grouped
+def portfolio_command(
+    *,
+    prices: Annotated[Path, typer.Option(help="A Parquet file of prices up to now.")],
+    cluster: Cluster,
+    choice: Choice,
+    window: Window,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the result to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -53,33 +78,30 @@ def portfolio_command(
     from ebbtide.policies.exosphere.candidates import COVARIANCES, Windows, assess, settled_s, with_unseen
     from ebbtide.policies.exosphere.portfolio import Portfolio, PortfolioCache
 
-    if covariance not in COVARIANCES:
-        raise unknown_name("covariance", covariance, COVARIANCES)
+    if choice.covariance not in COVARIANCES:
+        raise unknown_name("covariance", choice.covariance, COVARIANCES)
     catalogue = catalogue_with(instance_types)
     with progress(f"reading {prices.name}") as state:
-        history = windowed(PriceHistory.read(prices, catalogue), start, end)
+        history = window.of(PriceHistory.read(prices, catalogue))
         start_s, end_s = settled_s(history.start_s, history.end_s), history.end_s
         known = assess(history, catalogue.list_prices(end_s), start_s, end_s)
-        found = known.where(
-            lambda market: not types or market.instance_type in types, least_mttr_s=least_mttr_h * HOUR_S
-        )
-        measure, size = COVARIANCES[covariance]
+        found = known.where(choice.allows, least_mttr_s=choice.least_mttr_h * HOUR_S)
+        measure, size = COVARIANCES[choice.covariance]
         windows = Windows.within(start_s, end_s)
         state.step(f"comparing {len(found.markets)} markets")
         cache = PortfolioCache(found, with_unseen(measure(history, found, windows), windows, size))
-        alphas = _ALPHAS if frontier else (alpha,)
-        state.step("choosing portfolios", len(alphas))
-        for one in alphas:
-            cache.get(one)
+        state.step("choosing portfolios", len(choice.alphas))
+        for alpha in choice.alphas:
+            cache.get(alpha)
             state.advance()
-    if frontier:
-        rows = [_summary(cache.get(one), found, one) for one in _ALPHAS]
+    if choice.frontier:
+        rows = [_summary(cache.get(alpha), found, alpha) for alpha in choice.alphas]
         _show(rows, f"{len(found.markets)} markets, by risk aversion", json_path, {"frontier": rows})
         return
-    wanted = Resources(vcpus, memory_gib)
+    wanted = Resources(cluster.vcpus, cluster.memory_gib)
     if wanted.is_nothing:
         raise InputError("the cluster is empty; give --vcpus, --memory-gib or both, or --frontier")
-    best: Portfolio = cache.get(alpha)
+    best: Portfolio = cache.get(choice.alpha)
     allocated = allocate(best.shares, wanted, catalogue.machine_of)
     places = {market: place for place, market in enumerate(found.markets)}
     markets: list[dict[str, Any]] = [
@@ -95,7 +117,7 @@ def portfolio_command(
         }
         for market, share in best.shares.items()
     ]
-    summary = _summary(best, found, alpha) | {"over_allocated": allocated.surplus}
+    summary = _summary(best, found, choice.alpha) | {"over_allocated": allocated.surplus}
     title = f"{len(found.markets)} markets to choose from"
     _show(markets, title, json_path, {"portfolio": summary, "markets": markets})
     lives = "no machine was revoked" if summary["mttr_h"] is None else f"a machine lives {summary['mttr_h']:.0f} h"
@@ -123,7 +145,7 @@ def _hours(seconds: float) -> float | None:
 
 def _show(rows: list[dict[str, Any]], title: str, json_path: Path | None, content: dict[str, Any]) -> None:
     if json_path:
-        write_text(json_path, json.dumps(content, indent=2) + "\n")
+        write_text(json_path, json_text(content))
     table = Table(title=title, box=SIMPLE_HEAD)
     for heading in rows[0]:
         is_name = heading in ("market", "largest")
@@ -131,8 +153,7 @@ def _show(rows: list[dict[str, Any]], title: str, json_path: Path | None, conten
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     terminal().print(table)
-    if json_path:
-        typer.echo(f"wrote {json_path}")
+    print_written(json_path)
 
 
 def _cell(value: object) -> str:

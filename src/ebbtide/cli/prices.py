@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,43 +12,60 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._utc import iso
-from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """What is fetched from EC2."""
+
+    ec2: Annotated[
+        list[str] | None,
+        typer.Option("--ec2", metavar="REGION", help="Fetch from EC2 instead; may be given again."),
+    ] = None
+    instance_type: Annotated[
+        list[str] | None,
+        typer.Option("--instance-type", metavar="TYPE", help="With --ec2: only this type; may be given again."),
+    ] = None
+    product: Annotated[
+        list[str] | None,
+        typer.Option("--product", help="With --ec2: product descriptions; Linux/UNIX by default."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Exports:
+    """How exported files are read."""
+
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help=f"Format of the files: {', '.join(FORMATS)}. Detected by default."),
+    ] = None
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="Time zone of times without an offset, which are errors otherwise."),
+    ] = None
+    region: Annotated[str | None, typer.Option(help="Region of Azure sheets whose name does not contain it.")] = (
+        None
+    )
+
+
+@grouped
 def ingest_command(
+    *,
     sources: Annotated[
         list[Path] | None, typer.Argument(metavar="[FILE|FOLDER]...", help="Exports to read.")
     ] = None,
     into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to add prices to.")] = Path(
         "data/prices.parquet"
     ),
-    ec2: Annotated[
-        list[str] | None,
-        typer.Option("--ec2", metavar="REGION", help="Fetch from EC2 instead; may be given again."),
-    ] = None,
-    instance_type: Annotated[
-        list[str] | None,
-        typer.Option("--instance-type", metavar="TYPE", help="With --ec2: only this type; may be given again."),
-    ] = None,
-    product: Annotated[
-        list[str] | None,
-        typer.Option("--product", help="With --ec2: product descriptions; Linux/UNIX by default."),
-    ] = None,
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help=f"Format of the files: {', '.join(FORMATS)}. Detected by default."),
-    ] = None,
-    timezone: Annotated[
-        str | None,
-        typer.Option(help="Time zone of times without an offset, which are errors otherwise."),
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Region of Azure sheets whose name does not contain it.")
-    ] = None,
+    fetched: Fetched,
+    exports: Exports,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Add price records to one clean Parquet file.
@@ -60,35 +78,37 @@ def ingest_command(
         ebbtide ingest us-east-1.csv --into data/prices.parquet
         ebbtide ingest --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge
     """
-    if bool(sources) == bool(ec2):
+    regions = fetched.ec2
+    if bool(sources) == bool(regions):
         raise InputError("give either files to ingest or --ec2 REGION")
     catalogue = catalogue_with(instance_types)
-    with progress(f"fetching from {', '.join(ec2)}" if ec2 else f"reading into {into.name}"):
-        if ec2:
+    with progress(f"fetching from {', '.join(regions)}" if regions else f"reading into {into.name}"):
+        if regions:
             done = ingest_ec2(
-                ec2,
+                regions,
                 into,
-                instance_types=instance_type or (),
-                products=product or ("Linux/UNIX",),
+                instance_types=fetched.instance_type or (),
+                products=fetched.product or ("Linux/UNIX",),
                 catalogue=catalogue,
             )
         else:
             done = ingest_files(
                 sources or [],
                 into,
-                file_format=file_format,
-                timezone=timezone,
-                region=region,
+                file_format=exports.file_format,
+                timezone=exports.timezone,
+                region=exports.region,
                 catalogue=catalogue,
             )
     typer.echo(f"{into}: {len(done.history)} markets, {iso(done.history.start_s)} to {iso(done.history.end_s)}")
     typer.echo(str(done))
 
 
+@grouped
 def describe_command(
+    *,
     path: Annotated[Path, typer.Argument(help="A Parquet file of prices.")],
-    start: FromOption = None,
-    end: ToOption = None,
+    window: Window,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -100,7 +120,7 @@ def describe_command(
     """
     catalogue = catalogue_with(instance_types)
     with progress(f"reading {path.name}"):
-        history = windowed(PriceHistory.read(path, catalogue), start, end)
+        history = window.of(PriceHistory.read(path, catalogue))
         frame = history.describe(catalogue)
     if csv:
         typer.echo(frame.to_csv(), nl=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from ebbtide.cli.options import BillingOption
+from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.policies.registry import ALL, POLICIES, USUAL
 
 PoliciesOption = Annotated[
@@ -28,3 +31,17 @@ WorkersOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Replays:
+    """How many replays there are, and how their machines are charged."""
+
+    starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30
+    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0
+    billing: BillingOption = "ec2-second"
+
+    @property
+    def rule(self) -> Billing:
+        """The billing rule of spot leases."""
+        return billing_preset(self.billing)

@@ -5,11 +5,11 @@ Training code is imported inside the commands, since loading PyTorch takes secon
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -17,11 +17,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._files import write_text
+from ebbtide._json import json_text
 from ebbtide._utc import iso
-from ebbtide.cli.options import FromOption, InstanceTypesOption, ToOption, catalogue_with, terminal, windowed
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
+
+if TYPE_CHECKING:
+    from ebbtide.forecasts.revocation.evaluation import Protocol
 
 revocation_app = typer.Typer(
     no_args_is_help=True,
@@ -31,18 +36,40 @@ revocation_app = typer.Typer(
 PricesOption = Annotated[Path, typer.Option("--prices", help="A Parquet file of prices.")]
 
 
-@revocation_app.command("evaluate")
-def evaluate_command(
-    prices: PricesOption,
-    train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 9.0,
-    test_days: Annotated[float, typer.Option(help="Days to score on, starting an hour later.")] = 3.0,
-    origins: Annotated[int, typer.Option(help="Number of such splits, evenly spread over the record.")] = 4,
+@dataclass(frozen=True)
+class Splits:
+    """The days that models are trained and scored on."""
+
+    train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 9.0
+    test_days: Annotated[float, typer.Option(help="Days to score on, starting an hour later.")] = 3.0
+    origins: Annotated[int, typer.Option(help="Number of such splits, evenly spread over the record.")] = 4
     stride: Annotated[
         int | None, typer.Option(help="Minutes between training samples; 5, or 20 for over 30 days.")
-    ] = None,
+    ] = None
     test_stride: Annotated[
         int | None, typer.Option(help="Minutes between scored samples; 1, or 5 for over 10 days.")
-    ] = None,
+    ] = None
+
+    def protocol(self, seed: int) -> Protocol:
+        """How models are evaluated; samples of long records are further apart."""
+        from ebbtide.forecasts.revocation.evaluation import Protocol
+
+        return Protocol(
+            self.train_days,
+            self.test_days,
+            self.origins,
+            self.stride or (5 if self.train_days <= 30 else 20),
+            self.test_stride or (1 if self.test_days <= 10 else 5),
+            seed,
+        )
+
+
+@revocation_app.command("evaluate")
+@grouped
+def evaluate_command(
+    *,
+    prices: PricesOption,
+    splits: Splits,
     names: Annotated[
         str,
         typer.Option(
@@ -50,8 +77,7 @@ def evaluate_command(
         ),
     ] = "revpred,tributary,logistic,base-rate",
     seed: Annotated[int, typer.Option(help="Seed of models and max prices.")] = 0,
-    start: FromOption = None,
-    end: ToOption = None,
+    window: Window,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write all scores to.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="File to write the reliability figure to, before and after correction.")
@@ -66,34 +92,25 @@ def evaluate_command(
         ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
     """
     from ebbtide.analysis.figures import reliability_figure
-    from ebbtide.forecasts.revocation.evaluation import DELTAS, Protocol, evaluate
+    from ebbtide.forecasts.revocation.evaluation import DELTAS, evaluate
 
-    history = windowed(PriceHistory.read(prices, catalogue_with(instance_types)), start, end)
-    protocol = Protocol(
-        train_days,
-        test_days,
-        origins,
-        stride or (5 if train_days <= 30 else 20),
-        test_stride or (1 if test_days <= 10 else 5),
-        seed,
-    )
+    history = window.of(PriceHistory.read(prices, catalogue_with(instance_types)))
     chosen = [name.strip() for name in names.split(",") if name.strip()]
-    with _quiet() as noted, progress("preparing", origins * len(chosen)) as state:
-        result = evaluate(history, protocol, chosen, on_progress=state.begin)
+    with _quiet() as noted, progress("preparing", splits.origins * len(chosen)) as state:
+        result = evaluate(history, splits.protocol(seed), chosen, on_progress=state.begin)
     _warn(noted)
     scores = result.to_dict()
     if json_path:
-        write_text(json_path, json.dumps(scores, indent=2, allow_nan=False) + "\n")
+        write_text(json_path, json_text(scores))
     if plot:
         write_text(plot, reliability_figure(result.reliability_curves()).to_html(include_plotlyjs=True))
-    title = f"{len(result.starts)} x {train_days:g} days of training, {test_days:g} of test; pooled over markets"
+    days = f"{splits.train_days:g} days of training, {splits.test_days:g} of test"
+    title = f"{len(result.starts)} x {days}; pooled over markets"
     _print_scores(title, {(name, d): _of(scores["models"][name], d) for d in DELTAS for name in chosen})
     if scores["correction"]:
         rows = {("Eq. 3 " + name, "published"): row for name, row in scores["correction"].items()}
         _print_scores("RevPred before calibration, by direction of Eq. 3", rows)
-    for path in (json_path, plot):
-        if path:
-            typer.echo(f"wrote {path}")
+    print_written(json_path, plot)
 
 
 @revocation_app.command("train")
@@ -180,7 +197,7 @@ def predict_command(
             str(row["market"]), f"{row['price']:.4f}", f"{row['max_price']:.4f}", f"{row['probability']:.3f}"
         )
     if json_path:
-        write_text(json_path, json.dumps({"time": iso(time_s), "markets": rows}, indent=2) + "\n")
+        write_text(json_path, json_text({"time": iso(time_s), "markets": rows}))
     terminal().print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,28 +12,67 @@ import typer
 from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
 from ebbtide.cli.foreground import run_in_foreground
-from ebbtide.cli.one_training import Wanted, is_told_where_to_save, wanted_from
-from ebbtide.cli.options import (
-    GenerateOption,
-    InstanceTypesOption,
-    SpellsOption,
-    catalogue_with,
-    prices_from,
-    terminal,
-)
+from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
+from ebbtide.cli.option_groups import grouped
+from ebbtide.cli.options import InstanceTypesOption, Source, SpellsOption, catalogue_with, terminal
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.handle import Run
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED
 from ebbtide.live.measured_speed import speed_text, steps_per_hour
-from ebbtide.live.run import PROVIDERS, Run, RunOptions, begin
+from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
 
 
+@dataclass(frozen=True)
+class Rented:
+    """Who rents machines out, and who decides."""
+
+    provider: Annotated[
+        str, typer.Option(help="local: processes here, revoked by a replayed market; ec2; or replay.")
+    ] = "local"
+    machines: Annotated[
+        Path | None,
+        typer.Option(metavar="EC2.yaml", help="For ec2: settings of machines, as in examples/live/ec2.yaml."),
+    ] = None
+    policy: Annotated[
+        str, typer.Option(help="The policy that decides; by default one that suits, which is printed.")
+    ] = DEFAULT
+
+
+@dataclass(frozen=True)
+class ReplayedSource(Source):
+    """The market that is replayed, from when, and how fast."""
+
+    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
+    ] = None
+    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second, for local.")] = SPEED
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the run and its checkpoints are kept and tracked, and the models that it uses."""
+
+    store: Annotated[
+        str, typer.Option(help="Storage of checkpoints: a folder or s3://bucket/prefix; by default the run's.")
+    ] = ""
+    track: Annotated[
+        str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
+    ] = ""
+    spells: SpellsOption = None
+    runs: RunsOption = RUNS
+
+
+@grouped
 def run_command(
+    *,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -40,60 +80,10 @@ def run_command(
             help="A sweep or a job, as in examples/live; or, after --, the training command.",
         ),
     ],
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default the program's.")] = None,
-    accelerators: Annotated[
-        str | None, typer.Option(metavar="NAME:NUMBER", help="Accelerators its machine needs, such as T4:1.")
-    ] = None,
-    cpus: Annotated[int | None, typer.Option(metavar="N", help="Minimum vCPUs of its machine.")] = None,
-    memory_gib: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Minimum main memory of its machine.")
-    ] = None,
-    instance_type: Annotated[
-        list[str] | None, typer.Option(metavar="TYPE", help="Only this instance type; may be given again.")
-    ] = None,
-    checkpoints: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder in which the program saves and from which it resumes; by default one is given to it.",
-        ),
-    ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric that it reports or prints.")] = None,
-    direction: Annotated[
-        Direction | None, typer.Option(help="Whether to minimize or maximize the metric.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of steps; by default the program decides.")
-    ] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="The most to spend.")] = None,
-    deadline: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Hours within which it should end.")
-    ] = None,
-    provider: Annotated[
-        str, typer.Option(help="local: processes here, revoked by a replayed market; ec2; or replay.")
-    ] = "local",
-    machines: Annotated[
-        Path | None,
-        typer.Option(metavar="EC2.yaml", help="For ec2: settings of machines, as in examples/live/ec2.yaml."),
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="The policy that decides; by default one that suits, which is printed.")
-    ] = DEFAULT,
-    prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None,
-    generate: GenerateOption = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
-    ] = None,
-    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second, for local.")] = SPEED,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    store: Annotated[
-        str, typer.Option(help="Storage of checkpoints: a folder or s3://bucket/prefix; by default the run's.")
-    ] = "",
-    track: Annotated[
-        str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
-    ] = "",
-    spells: SpellsOption = None,
-    runs: RunsOption = RUNS,
+    training: TrainingOptions,
+    rented: Rented,
+    source: ReplayedSource,
+    kept: Kept,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Train a job or a sweep: rent machines, train, save before they are revoked, continue on others.
@@ -104,47 +94,35 @@ def run_command(
 
     Ctrl-C stops: everything is saved, machines are released, and `ebbtide resume` continues.
     """
+    provider = rented.provider
     if provider not in PROVIDERS:
         raise unknown_name("provider", provider, PROVIDERS)
     catalogue = catalogue_with(instance_types)
-    options = {
-        "name": name,
-        "accelerators": accelerators,
-        "cpus": cpus,
-        "memory_gib": memory_gib,
-        "instance_types": instance_type,
-        "checkpoints": checkpoints,
-        "metric": metric,
-        "direction": direction,
-        "steps": steps,
-        "budget_usd": budget,
-        "deadline_h": deadline,
-    }
-    wanted = wanted_from(words, options, catalogue)
+    wanted = wanted_from(words, training, catalogue)
     sweep = wanted.sweep
-    chosen = default_policy(sweep) if policy == DEFAULT else policy
-    given: RunOptions = {
-        "start": start,
-        "seed": seed,
+    chosen = default_policy(sweep) if rented.policy == DEFAULT else rented.policy
+    options: RunOptions = {
+        "start": source.start,
+        "seed": source.seed,
         "catalogue": catalogue,
-        "spells": spells,
-        "speed": speed,
-        "runs": runs,
-        "store": store,
-        "machines": machines,
+        "spells": kept.spells,
+        "speed": source.speed,
+        "runs": kept.runs,
+        "store": kept.store,
+        "machines": rented.machines,
     }
-    generates = prices is None and generate is None and provider == "local"
+    generates = source.prices is None and source.generate is None and provider == "local"
     if provider != "ec2" and not generates:
-        given["prices"] = prices_from(prices, generate, seed, catalogue)
+        options["prices"] = source.history(source.seed, catalogue)
     if provider == "replay":
-        terminal().print(str(run_once(sweep, chosen, "replay", **given)))
+        terminal().print(str(run_once(sweep, chosen, "replay", **options)))
         return
-    started = begin(sweep, wanted.folder, chosen, provider, given)
+    started = begin(sweep, wanted.folder, chosen, provider, options)
     if generates:
-        typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {seed})")
+        typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {source.seed})")
     _print_policy(wanted, chosen)
     try:
-        run_in_foreground(started.kept, started.policy, sweep, track)
+        run_in_foreground(started.kept, started.policy, sweep, kept.track)
     finally:
         _print_speed(started.kept, sweep)
 

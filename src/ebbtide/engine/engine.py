@@ -100,18 +100,18 @@ class Engine:
         self._decisions = 0
         self._timers_set = 0
         self._unfinished = len(self.jobs)
+        # Declared steps per second, by job id, cloud and instance type.
         self._rates: dict[tuple[int, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
-        # Of both: policies ask with the job that they were shown.
-        self._asked = list(jobs)
-        self._numbers = {id(job): number for number, job in enumerate(self._asked)}
-        self._numbers |= {id(progress.job): progress.job_id for progress in self.jobs}
+        # Policies ask about the jobs that they are shown, which are those of the engine's user.
+        self._shown = list(jobs)
+        self._ids = {id(job): job_id for job_id, job in enumerate(self._shown)}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
         self._keep = keep
         self._started_s: float | None = None
-        self.view = EngineView(self, self._asked)
+        self.view = EngineView(self, self._shown)
 
     def run(self) -> Outcome:
         """Run to the end of the last job, or of the provider's time; continues where a snapshot was restored."""
@@ -186,20 +186,22 @@ class Engine:
         return [*assigned, *(lease for lease in coming if lease not in assigned)]
 
     def steps_per_s(self, job: Job, market: Market) -> float:
-        number = self._numbers.get(id(job))
-        if number is not None:
-            job = self.jobs[number].job
-        key = (id(job), market.cloud, market.instance_type)
+        job_id = self._ids.get(id(job))
+        if job_id is None:
+            # None of the run's jobs.
+            return job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        key = (job_id, market.cloud, market.instance_type)
         if key not in self._rates:
-            self._rates[key] = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
-        if self._speeds is not None and id(job) in self._numbers:
-            return self._speeds.steps_per_s(self._numbers[id(job)], market, self._rates[key])
-        return self._rates[key]
+            own = self.jobs[job_id].job
+            self._rates[key] = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        declared = self._rates[key]
+        return declared if self._speeds is None else self._speeds.steps_per_s(job_id, market, declared)
 
     def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
-        if self._speeds is not None and id(job) in self._numbers:
-            return self._speeds.measured_steps_per_s(self._numbers[id(job)], market)
-        return self.steps_per_s(job, market)
+        job_id = self._ids.get(id(job))
+        if job_id is None or self._speeds is None:
+            return self.steps_per_s(job, market)
+        return self._speeds.measured_steps_per_s(job_id, market)
 
     def machine(self, market: Market) -> InstanceType:
         return self._catalogue.machine_of(market)

@@ -14,13 +14,13 @@ from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event
-from ebbtide.policies.api.records import JobView, LeaseView, _ReadOnly, hidden
+from ebbtide.policies.api.records import JobView, LeaseView, ReadOnly, hidden
 
 if TYPE_CHECKING:
     from ebbtide.engine.engine import Engine
 
 
-class EngineView(_ReadOnly):
+class EngineView(ReadOnly):
     """A `View` of one engine's run.
 
     Args:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from ebbtide.engine.snapshot import event_of, event_values
 from ebbtide.errors import CloudError, CloudGoneError, InputError
@@ -40,48 +41,74 @@ _WARN_AGAIN_S = 60.0
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How often a run looks at its cloud, and how long it waits for a machine that is not listed.
+
+    Attributes:
+        poll_s: Real seconds between looks at cloud and storage.
+        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
+    """
+
+    poll_s: float = 0.1
+    missing_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What a provider asks its controller, and what it tells it.
+
+    Attributes:
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        log: Called with a trial's id and a line that its program printed.
+        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+    """
+
+    assignment: Callable[[JobProgress], Assignment]
+    log: Callable[[str, str], None] = lambda _trial, _line: None
+    polled: Callable[[], bool] = lambda: False
+
+
 class AgentProvider:
     """Runs jobs by agents, each job on one machine at a time.
 
     Args:
         cloud: The cloud that rents machines out.
         objects: Storage for checkpoints, orders and reports.
-        run: Id of the run, from which machines and trials are named.
-        assignment: Gives the assignment of a job's agent, all but its attempt.
-        agent: Configuration of all agents; run and machine are filled in.
-        poll_s: Real seconds between looks at cloud and storage.
-        log: Called with a trial's id and a line that its program printed.
-        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        agent: Configuration of all agents; the machine is filled in. Machines and trials are named by its run.
+        callbacks: What the controller gives and is told.
         metric: Name of the metric that trials are compared by; None: there is none.
-        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
+        pace: How often cloud and storage are looked at.
     """
 
     def __init__(
         self,
         cloud: Cloud,
         objects: ObjectStore,
-        run: str,
-        assignment: Callable[[JobProgress], Assignment],
         agent: AgentConfig,
+        callbacks: Callbacks,
         *,
-        poll_s: float = 0.1,
-        log: Callable[[str, str], None] = lambda _trial, _line: None,
-        polled: Callable[[], bool] = lambda: False,
         metric: str | None = None,
-        missing_s: float = 120.0,
+        pace: Pace = Pace(),
     ) -> None:
-        self._cloud, self._objects, self._run = cloud, objects, run
-        self._polled, self._missing_s = polled, missing_s
-        self._agent, self._poll_s, self._log = agent, poll_s, log
+        self._cloud, self._agent, self._run = cloud, agent, agent.run
+        self._polled, self._log = callbacks.polled, callbacks.log
+        self._pace = pace
         self._leases: dict[int, Lease] = {}
         self._mailboxes = Mailboxes(objects, self._token)
         self._training = AgentTraining(
-            run, assignment, self._mailboxes.order, self._notify, lambda: self.now_s, log=log, metric=metric
+            agent.run,
+            callbacks.assignment,
+            self._mailboxes.order,
+            self._notify,
+            lambda: self.now_s,
+            log=callbacks.log,
+            metric=metric,
         )
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
-        self._heartbeats = Heartbeats(objects, run, agent.controller_limit_s)
+        self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
         self._beat_s = -math.inf
         self._failed_boots = 0
         # Why the cloud refused to end a machine, by lease id.
@@ -153,7 +180,7 @@ class AgentProvider:
                     self._mailboxes.order(lease.lease_id, {"type": "end"})
                     return None, None
                 self._beat()
-                time.sleep(self._poll_s)
+                time.sleep(self._pace.poll_s)
 
     def end_remaining(self, within_s: float) -> None:
         """After the run, request again the end of machines that the cloud refused to end.
@@ -179,7 +206,7 @@ class AgentProvider:
             if time.monotonic() >= until_s:
                 return
             if self._unended:
-                time.sleep(max(self._poll_s, _ASKED_AGAIN_S))
+                time.sleep(max(self._pace.poll_s, _ASKED_AGAIN_S))
 
     @property
     def unended(self) -> dict[str, str]:
@@ -234,7 +261,7 @@ class AgentProvider:
                 return self._out.popleft()
             if self.is_over or self.now_s >= until_s:
                 return None
-            time.sleep(self._poll_s)
+            time.sleep(self._pace.poll_s)
 
     def close(self) -> None:
         """Nothing to do: programs end with their machines."""
@@ -321,7 +348,7 @@ class AgentProvider:
         if not lease.is_open:
             return
         token = self._token(lease.lease_id)
-        agent = {**vars(self._agent), "run": self._run, "machine": token}
+        agent = {**vars(self._agent), "machine": token}
         self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
 
     def _compare(self, lease: Lease, instance: Instance) -> None:
@@ -373,7 +400,7 @@ class AgentProvider:
         if lease.state is LeaseState.REQUESTED:
             return
         now_s = time.monotonic()
-        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._missing_s:
+        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
             return
         self._receive(lease)
         lease.state = LeaseState.RELEASED

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.engine.engine import Engine
@@ -19,15 +20,14 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord, RunSnapshot
 from ebbtide.live.storage import object_store
-from ebbtide.market.billing import Billing
-from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
 
 _LOGGER = logging.getLogger(__name__)
@@ -44,6 +44,21 @@ _IDLE_S = 60.0
 OnProgress = Callable[[Engine, AgentProvider], None]
 
 
+@dataclass(frozen=True)
+class Programs:
+    """How the programs of all trials are started.
+
+    Attributes:
+        mttr_s: Mean real seconds until a machine is revoked; how often training saves follows from it.
+        python: Python on the machines, used for `python` in a command.
+        code: Key in the store of the user's code; empty: machines read it from the same folder as the controller.
+    """
+
+    mttr_s: float
+    python: str = sys.executable
+    code: str = ""
+
+
 class Controller:
     """Runs a sweep on a cloud, or resumes it.
 
@@ -51,14 +66,9 @@ class Controller:
         folder: Folder of the run.
         policy: The policy that decides.
         cloud: The cloud that rents machines out.
-        billing: Billing rule of its machines.
-        catalogue: Instance types and list prices.
         agent: Configuration of all agents.
-        mttr_s: Mean real seconds until a machine is revoked; how often training saves follows from it.
-        poll_s: Real seconds between looks at cloud and storage.
-        python: Python on the machines, used for `python` in a command.
-        code: Key in the store of the user's code; empty: machines read it from the same folder as this one.
-        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
+        programs: How the programs of its trials are started.
+        pace: How often cloud and storage are looked at.
     """
 
     def __init__(
@@ -66,34 +76,23 @@ class Controller:
         folder: RunFolder,
         policy: Policy,
         cloud: Cloud,
-        billing: Billing,
-        catalogue: Catalogue,
         agent: AgentConfig,
-        *,
-        mttr_s: float,
-        poll_s: float = 0.1,
-        python: str = sys.executable,
-        code: str = "",
-        missing_s: float = 120.0,
+        programs: Programs,
+        pace: Pace = Pace(),
     ) -> None:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
-        self._mttr_s, self._python, self._code = mttr_s, python, code
-        self._poll_s = poll_s
+        self._programs, self._pace = programs, pace
         self._journal = Journal(folder.journal)
         # Environment variables of a trial's program, by the trial's number as text.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
         self._provider = AgentProvider(
             cloud,
             object_store(self._settings.store),
-            self._settings.run,
-            self._assignment,
             agent,
-            poll_s=poll_s,
-            log=self._log,
-            polled=self._polled,
+            Callbacks(self._assignment, self._log, self._polled),
             metric=self._sweep.metric,
-            missing_s=missing_s,
+            pace=pace,
         )
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
@@ -102,11 +101,12 @@ class Controller:
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = time.monotonic(), False
+        catalogue = folder.catalogue
         self._engine = Engine(
             policy,
             self._sweep.live_jobs(catalogue),
             self._provider,
-            billing,
+            billing_preset(self._sweep.billing),
             catalogue=catalogue,
             seed=self._settings.seed,
             record=True,
@@ -134,7 +134,7 @@ class Controller:
                     self._engine.resume()
                 self._journal.keep({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
-                self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._poll_s))
+                self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s))
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
                 with suppress(sqlite3.Error):
@@ -277,13 +277,13 @@ class Controller:
         trial = self._sweep.trials()[progress.job_id]
         return Assignment(
             "",
-            command_of(self._sweep, trial.number, self._python),
+            command_of(self._sweep, trial.number, self._programs.python),
             self._sweep.max_trial_steps or 0,
             self._sweep.metric or "",
             environment=self._environment.get(str(trial.number), {}),
-            mttr_s=self._mttr_s,
-            cwd="" if self._code else self._settings.sweep_folder,
-            code=self._code,
+            mttr_s=self._programs.mttr_s,
+            cwd="" if self._programs.code else self._settings.sweep_folder,
+            code=self._programs.code,
             checkpoints=self._sweep.checkpoints or "",
             reads_log=not self._sweep.has_choice,
         )

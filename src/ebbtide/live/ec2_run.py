@@ -14,15 +14,15 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import packed
+from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, OnProgress
+from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
-from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
@@ -94,8 +94,8 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
     sweep = Sweep.model_validate(live.sweep)
-    catalogue = folder.catalogue
-    prices = CurrentPrices(PriceStore(folder.path / "prices.db"), sweep, list(settings.regions), catalogue)
+    store = PriceStore(folder.path / "prices.db")
+    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue)
     agent = AgentConfig(
         live.run,
         "",
@@ -111,13 +111,9 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
         folder,
         BacksOff(policy),
         Ec2Cloud(live.run, settings, prices),
-        billing_preset(sweep.billing),
-        catalogue,
         agent,
-        mttr_s=_MTTR_S,
-        poll_s=settings.poll_s,
-        python=settings.python,
-        code=_code_key(live.run),
+        Programs(_MTTR_S, settings.python, _code_key(live.run)),
+        Pace(settings.poll_s),
     )
     return controller.run(on_progress)
 

@@ -14,6 +14,7 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import packed
+from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -22,11 +23,10 @@ from ebbtide.live.clouds.local.client import (
 )
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, OnProgress
+from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
 from ebbtide.live.storage import object_store
-from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.markets import Market
@@ -140,7 +140,7 @@ def begin_local(
         runs: Folder in which runs are kept.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
-        seed: Of all chance.
+        seed: Seed of all random numbers.
         store: Where checkpoints go; by default a folder of the run's.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
@@ -214,13 +214,9 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         folder,
         policy,
         cloud,
-        billing_preset(settings.sweep["billing"]),
-        folder.catalogue,
         agent,
-        mttr_s=_MTTR_S / speed,
-        poll_s=_POLL_S,
-        missing_s=0.0,
-        code=_code(folder),
+        Programs(_MTTR_S / speed, code=_code(folder)),
+        Pace(_POLL_S, missing_s=0.0),
     )
     outcome = controller.run(on_progress)
     try:

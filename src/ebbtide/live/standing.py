@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ebbtide._json import finite
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.sweep import Direction, Sweep
@@ -128,7 +129,7 @@ class RunStanding:
             "best": None if best is None else best.number,
         }
         values["money"]["saved_share"] = self.money.saved_share
-        found: dict[str, Any] = _finite(values)
+        found: dict[str, Any] = finite(values)
         return found
 
 
@@ -329,14 +330,3 @@ def _rest_s(sweep: Sweep, kept: RunSnapshot, elapsed_s: float) -> float | None:
         max(sweep.max_trial_steps - job["steps_done"], 0.0) for job in jobs if math.isnan(job["finished_s"])
     )
     return left / done * elapsed_s if done > 0 and elapsed_s > 0 else None
-
-
-def _finite(value: Any) -> Any:
-    """The value with null in place of NaN and infinities, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value

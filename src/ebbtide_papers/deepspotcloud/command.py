@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with
 from ebbtide.cli.progress import progress
 from ebbtide.market.prices import PriceHistory
@@ -28,20 +30,34 @@ from ebbtide_papers.reproduction import sha256_of
 _FEW_MOVES = 20
 
 
+@dataclass(frozen=True)
+class Study:
+    """How much is studied."""
+
+    starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel threads.")] = 2
+    generated: Annotated[
+        bool,
+        typer.Option("--generated-regions/--real-only", help="A second table, generated regions beside the real."),
+    ] = True
+    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False
+
+    @property
+    def number(self) -> int:
+        """Number of start times, few with --quick."""
+        return _FEW_MOVES if self.quick else self.starts
+
+
+@grouped
 def command(
+    *,
     prices: Annotated[Path, typer.Option(help="A Parquet file with at least two markets of a GPU type.")],
     region: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="Number of parallel threads.")] = 2,
-    generated: Annotated[
-        bool,
-        typer.Option("--generated-regions/--real-only", help="A second table, generated regions beside the real."),
-    ] = True,
-    quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_MOVES} starts.")] = False,
+    wanted: Study,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1, 2 and 6 in.")
@@ -56,31 +72,32 @@ def command(
     whole = PriceHistory.read(prices, catalogue)
     history = gpu_markets(whole, catalogue)
     job_of = partial(one_type_job, history.markets[0].instance_type)
-    number = _FEW_MOVES if quick else starts
     with progress("compiling") as state:
         study = partial(
             migration_study,
             job_of=job_of,
-            starts=number,
-            seed=seed,
-            workers=workers,
+            starts=wanted.number,
+            seed=wanted.seed,
+            workers=wanted.workers,
             catalogue=catalogue,
             on_progress=state.say,
         )
         found = study(history)
-        wider = study(with_generated_regions(history, catalogue, seed)) if generated else None
+        wider = study(with_generated_regions(history, catalogue, wanted.seed)) if wanted.generated else None
         regions = {
             path.stem: region_study(
                 PriceHistory.read(path, catalogue),
                 catalogue,
-                starts=number,
-                seed=seed,
-                workers=workers,
+                starts=wanted.number,
+                seed=wanted.seed,
+                workers=wanted.workers,
                 on_progress=state.say,
             )
             for path in region or []
         }
     files = sha256_of([prices, *(region or [])])
-    result = reproduce_deepspotcloud(found, wider, standings(whole, catalogue), regions, inputs=files, seed=seed)
+    result = reproduce_deepspotcloud(
+        found, wider, standings(whole, catalogue), regions, inputs=files, seed=wanted.seed
+    )
     figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
     show_reproduction(result, "DeepSpotCloud's claims", json_path, plot, figure)

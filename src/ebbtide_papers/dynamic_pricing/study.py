@@ -81,8 +81,10 @@ class StrategyCosts:
     switches: np.ndarray
 
     def reduction(self, strategy: str, over: str) -> float:
-        """Mean over starts of the factor by which a strategy is cheaper than another."""
-        return float(np.mean(self.usd_per_step[over] / self.usd_per_step[strategy]))
+        """Mean over starts of the factor by which a strategy is cheaper than another; NaN: neither had a price."""
+        # Without a price, a step costs infinity.
+        with np.errstate(invalid="ignore"):
+            return float(np.mean(self.usd_per_step[over] / self.usd_per_step[strategy]))
 
 
 def read_throughputs(path: str | Path) -> dict[str, dict[str, float]]:

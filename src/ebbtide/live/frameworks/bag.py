@@ -33,7 +33,7 @@ class BagFramework:
 
     Args:
         folder: Folder for what tasks save.
-        tasks: Number of tasks.
+        tasks: Number of independent tasks.
         units: Number of units of work in each task.
         unit_s: Real seconds that one unit takes.
         lazy: Whether a task is saved when its machine gets notice; else it begins again.

@@ -14,8 +14,8 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market, Place
 
 
-class _ReadOnly:
-    """What it shows is kept where no attribute of it leads."""
+class ReadOnly:
+    """Base of what a policy is shown: no attribute can be set, and none leads to what it reads (see `hidden`)."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ def hidden(cls: type, name: str) -> tuple[Callable[[Any], Any], Callable[[Any, A
     return slot.__get__, slot.__set__
 
 
-class LeaseView(_ReadOnly):
+class LeaseView(ReadOnly):
     """A rented machine, as a policy sees it. Two views are equal if they are of the same lease.
 
     Attributes:
@@ -120,7 +120,7 @@ _lease: Callable[[LeaseView], Lease]
 _lease, _set_lease = hidden(LeaseView, "_lease")
 
 
-class JobView(_ReadOnly):
+class JobView(ReadOnly):
     """One job of a run and how far it has come, as a policy sees it.
 
     Attributes:
