@@ -27,6 +27,11 @@ class RevocationModel(Protocol):
 
     name: str
 
+    @property
+    def markets(self) -> Sequence[Market]:
+        """Markets that it was fitted on."""
+        ...
+
     def fit(self, minutes: Minutes, training: Samples, validation: Samples) -> None:
         """Learn from `training`; stop early and calibrate on `validation`, which is later."""
         ...
