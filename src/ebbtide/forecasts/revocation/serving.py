@@ -1,7 +1,7 @@
 """A trained revocation model as a forecast for policies: it answers from a view's past prices alone.
 
-The same code serves backtests and live runs, since both show a policy the same past prices. The features of the past
-hour are those of `minutes.minutes_of`, computed for the one minute that is asked about.
+The same code serves backtests and live runs, since both show a policy the same past prices. The features of the
+past hour are those of `minutes.minutes_of`, computed for the one minute that is asked about.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def price_features(times_s: Floats, prices: Floats, minute_s: float, features: F
         prices: Price from each change point on, USD per hour, shape (points,).
         minute_s: The last whole minute of the window, seconds since 1970.
         features: Where the features go, shape (WINDOW, 6); the last two columns are left alone.
-        at: Where the prices at the minutes go, USD per hour, shape (2 * WINDOW - 1,); the last is that at `minute_s`.
+        at: Where the prices at the minutes go, USD per hour, shape (2 * WINDOW - 1,); the last is at `minute_s`.
 
     Returns:
         Whether the market has its past hour without a gap; if not, what is filled has no meaning.
@@ -188,7 +188,7 @@ def past_hour(view: PricesSoFar, markets: Sequence[Market], minute_s: float) -> 
     """
     number = len(markets)
     features = np.full((number, WINDOW, len(FEATURES)), np.nan, dtype=np.float32)
-    times_s = minute_s + MINUTE_S * np.arange(1 - WINDOW, 1)
+    times_s = np.asarray(minute_s + MINUTE_S * np.arange(1 - WINDOW, 1), dtype=np.float64)
     features[:, :, 4:] = calendar_features(times_s)
     at = np.zeros((number, 2 * WINDOW - 1))
     has_past = np.zeros(number, dtype=bool)
