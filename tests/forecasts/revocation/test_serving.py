@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.forecasts.revocation.test_forecasts import At
 from tests.markets import C3, R3, START_S, history
 
 import ebbtide as eb
 from ebbtide.forecasts.revocation.forecasts import Learnt
 from ebbtide.forecasts.revocation.minutes import WINDOW, minutes_of
-from ebbtide.forecasts.revocation.models import MODELS, revpred
+from ebbtide.forecasts.revocation.models import MODELS
 from ebbtide.forecasts.revocation.predictor import RevocationModel
-from ebbtide.forecasts.revocation.serving import Served, past_hour
+from ebbtide.forecasts.revocation.serving import PricesAt, Served, past_hour
 from ebbtide.forecasts.revocation.splits import split_at
 from ebbtide.forecasts.revocation.training import Training
 from ebbtide.market.prices import PriceHistory
@@ -42,7 +41,7 @@ def models(lively: PriceHistory) -> dict[str, RevocationModel]:
 def same_as_of_the_whole_record(prices: PriceHistory, minute: int, late_s: float) -> None:
     minutes = minutes_of(prices)
     minute_s = float(minutes.times_s[minute])
-    view = At(prices, minute_s + late_s)
+    view = PricesAt(prices, minute_s + late_s)
     found, has_past = past_hour(view, list(prices), minute_s)
     np.testing.assert_array_equal(has_past, minutes.has_past[:, minute])
     hour = slice(minute - WINDOW + 1, minute + 1)
@@ -77,7 +76,7 @@ def test_every_model_answers_from_past_prices_what_it_answers_from_the_record(
 ) -> None:
     minutes, model, markets = minutes_of(lively), models[name], list(lively)
     for column in (8 * 1440, 9 * 1440 + 470):
-        view = At(lively, float(minutes.times_s[column]) + 400.0)
+        view = PricesAt(lively, float(minutes.times_s[column]) + 400.0)
         now = np.array([view.price(market) for market in markets])
         for ratio in (1.003, 1.2):
             found = Served(model).probabilities(view, markets, now * ratio)
@@ -99,8 +98,8 @@ def test_nothing_later_is_looked_at(lively: PriceHistory, models: dict[str, Revo
     served, markets = Served(models["revpred"]), list(lively)
     asked = np.array([lively[market].at(now_s) * 1.02 for market in markets])
     np.testing.assert_array_equal(
-        served.probabilities(At(lively, now_s), markets, asked),
-        served.probabilities(At(changed, now_s), markets, asked),
+        served.probabilities(PricesAt(lively, now_s), markets, asked),
+        served.probabilities(PricesAt(changed, now_s), markets, asked),
     )
 
 
@@ -114,14 +113,14 @@ def test_answers_are_kept_within_ten_minutes_and_never_for_another_history(
     served, markets = Served(model), list(lively)
     now_s = lively.start_s + 8 * 86_400
     for late_s in (0.0, 1.0, 599.0):
-        view = At(lively, now_s + late_s)
+        view = PricesAt(lively, now_s + late_s)
         served.probabilities(view, markets, np.array([view.price(market) * 1.1 for market in markets]))
     assert len(asked) == 1
-    view = At(lively, now_s + 600.0)
+    view = PricesAt(lively, now_s + 600.0)
     served.probabilities(view, markets[:3], np.array([1.0, 1.0, 1.0]))
     assert asked == [len(markets), 3]
     other = eb.generate_prices(days=12, seed=6)
-    twin = At(other, now_s)
+    twin = PricesAt(other, now_s)
     found = served.probabilities(twin, markets, np.array([twin.price(market) * 1.1 for market in markets]))
     assert asked == [len(markets), 3, len(markets)]
     np.testing.assert_allclose(
@@ -136,7 +135,7 @@ def test_a_market_it_does_not_know_is_not_expected_to_be_revoked(models: dict[st
     stranger = eb.Market("aws", "eu-west-1", "eu-west-1a", "x.strange")
     known = PriceHistory({stranger: prices[R3]}, start_s=START_S, end_s=prices.end_s)
     served = Served(models["revpred"])
-    view = At(known, START_S + 5 * 3600)
+    view = PricesAt(known, START_S + 5 * 3600)
     assert served.probabilities(view, [stranger], np.array([0.3])) == [0.0]
     assert served.probabilities(view, [stranger], np.array([0.1])) == [1.0]
     assert served.answers(view, [stranger]) == {}
@@ -149,7 +148,7 @@ def test_it_is_sent_to_other_processes_without_its_answers(
 
     served, markets = Served(models["revpred"]), list(lively)
     empty = len(cloudpickle.dumps(served))
-    view = At(lively, lively.start_s + 8 * 86_400)
+    view = PricesAt(lively, lively.start_s + 8 * 86_400)
     asked = np.array([view.price(market) * 1.1 for market in markets])
     here = served.probabilities(view, markets, asked)
     assert len(cloudpickle.dumps(served)) == pytest.approx(empty, rel=0.02)
@@ -157,5 +156,14 @@ def test_it_is_sent_to_other_processes_without_its_answers(
     np.testing.assert_array_equal(here, there)
 
 
-def test_the_reference_model_is_registered() -> None:
-    assert revpred().name == "revpred"
+def test_all_markets_at_once_are_answered_as_one_by_one(
+    lively: PriceHistory, models: dict[str, RevocationModel]
+) -> None:
+    view, markets = PricesAt(lively, lively.start_s + 7 * 86_400), list(lively)
+    asked = np.array([view.price(market) * 1.05 for market in markets])
+    together = Served(models["revpred"]).probabilities(view, markets, asked)
+    alone = [
+        Served(models["revpred"]).probabilities(view, [market], asked[place : place + 1])[0]
+        for place, market in enumerate(markets)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)

@@ -6,6 +6,7 @@ past hour are those of `minutes.minutes_of`, computed for the one minute that is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from ebbtide.forecasts.revocation.minutes import (
 from ebbtide.forecasts.revocation.passage import PricesSoFar, Recent
 from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
 
 if TYPE_CHECKING:
     from ebbtide.forecasts.revocation.predictor import RevocationModel
@@ -98,6 +100,25 @@ def price_features(times_s: Floats, prices: Floats, minute_s: float, features: F
             return False
         point -= 1
     return True
+
+
+@dataclass(frozen=True)
+class PricesAt:
+    """A moment of a price history, as a policy's view shows it.
+
+    Attributes:
+        history: Prices of all markets; those after the moment are not shown.
+        now_s: The moment, seconds since 1970.
+    """
+
+    history: PriceHistory
+    now_s: float
+
+    def price(self, market: Market) -> float:
+        return self.history[market].at(self.now_s)
+
+    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
+        return self.history[market].between(self.now_s - duration_s, math.nextafter(self.now_s, math.inf))
 
 
 @dataclass(frozen=True, eq=False)
