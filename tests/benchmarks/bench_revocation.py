@@ -15,7 +15,7 @@ from ebbtide.forecasts.revocation.inputs import fit_scaling, transformed
 from ebbtide.forecasts.revocation.minutes import FEATURES, WINDOW, minutes_of
 from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.predictor import Predictor
+from ebbtide.forecasts.revocation.serving import PricesAt, Served
 from ebbtide.forecasts.revocation.splits import Samples, split_at
 from ebbtide.forecasts.revocation.training import Batch, train
 
@@ -80,9 +80,10 @@ def test_one_batch_for_a_hundred_markets(benchmark) -> None:
     # A market that gets a constant is no work: what is timed has to be networks.
     assert len(model.groups) >= 0.95 * len(markets)
     time_s = prices.start_s + 2.5 * 86_400
-    predictor = Predictor.on(model, prices.window(time_s - 4 * 3600, time_s + 60))
-    asked = np.array([prices[market].at(time_s) * 1.05 for market in predictor.minutes.markets])
-    benchmark(lambda: predictor.revocation_probabilities(predictor.minutes.markets, time_s, asked))
+    view = PricesAt(prices, time_s)
+    asked = np.array([view.price(market) * 1.05 for market in markets])
+    # A forecast that keeps nothing: what is timed has to be features and networks.
+    benchmark(lambda: Served(model).probabilities(view, markets, asked))
     network = model.groups[0].network
     records = torch.randn(100, WINDOW, len(FEATURES))
     with torch.inference_mode():

@@ -164,27 +164,24 @@ def predict_command(
     ebbtide revocation predict --prices prices.parquet --delta 5
     """
     from ebbtide._utc import to_epoch_s
-    from ebbtide.forecasts.revocation.predictor import Predictor, recent
+    from ebbtide.forecasts.revocation.serving import PricesAt, Served
     from ebbtide.forecasts.revocation.storage import load_model
 
     if delta < 0 and max_price is None:
         raise InputError(f"delta is {delta:g} %; a max price below the price is refused at once")
+    if max_price is not None and not max_price > 0:
+        raise InputError(f"max price is {max_price:g}; it must be positive")
     history = PriceHistory.read(prices, catalogue_with(instance_types))
-    known = load_model(model)
+    served = Served(load_model(model), every_min=1)
     time_s = to_epoch_s(at) if at else history.end_s
     history.check_inside(time_s)
-    predictor = Predictor.on(known, recent(history, time_s))
-    minute = predictor.minutes.minute(time_s)
-    markets = [
-        market
-        for row, market in enumerate(predictor.minutes.markets)
-        if predictor.minutes.has_past[row, minute] and market in known.markets
-    ]
+    view = PricesAt(history, time_s)
+    markets = list(served.answers(view, list(history)))
     if not markets:
         raise InputError(f"no market of the model has prices for the hour before {iso(time_s)}", file=prices)
-    now = [history[market].at(time_s) for market in markets]
+    now = [view.price(market) for market in markets]
     asked = [max_price if max_price is not None else price * (1 + delta / 100) for price in now]
-    answers = predictor.revocation_probabilities(markets, time_s, np.array(asked))
+    answers = served.probabilities(view, markets, np.array(asked))
     table = Table(title=f"revoked within the hour after {iso(time_s)}", box=SIMPLE_HEAD)
     for heading in ("market", "price", "max price", "probability"):
         table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)

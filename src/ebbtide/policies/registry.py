@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.spells.models import default_spell_models
+from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
@@ -14,26 +20,48 @@ from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
-from ebbtide.policies.spottune.offers import BestBid
+from ebbtide.policies.spottune.offers import BestBid, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "on-demand": OnDemand,
-    "cheapest-spot": CheapestSpot,
-    "fastest-spot": FastestSpot,
-    "reactive": Reactive,
-    "spottune": SpotTune,
-    "spottune-full": partial(SpotTune, theta=1.0, name="spottune-full"),
-    **{f"deepspotcloud-{when}": partial(DeepSpotCloud, when) for when in MoveWhen},
-    **{f"dynamic-pricing-{goal}": partial(DynamicPricing, goal) for goal in Goal},
-    "exosphere": ExoSphere,
+
+def _spottune(models: ModelBundle | None = None, **settings: Any) -> SpotTune:
+    """SpotTune with the bundle's revocation model and EarlyCurve; without a bundle with what the package has."""
+    forecast = None if models is None else models.revocation
+    own = {"provisioner": StepCost() if forecast is None else StepCost(forecast)} | settings
+    return SpotTune(predictor=None if models is None else models.early_curve, **own)
+
+
+def _deadline(rule: DeadlineRule, models: ModelBundle | None = None) -> Deadline:
+    """A policy for deadlines with the bundle's models of capacity; without them with those of the package."""
+    spells = None if models is None else models.spells
+    return Deadline(rule, models=spells or default_spell_models())
+
+
+def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
+    return lambda _models=None: make()
+
+
+# Each makes the policy with its default parameters; given a model bundle, with what that has learnt.
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "on-demand": _without_models(OnDemand),
+    "cheapest-spot": _without_models(CheapestSpot),
+    "fastest-spot": _without_models(FastestSpot),
+    "reactive": _without_models(Reactive),
+    "spottune": _spottune,
+    "spottune-full": partial(_spottune, theta=1.0, name="spottune-full"),
+    **{f"deepspotcloud-{when}": _without_models(partial(DeepSpotCloud, when)) for when in MoveWhen},
+    **{f"dynamic-pricing-{goal}": _without_models(partial(DynamicPricing, goal)) for goal in Goal},
+    "exosphere": _without_models(ExoSphere),
     **{
-        f"spot-fleet-{rival}": partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}")
+        f"spot-fleet-{rival}": _without_models(partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}"))
         for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
     },
-    **{str(rule): partial(Deadline, rule) for rule in DeadlineRule},
-    "spottune-bid": lambda: SpotTune(provisioner=BestBid(), name="spottune-bid"),
+    **{str(rule): partial(_deadline, rule) for rule in DeadlineRule},
+    "spottune-bid": lambda models=None: _spottune(models, provisioner=BestBid(), name="spottune-bid"),
 }
+
+# Those whose decisions depend on what a model bundle has learnt.
+ASK_MODELS = ("spottune", "spottune-full", "spottune-bid", *map(str, DeadlineRule))
 
 
 # The default list: policies that run quickly and make sense for one job.
@@ -43,24 +71,33 @@ USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotclou
 ALL = "all"
 
 
-def policy(name: str) -> Policy:
-    """The policy of that name, with its default parameters, or one of the user's own.
+def policy(name: str, models: ModelBundle | None = None) -> Policy:
+    """The policy of that name, with its default parameters or those of a file, or one of the user's own.
 
     Args:
-        name: One of `POLICIES`, or `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
+        name: One of `POLICIES`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
+            `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
+        models: What was learnt, for the policies that ask it; None: what comes with the package.
 
     Raises:
-        InputError: No policy has this name; the message lists the known ones.
+        InputError: No policy has this name; the message lists the known ones. Or a parameter is unknown or wrong.
     """
     if name in POLICIES:
-        return POLICIES[name]()
+        return POLICIES[name](models)
+    if name.endswith((".yaml", ".yml")):
+        return _from_file(Path(name), models)
     if is_own(name):
         return load_policy(name)
-    raise InputError(f"{unknown_name('policy', name, POLICIES).problem}; or your own, as FILE.py:NAME")
+    problem = unknown_name("policy", name, POLICIES).problem
+    raise InputError(f"{problem}; or your own, as FILE.py:NAME; or parameters, as FILE.yaml")
 
 
-def policies(names: str | Sequence[str]) -> list[Policy]:
+def policies(names: str | Sequence[str], models: ModelBundle | None = None) -> list[Policy]:
     """Policies from a list of names, or from one text with commas between them; `all` is every one in `POLICIES`.
+
+    Args:
+        names: As for `policy`.
+        models: What was learnt; see `policy`.
 
     Raises:
         InputError: A name is unknown, two policies have the same name, or there is none.
@@ -69,9 +106,41 @@ def policies(names: str | Sequence[str]) -> list[Policy]:
     wanted = [name for part in parts for name in (POLICIES if part.strip() == ALL else [part.strip()]) if name]
     if not wanted:
         raise InputError(f"no policy is named; known: {', '.join(sorted(POLICIES))}; or your own, as FILE.py:NAME")
-    chosen = [policy(name) for name in wanted]
+    chosen = [policy(name, models) for name in wanted]
     names_of = [each.name for each in chosen]
     repeated = next((name for name in names_of if names_of.count(name) > 1), None)
     if repeated:
         raise InputError(f"two policies are named {repeated!r}; each is compared once, under a name of its own")
     return chosen
+
+
+def _from_file(file: Path, models: ModelBundle | None) -> Policy:
+    """A registered policy with parameters from a file: `policy`, its name, and any of its plain parameters."""
+    content = dict(read_mapping(file, "parameters of a policy: a mapping with `policy`, and what is to differ"))
+    kind = content.pop("policy", None)
+    if kind not in POLICIES:
+        raise InputError(unknown_name("policy", str(kind), POLICIES).problem, file=file, field="policy")
+    found: Any = POLICIES[kind](models)
+    plain = {
+        each.name: getattr(found, each.name)
+        for each in fields(found)
+        if each.init and isinstance(getattr(found, each.name), bool | int | float | str)
+    }
+    given = {"name": file.stem} | content if "name" in plain else content
+    for name, value in given.items():
+        if name not in plain:
+            raise InputError(unknown_name("parameter", str(name), plain).problem, file=file, field=str(name))
+        wanted = type(plain[name])
+        number = wanted in (int, float) and isinstance(value, int | float) and not isinstance(value, bool)
+        if not number and not isinstance(value, str if issubclass(wanted, str) else wanted):
+            problem = f"is {value!r}; {wanted.__name__} is needed, as {plain[name]!r} is"
+            raise InputError(problem, file=file, field=str(name))
+        try:
+            given[name] = wanted(value)
+        except ValueError as error:
+            raise InputError(str(error), file=file, field=str(name)) from None
+    try:
+        made: Policy = replace(found, **given)
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error), file=file) from None
+    return made

@@ -10,26 +10,12 @@ from tests.markets import C3, R3, START_S, history
 
 import ebbtide as eb
 from ebbtide.forecasts.revocation.forecasts import Foresight, Learnt, Never, PastFrequency, RecentFrequency
-from ebbtide.forecasts.revocation.minutes import Floats, minutes_of
+from ebbtide.forecasts.revocation.minutes import minutes_of
 from ebbtide.forecasts.revocation.models import revpred
+from ebbtide.forecasts.revocation.serving import PricesAt
 from ebbtide.forecasts.revocation.splits import split_at
 from ebbtide.forecasts.revocation.training import Training
-from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-
-
-class At:
-    """A moment of a history, as a policy sees it."""
-
-    def __init__(self, prices: PriceHistory, now_s: float) -> None:
-        self.prices = prices
-        self.now_s = now_s
-
-    def price(self, market: Market) -> float:
-        return self.prices[market].at(self.now_s)
-
-    def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
-        return self.prices[market].between(self.now_s - duration_s, np.nextafter(self.now_s, np.inf))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +27,7 @@ def test_frequencies_by_hand() -> None:
     """Every four hours a spike of half an hour: 60 of 240 minutes have it within the hour and are not in it."""
     points = [pair for n in range(24) for pair in ((n * 14_400, 0.1), (n * 14_400 + 12_600, 0.3))]
     prices = history({C3: points, R3: [(0, 0.1)]}, hours=96)
-    view = At(prices, START_S + 3 * 86_400)
+    view = PricesAt(prices, START_S + 3 * 86_400)
     asked = np.array([0.2, 0.2])
     found = RecentFrequency(days=2).probabilities(view, [C3, R3], asked)
     assert found[0] == pytest.approx(60 / 240, abs=0.03)  # hours are counted every five minutes
@@ -51,7 +37,7 @@ def test_frequencies_by_hand() -> None:
 @pytest.mark.parametrize("days_in", [8.0, 9.51, 11.3])
 def test_two_ways_to_the_same_frequency(lively_prices: PriceHistory, days_in: float) -> None:
     now_s = lively_prices.start_s + days_in * 86_400
-    view, markets = At(lively_prices, now_s), list(lively_prices.markets)
+    view, markets = PricesAt(lively_prices, now_s), list(lively_prices.markets)
     for ratio in (1.001, 1.05, 1.5):
         asked = np.array([view.price(market) * ratio for market in markets])
         slow = RecentFrequency().probabilities(view, markets, asked)
@@ -83,10 +69,10 @@ def test_nothing_later_is_looked_at(lively_prices: PriceHistory) -> None:
         (RecentFrequency(), RecentFrequency()),
     ):
         np.testing.assert_array_equal(
-            one.probabilities(At(lively_prices, now_s), markets, asked),
-            other.probabilities(At(changed, now_s), markets, asked),
+            one.probabilities(PricesAt(lively_prices, now_s), markets, asked),
+            other.probabilities(PricesAt(changed, now_s), markets, asked),
         )
-    seen = Foresight(after).probabilities(At(changed, now_s), markets, asked)
+    seen = Foresight(after).probabilities(PricesAt(changed, now_s), markets, asked)
     assert seen.max() == 1.0
 
 
@@ -97,7 +83,7 @@ def test_a_learnt_forecast_says_what_its_model_says(lively_prices: PriceHistory)
     split = split_at(minutes, 60, 6, 0.5, stride=60)
     model.fit(minutes, split.train, split.validation)
     column = 8 * 1440
-    view, markets = At(lively_prices, float(minutes.times_s[column])), list(lively_prices.markets)
+    view, markets = PricesAt(lively_prices, float(minutes.times_s[column])), list(lively_prices.markets)
     prices = np.array([view.price(market) for market in markets])
     samples = replace(split.test, market=np.arange(len(markets)), minute=np.full(len(markets), column))
     for ratio in (1.003, 1.2):
@@ -115,7 +101,7 @@ def test_a_learnt_forecast_says_what_its_model_says(lively_prices: PriceHistory)
 
 
 def test_a_max_price_below_the_price_is_certain(lively_prices: PriceHistory) -> None:
-    view, markets = At(lively_prices, lively_prices.start_s + 8 * 86_400), list(lively_prices.markets)
+    view, markets = PricesAt(lively_prices, lively_prices.start_s + 8 * 86_400), list(lively_prices.markets)
     below = np.array([view.price(market) * 0.9 for market in markets])
     for forecast in (RecentFrequency(), PastFrequency(minutes_of(lively_prices))):
         assert (forecast.probabilities(view, markets, below) == 1.0).all()

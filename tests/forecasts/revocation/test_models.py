@@ -17,7 +17,6 @@ from ebbtide.forecasts.revocation.inputs import prices_of
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
 from ebbtide.forecasts.revocation.models import MODELS, BaseRate, revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.predictor import Predictor
 from ebbtide.forecasts.revocation.scores import score
 from ebbtide.forecasts.revocation.splits import Samples, Split, split_at
 from ebbtide.forecasts.revocation.storage import load_model, model_card, save_model
@@ -175,32 +174,6 @@ def test_a_damaged_model_is_told(fitted: NetworkModel, tmp_path: Path) -> None:
     (folder / "model.json").write_text(json.dumps(about | {"format": 99}))
     with pytest.raises(InputError, match="is of format 99"):
         load_model(folder)
-
-
-def test_one_batch_for_all_markets_answers_as_one_by_one(lively: eb.PriceHistory, fitted: NetworkModel) -> None:
-    predictor = Predictor.on(fitted, lively)
-    time = lively.start_s + 7 * 86_400
-    asked = np.array([lively[market].at(time) * 1.05 for market in lively])
-    together = predictor.revocation_probabilities(lively.markets, time, asked)
-    alone = [predictor.revocation_probability(m, time, p) for m, p in zip(lively.markets, asked, strict=True)]
-    np.testing.assert_allclose(together, alone, rtol=1e-5)
-
-
-def test_questions_without_an_answer_are_told(lively: eb.PriceHistory, fitted: NetworkModel) -> None:
-    predictor = Predictor.on(fitted, lively)
-    market, time = lively.markets[0], lively.start_s + 7 * 86_400
-    assert predictor.revocation_probability(market, time, lively[market].at(time) * 0.9) == 1.0
-    with pytest.raises(InputError, match="a max price must be positive"):
-        predictor.revocation_probability(market, time, 0.0)
-    with pytest.raises(InputError, match="is not in the prices"):
-        predictor.revocation_probability(R3, time, 0.1)
-    with pytest.raises(InputError, match="has no prices for the hour before"):
-        predictor.revocation_probability(market, lively.start_s + 600, 0.1)
-    stranger = Predictor.on(fitted, history({R3: [(0, 0.1), (7200, 0.2)]}, hours=10))
-    with pytest.raises(
-        InputError, match="market us-east-1b r3.large is unknown to the model, which was fitted on"
-    ):
-        stranger.revocation_probability(R3, stranger.minutes.times_s[200], 0.3)
 
 
 def test_an_evaluation_scores_every_model_on_the_same_triples(lively: eb.PriceHistory) -> None:

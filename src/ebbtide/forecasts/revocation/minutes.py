@@ -35,7 +35,8 @@ HORIZON_S = HOUR_S
 # A market without a row for longer than this has a gap in its record: EC2 republishes prices about daily.
 MAX_GAP_S = 36 * HOUR_S
 
-_LONGEST_STAND_S = 7 * DAY_S
+# The longest time since a change that is told apart from longer ones.
+LONGEST_STAND_S = 7 * DAY_S
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -104,8 +105,7 @@ def minutes_of(history: PriceHistory) -> Minutes:
         raise InputError(f"the history has {len(times_s)} minutes; at least {2 * WINDOW} are needed")
     shape = (len(history), len(times_s))
     features = np.empty((*shape, len(FEATURES)), dtype=np.float32)
-    features[:, :, 4] = (times_s // DAY_S + 3) % 7 < 5
-    features[:, :, 5] = times_s // HOUR_S % 24
+    features[:, :, 4:] = calendar_features(times_s)
     prices, highest, border = np.empty(shape), np.empty(shape), np.empty(shape)
     complete, has_past = np.empty(shape, dtype=bool), np.empty(shape, dtype=bool)
     for row, series in enumerate(history.values()):
@@ -115,6 +115,11 @@ def minutes_of(history: PriceHistory) -> Minutes:
         border[row] = prices[row] + _trimmed_mean_move(prices[row])
         has_past[row], complete[row] = _covered(series, times_s, history.end_s)
     return Minutes(history.markets, times_s, prices, features, highest, border, complete, has_past)
+
+
+def calendar_features(times_s: Floats) -> Floats:
+    """Whether it is a workday, and the hour of the day (UTC), at each of `times_s`; shape (minutes, 2)."""
+    return np.stack([(times_s // DAY_S + 3) % 7 < 5, times_s // HOUR_S % 24], axis=1)
 
 
 def _price_features(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:
@@ -127,8 +132,10 @@ def _price_features(series: PriceSeries, prices: Floats, times_s: Floats) -> Flo
     summed = np.concatenate([[0.0], np.cumsum(known)])
     mean = np.full(len(prices), np.nan)
     mean[WINDOW - 1 :] = (summed[WINDOW:] - summed[:-WINDOW]) / WINDOW
+    # Without the whole hour there is no mean of it.
+    mean[: np.searchsorted(times_s, series.times_s[0]) + WINDOW - 1] = np.nan
     stood_s = np.where(done > 0, times_s - changes_s[np.maximum(done - 1, 0)], np.nan)
-    return np.stack([prices, mean, done - before, np.minimum(stood_s, _LONGEST_STAND_S)], axis=1)
+    return np.stack([prices, mean, done - before, np.minimum(stood_s, LONGEST_STAND_S)], axis=1)
 
 
 def _highest_next_hour(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:

@@ -24,7 +24,7 @@ from ebbtide.forecasts.revocation.inputs import (
     windows,
 )
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.forecasts.revocation.networks import RevPredNetwork, Weights, ask_each, stack
+from ebbtide.forecasts.revocation.networks import RevPredNetwork, Weights, ask_each, some_of, stack
 from ebbtide.forecasts.revocation.predictor import BATCH, MIN_RISES, certain, places
 from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.forecasts.revocation.training import Batch, Fitted, Fitting, Group, Shape, Training, fit_groups
@@ -222,7 +222,7 @@ class NetworkModel:
             padded = order[first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)]
             weights = self._stack()
             if len(asked) < len(self.groups):
-                weights = {name: value[torch.from_numpy(asked)] for name, value in weights.items()}
+                weights = some_of(weights, torch.from_numpy(asked))
             shaped = [part.reshape(*padded.shape, *part.shape[1:]) for part in inputs.tensors(padded.ravel())]
             own[padded] = ask_each(weights, *shaped).numpy()
             return own

@@ -142,13 +142,24 @@ class Recent(Generic[_Answer]):
     def __init__(self) -> None:
         self._answers: dict[tuple[object, ...], _Answer] = {}
 
+    def __contains__(self, key: tuple[object, ...]) -> bool:
+        return key in self._answers
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # Another process computes its own answers: they would take longer to send.
+        return type(self), ()
+
     def get(self, key: tuple[object, ...], work_out: Callable[[], _Answer]) -> _Answer:
         """The answer for that key, computed if it is not in the cache."""
         if key not in self._answers:
-            if len(self._answers) >= _MAX_KEPT:
-                self._answers.clear()
-            self._answers[key] = work_out()
+            self.put(key, work_out())
         return self._answers[key]
+
+    def put(self, key: tuple[object, ...], answer: _Answer) -> None:
+        """Keep an answer."""
+        if len(self._answers) >= _MAX_KEPT:
+            self._answers.clear()
+        self._answers[key] = answer
 
 
 class Passages(Protocol):

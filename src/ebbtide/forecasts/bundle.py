@@ -1,0 +1,320 @@
+"""The model bundle: a folder with everything that was learnt, and a manifest that says from what.
+
+    models/
+      manifest.json         what each part is: version, training window, checksums of its data, scores
+      revpred/              the revocation model
+      earlycurve.json       EarlyCurve's thresholds
+      spells.json           how long markets have capacity, and have none
+      price-chains/         a price chain for each of some markets
+      speeds.json           measured steps per hour, by job and instance type
+      solved/               what was solved from the models, such as cookbooks
+
+A part that is not there is answered for by the defaults that come with the package. Only days after the training
+window of every part may be used to judge a bundle; `check_unseen` refuses others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from ebbtide._files import write_text
+from ebbtide._input_files import read_json
+from ebbtide._utc import Time, iso, to_epoch_s
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.calibration import read_calibration
+from ebbtide.forecasts.price_chain import PriceChain, load_chain
+from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.market.markets import Market
+
+if TYPE_CHECKING:
+    from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
+    from ebbtide.forecasts.revocation.serving import Served
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+# Where each part of the models lies in the folder.
+REVPRED, EARLYCURVE, SPELLS, PRICE_CHAINS, SPEEDS = (
+    "revpred",
+    "earlycurve.json",
+    "spells.json",
+    "price-chains",
+    "speeds.json",
+)
+MODEL_PARTS = {
+    "revpred": REVPRED,
+    "earlycurve": EARLYCURVE,
+    "spells": SPELLS,
+    "price-chains": PRICE_CHAINS,
+    "speeds": SPEEDS,
+}
+SOLVED = "solved"
+
+_VERSION_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the manifest says of one part of a bundle.
+
+    Attributes:
+        path: File or folder of the part, below the bundle's folder, with forward slashes.
+        version: The first digits of the SHA-256 of its files.
+        trained_from_s: Start of the market data that it was trained or scored on, seconds since 1970; None: it was
+            trained on no market data.
+        trained_until_s: End of that data, seconds since 1970; None: it was trained on no market data.
+        data: SHA-256 of each file that it was trained on, by file name.
+        scores: Scores on later data, or expected cost and risk of what was solved, by name.
+        registry_version: Version number in the MLflow registry; None: it is not registered.
+    """
+
+    path: str
+    version: str
+    trained_from_s: float | None = None
+    trained_until_s: float | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    registry_version: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the manifest; times as ISO 8601."""
+        return {
+            "path": self.path,
+            "version": self.version,
+            "trained_from": None if self.trained_from_s is None else iso(self.trained_from_s),
+            "trained_until": None if self.trained_until_s is None else iso(self.trained_until_s),
+            "data": dict(sorted(self.data.items())),
+            "scores": dict(sorted(self.scores.items())),
+            "registry_version": self.registry_version,
+        }
+
+
+@dataclass(frozen=True)
+class ModelBundle:
+    """Everything that was learnt, read from a folder; its parts are read when they are first asked.
+
+    Attributes:
+        folder: The bundle's folder.
+        parts: What the manifest says of each part, by name.
+    """
+
+    folder: Path
+    parts: Mapping[str, Part]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ModelBundle:
+        """Read a bundle's manifest, and check that each part's files are those that it names.
+
+        Raises:
+            InputError: The folder is no bundle, a newer Ebbtide wrote it, or a part is missing or was changed.
+        """
+        folder = Path(folder)
+        path = folder / MANIFEST
+        if not path.exists():
+            problem = f"is no model bundle: it has no {MANIFEST}; the pipeline's stage `bundle` writes one"
+            raise InputError(problem, file=folder)
+        content = read_json(path)
+        try:
+            if content["schema_version"] > SCHEMA_VERSION:
+                raise InputError(
+                    f"has schema version {content['schema_version']}, and this Ebbtide reads versions up to "
+                    f"{SCHEMA_VERSION}; upgrade ebbtide",
+                    file=path,
+                )
+            parts = {str(name): _part(values) for name, values in content["parts"].items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(f"is no manifest of a model bundle: {error!r}", file=path) from None
+        for name, part in parts.items():
+            if version_of(_inside(folder, part.path, path)) != part.version:
+                problem = f"is not the version that {MANIFEST} names ({part.version}); write the bundle anew"
+                raise InputError(problem, file=folder / part.path, field=name)
+        return cls(folder, parts)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each part by name, with its number in the registry where it has one."""
+        return {
+            name: part.version if part.registry_version is None else f"{part.registry_version} ({part.version})"
+            for name, part in self.parts.items()
+        }
+
+    @property
+    def trained_until_s(self) -> float:
+        """The end of the market data that any part was trained on, seconds since 1970; minus infinity: of none."""
+        ends = [part.trained_until_s for part in self.parts.values() if part.trained_until_s is not None]
+        return max(ends, default=-math.inf)
+
+    def check_unseen(self, starts_s: Iterable[float]) -> None:
+        """Raise `InputError` if a run would start within the data that a part of the bundle was trained on.
+
+        Args:
+            starts_s: Starts of the runs, seconds since 1970.
+        """
+        first_s = min(starts_s, default=math.inf)
+        late = {name: part for name, part in self.parts.items() if (part.trained_until_s or -math.inf) > first_s}
+        if late:
+            name = max(late, key=lambda each: late[each].trained_until_s or -math.inf)
+            until_s = late[name].trained_until_s or 0.0
+            raise InputError(
+                f"{name} was trained on prices until {iso(until_s)}, and a run starts at {iso(first_s)}: it would "
+                f"be judged on what it has seen; start at {iso(until_s)} or later",
+                file=self.folder / MANIFEST,
+            )
+
+    @cached_property
+    def revocation(self) -> Served | None:
+        """The revocation model as a forecast; None: there is none."""
+        if "revpred" not in self.parts:
+            return None
+        # PyTorch takes seconds to load, and most policies never need it.
+        from ebbtide.forecasts.revocation.serving import Served
+        from ebbtide.forecasts.revocation.storage import load_model
+
+        model = load_model(self.folder / self.parts["revpred"].path)
+        return Served(model, name=model.name)
+
+    @cached_property
+    def early_curve(self) -> EarlyCurve | None:
+        """EarlyCurve as it was calibrated; None: it was not, and the thresholds of the package serve."""
+        if "earlycurve" not in self.parts:
+            return None
+        return read_calibration(self.folder / self.parts["earlycurve"].path).everywhere
+
+    @cached_property
+    def spells(self) -> SpellModels | None:
+        """How long markets have capacity, and have none; None: the models of the package serve."""
+        if "spells" not in self.parts:
+            return None
+        return SpellModels.read(self.folder / self.parts["spells"].path)
+
+    @cached_property
+    def price_chains(self) -> Mapping[Market, PriceChain]:
+        """The price chain of each market that has one."""
+        if "price-chains" not in self.parts:
+            return {}
+        found = {}
+        for path in sorted((self.folder / self.parts["price-chains"].path).glob("*.safetensors")):
+            chain, about = load_chain(path)
+            found[Market(*about["fields"])] = chain
+        return found
+
+    @cached_property
+    def steps_per_hour(self) -> Mapping[str, Mapping[str, float]]:
+        """Measured steps per hour, by name of the job and instance type."""
+        if "speeds" not in self.parts:
+            return {}
+        path = self.folder / self.parts["speeds"].path
+        content = read_json(path)
+        try:
+            return {
+                str(job): {str(name): float(rate) for name, rate in rates.items()}
+                for job, rates in content.items()
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"holds no measured speeds: {error}", file=path) from None
+
+    def solved(self, name: str) -> Path:
+        """The file of something that was solved from the models.
+
+        Raises:
+            InputError: The bundle has nothing of that name.
+        """
+        if name not in self.parts:
+            solved = [each for each in self.parts if each not in MODEL_PARTS]
+            raise InputError(
+                f"holds no {name}; solved from its models: {', '.join(solved) or 'nothing'}", file=self.folder
+            )
+        return self.folder / self.parts[name].path
+
+
+def part_of(
+    folder: Path,
+    path: str,
+    *,
+    window_s: tuple[Time, Time] | None = None,
+    data: Sequence[Path] = (),
+    scores: Mapping[str, float | None] | None = None,
+    registry_version: str | None = None,
+) -> Part:
+    """What the manifest is to say of a part whose files are written.
+
+    Args:
+        folder: The bundle's folder.
+        path: File or folder of the part, below it.
+        window_s: Start and end of the market data that it was trained or scored on; None: of no market data.
+        data: Files that it was trained on.
+        scores: Scores on later data, or expected cost and risk, by name; those that are not finite become None.
+        registry_version: Version number in the MLflow registry, where it has one.
+    """
+    start_s, end_s = (None, None) if window_s is None else tuple(map(to_epoch_s, window_s))
+    return Part(
+        path,
+        version_of(folder / path),
+        start_s,
+        end_s,
+        {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in data},
+        {name: _finite(value) for name, value in (scores or {}).items()},
+        registry_version,
+    )
+
+
+def write_manifest(folder: str | Path, parts: Mapping[str, Part]) -> ModelBundle:
+    """Write a bundle's manifest, atomically and last: a folder with it is complete."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "parts": {name: part.to_dict() for name, part in sorted(parts.items())},
+    }
+    write_text(Path(folder) / MANIFEST, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return ModelBundle.read(folder)
+
+
+def version_of(path: Path) -> str:
+    """The version of a part: the first digits of the SHA-256 of its file, or of all files of its folder.
+
+    Raises:
+        InputError: There is no such file.
+    """
+    if not path.exists():
+        raise InputError("there is no such part of the bundle", file=path)
+    whole = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    for file in files:
+        name = "" if path.is_file() else file.relative_to(path).as_posix()
+        whole.update(f"{name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                whole.update(block)
+    return whole.hexdigest()[:_VERSION_DIGITS]
+
+
+def _part(values: Mapping[str, Any]) -> Part:
+    times = [values[name] for name in ("trained_from", "trained_until")]
+    start_s, end_s = (None if time is None else to_epoch_s(str(time)) for time in times)
+    return Part(
+        str(values["path"]),
+        str(values["version"]),
+        start_s,
+        end_s,
+        dict(values["data"]),
+        dict(values["scores"]),
+        values["registry_version"],
+    )
+
+
+def _inside(folder: Path, path: str, manifest: Path) -> Path:
+    """A part's path, which must not lead out of the bundle's folder."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+        raise InputError(f"names {path!r}, which is outside of the bundle", file=manifest)
+    return folder / pure
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
