@@ -35,9 +35,10 @@ class InPieces(FolderStore):
         target.parent.mkdir(parents=True, exist_ok=True)
         content = path.read_bytes()
         with target.open("wb") as file:
-            for start in range(0, len(content), 1000):
-                file.write(content[start : start + 1000])
+            for start in range(0, len(content), 100_000):
+                file.write(content[start : start + 100_000])
                 file.flush()
+                time.sleep(0.01)
 
 
 class OfText(FolderStore):

@@ -53,7 +53,7 @@ class PolicyContract:
     def make_jobs(self) -> list[Job]:
         """The jobs of the runs; a few hours of work for one machine."""
         checkpoint = Checkpointing(save_s=20.0, restore_s=20.0, size_bytes=50_000_000)
-        return [Job(name="small", steps=4_000, other_steps_per_hour_per_vcpu=250.0, checkpoint=checkpoint)]
+        return [Job(name="small", steps=2_000, other_steps_per_hour_per_vcpu=250.0, checkpoint=checkpoint)]
 
     def make_prices(self) -> PriceHistory:
         """The market of the runs, of at least five days; no price is missing at its beginning."""
@@ -120,21 +120,21 @@ class PolicyContract:
         )
 
     def test_it_survives_the_loss_of_every_machine(self) -> None:
-        """An hour into the run all capacity goes, and comes back three hours later."""
-        run = self._run(capacity=[(0.0, _PLENTY), (1.0 * HOUR_S, _NOTHING), (4.0 * HOUR_S, _PLENTY)])
+        """Half an hour into the run all capacity goes, and comes back two hours later."""
+        run = self._run(capacity=[(0.0, _PLENTY), (0.5 * HOUR_S, _NOTHING), (2.5 * HOUR_S, _PLENTY)])
         _check_ends_well(run.ending)
 
     def test_it_survives_refusals(self) -> None:
-        """Every request in the first hours is refused for lack of capacity."""
-        run = self._run(capacity=[(0.0, _NOTHING), (3.0 * HOUR_S, _PLENTY)])
+        """Every request in the first two hours is refused for lack of capacity."""
+        run = self._run(capacity=[(0.0, _NOTHING), (2.0 * HOUR_S, _PLENTY)])
         _check_ends_well(run.ending)
 
     def test_it_survives_an_empty_market(self) -> None:
-        """No market has a price when the run starts; the first prices come two hours later."""
+        """No market has a price when the run starts; the first prices come an hour later."""
         prices = self.make_prices()
         begins_s = prices.start_s + _PAST_S
         later = {
-            market: PriceSeries(series.times_s + (_PAST_S + 2.0 * HOUR_S), series.prices)
+            market: PriceSeries(series.times_s + (_PAST_S + HOUR_S), series.prices)
             for market, series in prices.items()
         }
         empty = PriceHistory(later, start_s=begins_s, end_s=prices.end_s + _PAST_S)

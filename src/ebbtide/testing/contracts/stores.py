@@ -102,12 +102,17 @@ class ObjectStoreContract:
         store.put_file("state", files[0])
         torn: list[int] = []
 
+        written = threading.Event()
+
         def write() -> None:
-            for number in range(10):
-                store.put_file("state", files[number % 2])
+            try:
+                for number in range(10):
+                    store.put_file("state", files[number % 2])
+            finally:
+                written.set()
 
         def read() -> None:
-            for _ in range(10):
+            while not written.is_set():
                 found = store.get("state")
                 if found not in contents:
                     torn.append(len(found))
