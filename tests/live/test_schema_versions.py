@@ -22,7 +22,7 @@ from ebbtide.live import journal as journals
 from ebbtide.live import settings as runs
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MailboxRecord
-from ebbtide.live.agent_provider import AgentProvider
+from ebbtide.live.agent_provider import AgentProvider, Callbacks
 from ebbtide.live.agent_state import Stretch, StretchRecord, TrialRecord
 from ebbtide.live.journal import Journal
 from ebbtide.live.measured_speed import Seen, SpeedRecord
@@ -138,7 +138,8 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
     assert run is not None
     cloud: Any = SimpleNamespace(now_s=9.0)
     agent = AgentConfig("run", "", str(tmp_path), "")
-    again = AgentProvider(cloud, FolderStore(tmp_path), "run", lambda _: Assignment("", (), 1, "loss"), agent)
+    callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
+    again = AgentProvider(cloud, FolderStore(tmp_path), agent, callbacks)
     again.resume_from(run["provider"], [lease])
     again.start([JobProgress(0, Job(name="one", steps=9, steps_per_hour={"c3.xlarge": 1.0}))], watch_prices=False)
     found = again.snapshot()
