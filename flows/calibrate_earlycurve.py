@@ -55,5 +55,8 @@ def calibrate_earlycurve(
     write_calibration(calibration, into)
     scores = {name: score(name, whole, calibration) for name in METHODS}
     told = {name: found["by_theta"] for name, found in scores.items()}
-    write_text(metrics, json.dumps({"methods": told}, indent=2, allow_nan=False) + "\n")
+    errors = {
+        f"relative_error_at_{theta}": row["relative_error_mean"] for theta, row in told["earlycurve"].items()
+    }
+    write_text(metrics, json.dumps({"methods": told, "scores": errors}, indent=2, allow_nan=False) + "\n")
     track(calibration, scores, into, tracking)

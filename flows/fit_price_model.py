@@ -1,4 +1,4 @@
-"""Fitting a price chain as a flow: learned from a market's past, scored on its last days, tracked."""
+"""Fitting price chains as a flow: learned from a market's past, scored on its last days, tracked."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, task
+from prefect import flow, task, unmapped
 
 from ebbtide._files import write_text
-from ebbtide._utc import DAY_S, iso
+from ebbtide._utc import DAY_S
 from ebbtide.analysis.tracking import log_chain
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
+from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from flows.parameters import trained_on, training_prices
+from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
@@ -42,29 +45,55 @@ def track(scores: Mapping[str, float], about: Mapping[str, Any], file: Path, tra
     log_chain(scores, about, file, uri=tracking["uri"], artifacts=tracking["artifacts"])
 
 
-@flow(name="fit_price_model", validate_parameters=False)
+@task(task_run_name="fit-{name}", persist_result=False)
+def fit_market(
+    name: str, history: PriceHistory, test_days: float, into: Path, tracking: Mapping[str, Any]
+) -> dict[str, float]:
+    """Score, fit, write and track the chain of one market."""
+    market = next(each for each in history if str(each) == name)
+    series = history[market]
+    scores = score(series, history.start_s, history.end_s, test_days)
+    about = {"market": name, "fields": [getattr(market, field) for field in MARKET_FIELDS], **trained_on(history)}
+    save_chain(fit(series, history.start_s, history.end_s), into, about)
+    track(scores, about, into, tracking)
+    return scores
+
+
+@flow(name="fit_price_model", validate_parameters=False, task_runner=task_runner())
 def fit_price_model(
     parameters: Mapping[str, Any], tracking: Mapping[str, Any], prices: Path, into: Path, metrics: Path
 ) -> None:
-    """Score, fit, write and track.
+    """Fit a chain for each market that is named.
 
     Args:
         parameters: The `fit_price_model` section of params.yaml.
         tracking: The `tracking` section.
         prices: The price file.
-        into: The chain's file.
+        into: The chains' folder.
         metrics: Where scores go.
 
     Raises:
-        InputError: The market is not among the prices, or its record is too short.
+        InputError: A market is not among the prices, or its record is too short.
     """
-    history = PriceHistory.read(prices)
+    history = training_prices(prices)
     named = {str(market): market for market in history}
-    if parameters["market"] not in named:
-        raise unknown_name("market", parameters["market"], named)
-    series = history[named[parameters["market"]]]
-    scores = score(series, history.start_s, history.end_s, float(parameters["test_days"]))
-    about = {"market": parameters["market"], "from": iso(history.start_s), "to": iso(history.end_s)}
-    save_chain(fit(series, history.start_s, history.end_s), into, about)
-    write_text(metrics, json.dumps(scores, indent=2, allow_nan=False) + "\n")
-    track(scores, about, into, tracking)
+    names = list(parameters["markets"])
+    for name in names:
+        if name not in named:
+            raise unknown_name("market", name, named)
+    into.mkdir(parents=True, exist_ok=True)
+    files = [into / f"{place:04}.safetensors" for place in range(len(names))]
+    found = fit_market.map(
+        names,
+        history=unmapped(history),
+        test_days=unmapped(float(parameters["test_days"])),
+        into=files,
+        tracking=unmapped(tracking),
+    ).result()
+    likelihoods = [scores["log_likelihood"] for scores in found]
+    told = {
+        "scores": {"log_likelihood": sum(likelihoods) / len(likelihoods)},
+        "markets": dict(zip(names, found, strict=True)),
+        "trained": trained_on(history),
+    }
+    write_text(metrics, json.dumps(told, indent=2, allow_nan=False) + "\n")

@@ -10,9 +10,13 @@ from prefect import flow, task
 from prefect.logging import get_run_logger
 
 from ebbtide.analysis.tracking import log_curves
+from ebbtide.errors import unknown_name
 from ebbtide.forecasts.learning_curves.curves import Curve, write_curves
+from ebbtide.forecasts.learning_curves.methods import table_two_curves
 from ebbtide.jobs.reference.benchmarks import benchmark
 from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end
+
+_SOURCES = ("packaged", "trained")
 
 
 @task(task_run_name="train-{workload}", persist_result=False)
@@ -37,13 +41,19 @@ def track(curves: list[Curve], parameters: Mapping[str, Any], tracking: Mapping[
 
 @flow(name="measure_curves", validate_parameters=False)
 def measure_curves(parameters: Mapping[str, Any], tracking: Mapping[str, Any], into: Path) -> None:
-    """Train, write the curves, track them.
+    """Take the curves of the package, or train; write them, and track those that were trained.
 
     Args:
         parameters: The `measure_curves` section of params.yaml.
         tracking: The `tracking` section.
         into: The Parquet file.
     """
+    if parameters["source"] not in _SOURCES:
+        raise unknown_name("source in params.yaml", str(parameters["source"]), _SOURCES)
+    if parameters["source"] == "packaged":
+        # They were trained, and tracked, where the package was made.
+        write_curves([curve for curve in table_two_curves() if curve.workload in parameters["workloads"]], into)
+        return
     curves: list[Curve] = []
     # One workload after the other: each keeps all its workers busy by itself.
     for workload in parameters["workloads"]:

@@ -11,17 +11,17 @@ from prefect import flow, task, unmapped
 from prefect.logging import get_run_logger
 
 from ebbtide._files import write_text
-from ebbtide.analysis.promotion import register
+from ebbtide.analysis.promotion import Promotion, register
 from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
 from ebbtide.forecasts.revocation.storage import model_card, save_model
-from ebbtide.market.prices import PriceHistory
+from flows.parameters import trained_on, training_prices
 from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
 def fit(prices: Path, parameters: Mapping[str, Any]) -> LatestFit:
     """Fit one network over all markets, and score it on later data."""
-    return fit_latest(PriceHistory.read(prices), **parameters)
+    return fit_latest(training_prices(prices), **parameters)
 
 
 @task(task_run_name="card-{row}", persist_result=False)
@@ -33,18 +33,18 @@ def write_card(row: int, fitted: LatestFit, into: Path) -> None:
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def promote(fitted: LatestFit, folder: Path, parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
+def promote(
+    fitted: LatestFit, folder: Path, parameters: Mapping[str, Any], tracking: Mapping[str, Any]
+) -> Promotion:
     """Register the model; make it champion if it is better."""
-    return str(
-        register(
-            fitted,
-            folder,
-            uri=tracking["uri"],
-            experiment="revocation",
-            artifacts=tracking["artifacts"],
-            parameters=parameters,
-            seed=parameters["seed"],
-        )
+    return register(
+        fitted,
+        folder,
+        uri=tracking["uri"],
+        experiment="revocation",
+        artifacts=tracking["artifacts"],
+        parameters=parameters,
+        seed=parameters["seed"],
     )
 
 
@@ -65,5 +65,12 @@ def train_revpred(
     rows = [row for row, market in enumerate(fitted.model.markets) if fitted.markets[str(market)]]
     write_card.map(rows, fitted=unmapped(fitted), into=unmapped(into / "cards")).result()
     save_model(fitted.model, into)
-    write_text(metrics, json.dumps({"pooled": fitted.pooled}, indent=2, allow_nan=False) + "\n")
-    get_run_logger().info(promote(fitted, into, parameters, tracking))
+    promoted = promote(fitted, into, parameters, tracking)
+    get_run_logger().info(promoted)
+    told = {
+        "pooled": fitted.pooled,
+        "scores": {"brier": promoted.brier},
+        "trained": trained_on(training_prices(prices)),
+        "registry_version": promoted.version,
+    }
+    write_text(metrics, json.dumps(told, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Stage `execute`: data/prices.parquet -> data/record."""
+"""Stage `execute`: data/prices.parquet and models -> data/record."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.execute import execute
 
-    execute(parameters("execute"), Path("data/prices.parquet"), Path("data/record"))
+    execute(parameters("execute"), Path("data/prices.parquet"), Path("models"), Path("data/record"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stage `fit_price_model`: data/prices.parquet -> models/price-chain.safetensors and reports/price-chain.json."""
+"""Stage `fit_price_model`: data/prices.parquet -> models/price-chains and reports/price-chains.json."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ def main() -> None:
         parameters("fit_price_model"),
         parameters("tracking"),
         Path("data/prices.parquet"),
-        Path("models/price-chain.safetensors"),
-        Path("reports/price-chain.json"),
+        Path("models/price-chains"),
+        Path("reports/price-chains.json"),
     )
 
 

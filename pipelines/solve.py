@@ -1,4 +1,4 @@
-"""Stage `solve`: models/price-chain.safetensors -> models/cookbook.safetensors."""
+"""Stage `solve`: models/manifest.json and what it names -> models/solved."""
 
 from pathlib import Path
 
@@ -8,12 +8,7 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.solve import solve_cookbook
 
-    solve_cookbook(
-        parameters("solve"),
-        parameters("tracking"),
-        Path("models/price-chain.safetensors"),
-        Path("models/cookbook.safetensors"),
-    )
+    solve_cookbook(parameters("solve"), parameters("tracking"), Path("models"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from .errors import InternalError as InternalError
 from .errors import PolicyError as PolicyError
 from .errors import StorageError as StorageError
 from .errors import TrainingError as TrainingError
+from .forecasts.bundle import ModelBundle as ModelBundle
 from .forecasts.learning_curves.curves import CurvePrediction as CurvePrediction
 from .forecasts.learning_curves.methods import fit_curve as fit_curve
 from .jobs.job import Job as Job

@@ -43,7 +43,7 @@ def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> Non
     reports = {
         "metrics": {"policies": {"reactive": {"cost_usd": {"mean": 0.5}, "unfinished": 1}}},
         "revpred": {"pooled": {"published": {"brier": 0.2}, "5%": {"brier": 0.4}}},
-        "price-chain": {"log_likelihood": -0.25},
+        "price-chains": {"scores": {"log_likelihood": -0.25}},
         "earlycurve": {"methods": {"earlycurve": {"0.7": {"relative_error_mean": 0.01}}, "slaq": {}}},
     }
     for name, content in reports.items():

@@ -21,17 +21,20 @@ STAGES = [
     "measure_curves",
     "calibrate_earlycurve",
     "fit_price_model",
+    "bundle",
     "solve",
     "execute",
     "evaluate",
 ]
 
 SMALL = {
-    "ingest.generated.days": 12,
+    "ingest.generated.days": 15,
+    "held_back.days": 4,
     "execute.starts": 4,
     "train_revpred.train_days": 4,
     "train_revpred.test_days": 2,
     "train_revpred.stride": 60,
+    "measure_curves.source": "trained",
     "measure_curves.workloads": ["linear-regression", "gbt-regression"],
     "measure_curves.settings": [1, 3],
     "calibrate_earlycurve.windows": [1],

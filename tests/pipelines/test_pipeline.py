@@ -6,14 +6,27 @@ import json
 from typing import Any
 
 import pytest
+from flows.execute import named
 from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 
 import ebbtide as eb
+from ebbtide._utc import DAY_S
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.forecasts.price_chain import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
-from ebbtide.policies.registry import policies
+
+POLICIES = [
+    "on-demand",
+    "cheapest-spot",
+    "fastest-spot",
+    "reactive",
+    "spottune",
+    "spottune-without-models",
+    "deadline",
+    "deadline-without-models",
+]
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
@@ -32,16 +45,21 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     grid = eb.PriceHistory.read(project.folder / "data" / "price-grid.parquet")
     assert prices.markets == grid.markets
     told = json.loads((project.folder / "reports" / "metrics.json").read_text())
-    assert list(told["policies"]) == ["on-demand", "cheapest-spot", "fastest-spot", "reactive"]
+    assert list(told["policies"]) == POLICIES
+    bundle = ModelBundle.read(project.folder / "models")
+    assert told["models"] == bundle.versions
+    assert set(bundle.parts) == {"revpred", "earlycurve", "price-chains", "cookbook"}
+    assert bundle.trained_until_s == prices.end_s - 4 * DAY_S
     again = eb.backtest(
-        policies(list(told["policies"])),
+        [named(name, bundle) for name in POLICIES],
         eb.Job.read(ROOT / "examples" / "one-day.yaml"),
-        prices,
+        prices.window(bundle.trained_until_s, prices.end_s),
         billing="ec2-hourly",
         starts=4,
         seed=1,
+        models=bundle,
     )
-    assert again.to_dict()["policies"] == told["policies"]
+    assert again.to_dict() == told
     assert "<!doctype html>" in (project.folder / "reports" / "report.html").read_text()[:20]
 
 
@@ -53,7 +71,8 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
     ("changes", "rerun"),
     [
         ({"execute.starts": 5}, ["execute", "evaluate"]),
-        ({"solve.risk_aversion": 1.0}, ["solve"]),
+        ({"train_revpred.seed": 7}, ["train_revpred", "bundle", "solve", "execute", "evaluate"]),
+        ({"solve.risk_aversion": 1.0}, ["solve", "execute", "evaluate"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
 )
@@ -86,7 +105,7 @@ def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> Non
     client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
     home = client.get_experiment_by_name("backtests").experiment_id
     runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
-    assert len(runs) == 2 * 4
+    assert len(runs) == 4 * len(POLICIES)
     assert {run.data.params["starts"] for run in runs} == {"4", "5"}
     assert all({"cost_usd_mean", "makespan_h_mean", "refund_usd_mean"} <= set(run.data.metrics) for run in runs)
 
@@ -99,14 +118,15 @@ def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
     runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'cookbook'")
     assert {run.data.params["risk_aversion"] for run in runs} == {"0.1", "1.0"}
     latest = next(run for run in runs if run.data.params["risk_aversion"] == "1.0")
-    book = load_cookbook(project.folder / "models" / "cookbook.safetensors")
+    book = load_cookbook(project.folder / "models" / "solved" / "cookbook.safetensors")
     assert latest.data.metrics["expected_usd"] == pytest.approx(
         float(book.mean_usd[0, -1, 0, len(book.problem.market.prices) // 2])
     )
     assert [file.path for file in client.list_artifacts(latest.info.run_id)] == ["cookbook.safetensors"]
     (chain,) = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'price-chain'")
-    assert chain.data.metrics == json.loads((project.folder / "reports" / "price-chain.json").read_text())
-    load_chain(project.folder / "models" / "price-chain.safetensors")
+    told = json.loads((project.folder / "reports" / "price-chains.json").read_text())
+    assert chain.data.metrics == told["markets"]["us-east-1a c3.xlarge"]
+    load_chain(project.folder / "models" / "price-chains" / "0000.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["dask", "ray"])

@@ -8,6 +8,7 @@ from ebbtide._utc import Time
 from ebbtide.analysis.replays import replay_all
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability
@@ -34,6 +35,7 @@ def backtest(
     catalogue: Catalogue | None = None,
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
+    models: ModelBundle | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> BacktestResult:
@@ -51,6 +53,8 @@ def backtest(
         catalogue: Instance types and their list prices; None: the built-in ones.
         curves: Learning curve of each job, for policies that read its metric.
         egress: Prices of data that leave a region.
+        models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`); its versions are
+            kept with the result, and starts within the data that it was trained on are refused.
         workers: Number of processes for the replays, this one included; outcomes do not depend on it.
         on_progress: Called with the number of replays done so far.
 
@@ -58,8 +62,8 @@ def backtest(
         The outcomes; print it for the table, call `plot()` for the figure.
 
     Raises:
-        InputError: No policy or two of one name, an unknown preset, a start outside the history, a job that can
-            never finish, or less than one worker.
+        InputError: No policy or two of one name, an unknown preset, a start outside the history or within the data
+            that a model was trained on, a job that can never finish, or less than one worker.
         PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
     check_policies(policies)
@@ -75,8 +79,11 @@ def backtest(
         egress or EgressPrices(),
     )
     starts_s = start_times(scenario, starts)
+    if models is not None:
+        models.check_unseen(starts_s)
     found = replay_all(scenario, policies, starts_s, workers=workers, on_progress=on_progress)
-    return BacktestResult(tuple(policies), scenario, starts_s, found.outcomes)
+    versions = {} if models is None else models.versions
+    return BacktestResult(tuple(policies), scenario, starts_s, found.outcomes, versions)
 
 
 def start_times(scenario: Scenario, starts: int | Sequence[Time]) -> tuple[float, ...]:

@@ -17,8 +17,9 @@ from ebbtide.analysis.policy_table import PolicyTable, Spread
 from ebbtide.analysis.replays import replay_all
 from ebbtide.analysis.report import write_report
 from ebbtide.analysis.result import BacktestResult
-from ebbtide.analysis.summary import SPREAD_NOTE, sample_std
+from ebbtide.analysis.summary import SPREAD_NOTE, models_note, sample_std
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.job import Job
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -125,6 +126,7 @@ def compare(
     seed: int = 0,
     deadline_h: float | None = None,
     catalogue: Catalogue | None = None,
+    models: ModelBundle | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
@@ -139,6 +141,8 @@ def compare(
         seed: Seed of the starts and of all random numbers.
         deadline_h: Hours from each start to the deadline; None: the end of the record.
         catalogue: Instance types and their list prices; None: the built-in ones.
+        models: The bundle of learnt models that the policies ask; starts within the data that it was trained on
+            are refused.
         workers: Number of processes for the replays, this one included; rows do not depend on it.
         on_progress: Called with the number of replays done so far.
 
@@ -152,6 +156,8 @@ def compare(
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     scenario = Scenario((job,), prices, rule, catalogue=known, seed=seed)
     starts_s = start_times(scenario, starts)
+    if models is not None:
+        models.check_unseen(starts_s)
     replays = replay_all(
         scenario,
         policies,
@@ -164,7 +170,8 @@ def compare(
     if not replays.outcomes:
         raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
-    result = BacktestResult(able, scenario, starts_s, replays.outcomes)
+    versions = {} if models is None else models.versions
+    result = BacktestResult(able, scenario, starts_s, replays.outcomes, versions)
     floors = _floors(job, prices, result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
@@ -177,6 +184,7 @@ def compare(
     ]
     if scenario.billing.refund is not Refund.NOTHING:
         notes.append("The bound ignores refunds: a policy with large refunds may cost less.")
+    notes += [models_note(versions)] if versions else []
     return Comparison(tuple(rows), result, tuple(notes))
 
 

@@ -13,7 +13,7 @@ from ebbtide._files import write_text
 from ebbtide.market.ingestion import Verdict
 
 # Reports of the pipeline whose figures are compared; lower is better in all.
-METRICS = ("metrics", "revpred", "price-chain", "earlycurve")
+METRICS = ("metrics", "revpred", "price-chains", "earlycurve")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def read_figures(reports: Path, champion: str | None) -> Figures:
     pooled = reports_by_name["revpred"].get("pooled", {})
     if pooled:
         models["revpred (Brier)"] = sum(row["brier"] for row in pooled.values()) / len(pooled)
-    if "log_likelihood" in reports_by_name["price-chain"]:
-        models["price chain (negative log-likelihood)"] = -float(reports_by_name["price-chain"]["log_likelihood"])
+    chains = reports_by_name["price-chains"].get("scores", {})
+    if "log_likelihood" in chains:
+        models["price chains (negative log-likelihood)"] = -float(chains["log_likelihood"])
     for name, rows in reports_by_name["earlycurve"].get("methods", {}).items():
         if name == "earlycurve":
             models["earlycurve (relative error at 0.7)"] = rows["0.7"]["relative_error_mean"]

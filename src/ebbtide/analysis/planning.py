@@ -15,6 +15,7 @@ from ebbtide.analysis.plan import Estimate, Feasibility, Plan, Quote, Spread
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.forecasts.spells.fitting import UP
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, drawn_availability
@@ -56,6 +57,7 @@ def plan(
     catalogue: Catalogue | None = None,
     availability: Availability | None = None,
     spells: SpellModels | None = None,
+    models: ModelBundle | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_infeasible: Callable[[], None] | None = None,
 ) -> Plan:
@@ -69,7 +71,9 @@ def plan(
         seed: Seed of the start times.
         catalogue: Instance types and their list prices; None: the built-in ones.
         availability: Recorded capacity, where that decides; None: drawn from the models.
-        spells: Models of how capacity comes and goes; None: the default models.
+        spells: Models of how capacity comes and goes; None: those of the bundle, else the default models.
+        models: The bundle of learnt models that the policy asks. The estimate may be on days that it was trained
+            on: it is of what the policy would do now.
         on_progress: Called with the number of backtests done, and their total.
         on_infeasible: Called once if budget and deadline are not feasible, before the search for some that are.
 
@@ -92,16 +96,17 @@ def plan(
     recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
-    models = spells or default_spell_models()
+    learnt = None if models is None else models.spells
+    capacity = spells or learnt or default_spell_models()
     if sweep.checkpoint is not None:
-        jobs, notes = _saved_in_time(jobs, recent, billing, known, models if by_capacity else None)
+        jobs, notes = _saved_in_time(jobs, recent, billing, known, capacity if by_capacity else None)
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
-    policy = spottune_of(sweep, models)
+    policy = spottune_of(sweep, capacity, models)
     # Where capacity decides there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
-        availability = drawn_availability(recent, models, len(jobs), seed)
+        availability = drawn_availability(recent, capacity, len(jobs), seed)
         notes.append(
             "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
         )
@@ -117,7 +122,7 @@ def plan(
     )
 
     def under(deadline_h: float | None) -> SpotTune:
-        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), models)
+        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), capacity, models)
 
     fastest = _fastest(jobs[0], recent, known)
     search = Search(fastest, under, replays.some, runs)

@@ -56,8 +56,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, with the settings of the backtest, in plain values."""
-        keys = ("starts", "seed", "billing", "jobs")
-        return {"policies": self.summary()} | {key: self.about[key] for key in keys}
+        keys = ("starts", "seed", "billing", "jobs", "models")
+        return {"policies": self.summary()} | {key: self.about[key] for key in keys if key in self.about}
 
     def write(self, folder: str | Path) -> None:
         """Write the tables to a folder, `about.json` last: without it, the folder is not a record."""

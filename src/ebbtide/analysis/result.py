@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ebbtide.analysis.figures import record_figure
 from ebbtide.analysis.policy_table import PolicyTable
 from ebbtide.analysis.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
 from ebbtide.analysis.report import write_report
-from ebbtide.analysis.summary import Summary, summarise, summary_table
+from ebbtide.analysis.summary import Summary, models_note, summarise, summary_table
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import unknown_name
 from ebbtide.policies.api.protocol import Policy
@@ -34,12 +34,14 @@ class BacktestResult:
         scenario: The scenario they ran in.
         starts_s: The start times, seconds since 1970.
         outcomes: An outcome for each start, by policy name.
+        models: Versions of the learnt models that decided, by name; empty: none but those of the package.
     """
 
     policies: tuple[Policy, ...]
     scenario: Scenario
     starts_s: tuple[float, ...]
     outcomes: Mapping[str, tuple[Outcome, ...]]
+    models: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
@@ -52,6 +54,7 @@ class BacktestResult:
             first.scenario,
             first.starts_s,
             {name: runs for result in results for name, runs in result.outcomes.items()},
+            first.models,
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -78,7 +81,7 @@ class BacktestResult:
         """The summary as a table for the terminal, the cheapest policy first."""
         jobs = ", ".join(job.name for job in self.scenario.jobs)
         title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
-        return summary_table(self.summary(), title)
+        return summary_table(self.summary(), title, models_note(self.models))
 
     def __str__(self) -> str:
         return str(self.table())
@@ -167,4 +170,4 @@ class BacktestResult:
             "seed": self.scenario.seed,
             "billing": self.scenario.billing.name,
             "jobs": [job.name for job in self.scenario.jobs],
-        }
+        } | ({"models": dict(self.models)} if self.models else {})

@@ -45,8 +45,13 @@ def summarise(outcomes: pd.DataFrame) -> Summary:
     }
 
 
-def summary_table(summary: Summary, title: str) -> PolicyTable:
-    """The summary as a table, the cheapest policy first."""
+def models_note(models: Mapping[str, str]) -> str:
+    """A line with the versions of the models that decided; empty: none but those of the package did."""
+    return f"models: {', '.join(f'{name} {version}' for name, version in models.items())}" if models else ""
+
+
+def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
+    """The summary as a table, the cheapest policy first; with a further note below it, if there is one."""
     rows: list[tuple[str, list[str | Spread]]] = []
     for name, row in by_cost(summary):
         p95 = row["cost_usd"]["p95"]
@@ -65,7 +70,7 @@ def summary_table(summary: Summary, title: str) -> PolicyTable:
             )
         )
     headings = ("cost USD", "cost p95", "time h", "revoked", "refund USD", "steps lost", "not done")
-    return PolicyTable(title, headings, rows, (SPREAD_NOTE,))
+    return PolicyTable(title, headings, rows, (SPREAD_NOTE, *([note] if note else [])))
 
 
 def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ os.environ.setdefault("DO_NOT_TRACK", "true")
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
+from ebbtide._utc import iso
 from ebbtide.analysis.record import Record
+from ebbtide.forecasts.bundle import MANIFEST
 from ebbtide.jobs.throughput import step_times_of
 
 if TYPE_CHECKING:
+    from ebbtide.forecasts.bundle import ModelBundle
     from ebbtide.forecasts.learning_curves.calibration import Calibration
     from ebbtide.forecasts.learning_curves.curves import Curve
     from ebbtide.policies.cookbook.cookbook import Cookbook
@@ -150,7 +154,6 @@ def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: s
         artifacts: Folder for artifacts; see `tracking`.
     """
     problem = book.problem
-    middle = len(problem.market.prices) // 2
     parameters = {
         "workflow": problem.workflow.name,
         "deadline_h": problem.market.steps * problem.step_h,
@@ -159,12 +162,36 @@ def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: s
         "work_h": problem.workflow.work_h,
         **about,
     }
-    metrics = {
+    _log("cookbook", problem.workflow.name, parameters, expected_of(book), file, uri, artifacts)
+
+
+def expected_of(book: Cookbook) -> dict[str, float]:
+    """Expected cost of a cookbook at the middle price of its market, and its standard deviation, USD."""
+    middle = len(book.problem.market.prices) // 2
+    return {
         "expected_usd": float(book.mean_usd[0, -1, 0, middle]),
         "deviation_usd": float(book.deviation_usd[0, -1, 0, middle]),
-        "price_usd_per_hour": float(problem.market.prices[middle]),
+        "price_usd_per_hour": float(book.problem.market.prices[middle]),
     }
-    _log("cookbook", problem.workflow.name, parameters, metrics, file, uri, artifacts)
+
+
+def log_bundle(bundle: ModelBundle, *, uri: str, artifacts: str | Path) -> None:
+    """Log a model bundle: versions of its parts as parameters, their scores as metrics, and its manifest.
+
+    Args:
+        bundle: The bundle to log.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+    """
+    until_s = bundle.trained_until_s
+    about = dict(bundle.versions) | ({"trained_until": iso(until_s)} if math.isfinite(until_s) else {})
+    scores = {
+        f"{name}_{score}": value
+        for name, part in bundle.parts.items()
+        for score, value in part.scores.items()
+        if value is not None
+    }
+    _log("model-bundle", "models", about, scores, bundle.folder / MANIFEST, str(uri), str(artifacts), _PIPELINE)
 
 
 def _log(
@@ -175,9 +202,10 @@ def _log(
     file: Path,
     uri: str,
     artifacts: str,
+    experiment: str = _COOKBOOKS,
 ) -> None:
-    with tracking(uri, _COOKBOOKS, artifacts) as client:
-        home = client.get_experiment_by_name(_COOKBOOKS).experiment_id
+    with tracking(uri, experiment, artifacts) as client:
+        home = client.get_experiment_by_name(experiment).experiment_id
         run_id = client.create_run(home, run_name=name, tags={"ebbtide.kind": kind, **parent_tags()}).info.run_id
         params = [Param(key, str(value)) for key, value in parameters.items()]
         found = [Metric(key, value, 0, 0) for key, value in metrics.items()]

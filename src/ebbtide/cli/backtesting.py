@@ -13,12 +13,20 @@ from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.report import write_report
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, WindowedSource, catalogue_with, print_written, table_console
+from ebbtide.cli.options import (
+    InstanceTypesOption,
+    Models,
+    WindowedSource,
+    catalogue_with,
+    print_written,
+    table_console,
+)
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
 from ebbtide.market.availability import Availability
-from ebbtide.policies.registry import USUAL, policies
+from ebbtide.policies.choice import policies_for
+from ebbtide.policies.registry import USUAL, names_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ def backtest_command(
         Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
     ] = None,
     files: Files,
+    learnt: Models,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -67,10 +76,13 @@ def backtest_command(
         ebbtide backtest examples/one-day.yaml --generate 60 --policies on-demand,my_policy.py:Mine
     """
     catalogue = catalogue_with(instance_types)
-    chosen = policies(USUAL if names is None else names)
     rule = replays.rule
     work = read_work(job, catalogue)
+    # The names first: a wrong one is told before any prices are read.
+    names_of(names or USUAL)
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)
+    bundle = learnt.bundle(history.start_s)
+    chosen = policies_for(names or USUAL, work.sweep, bundle)
     capacity = Availability.read(availability) if availability else None
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         result = backtest(
@@ -82,6 +94,7 @@ def backtest_command(
             seed=replays.seed,
             availability=capacity,
             catalogue=catalogue,
+            models=bundle,
             workers=workers or usable_cores(),
             on_progress=state.done,
         )

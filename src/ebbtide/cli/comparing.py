@@ -13,13 +13,21 @@ from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
 from ebbtide.analysis.comparison import Comparison, compare
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, WindowedSource, catalogue_with, print_written, table_console
+from ebbtide.cli.options import (
+    InstanceTypesOption,
+    Models,
+    WindowedSource,
+    catalogue_with,
+    print_written,
+    table_console,
+)
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.choice import policies_for
 from ebbtide.policies.deadline.policy import Deadline
-from ebbtide.policies.registry import USUAL, policies
+from ebbtide.policies.registry import USUAL, names_of
 from ebbtide.policies.spottune.policy import SpotTune
 
 _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
@@ -52,6 +60,7 @@ def compare_command(
     ] = None,
     replays: Replays,
     files: Files,
+    learnt: Models,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -68,9 +77,12 @@ def compare_command(
     work, *others = given.jobs
     if others:
         typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
+    usual = names or (USUAL if deadline is None else (*USUAL, "deadline"))
+    # The names first: a wrong one is told before any prices are read.
+    names_of(usual)
     history = given.allowed(source.history(replays.seed, catalogue), catalogue)
-    usual = USUAL if deadline is None else (*USUAL, "deadline")
-    chosen = [_in_time(policy, deadline) for policy in policies(usual if names is None else names)]
+    bundle = learnt.bundle(history.start_s)
+    chosen = [_in_time(policy, deadline) for policy in policies_for(usual, given.sweep, bundle)]
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,
@@ -81,6 +93,7 @@ def compare_command(
             seed=replays.seed,
             deadline_h=deadline,
             catalogue=catalogue,
+            models=bundle,
             workers=workers or usable_cores(),
             on_progress=state.done,
         )

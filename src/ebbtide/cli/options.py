@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 
 from ebbtide._terminal import PlainConsole
+from ebbtide._utc import iso
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, ModelBundle
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
@@ -36,6 +38,45 @@ SpellsOption = Annotated[
         help="Models of capacity written by `availability fit`; by default those of any zone.",
     ),
 ]
+
+
+ModelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--models",
+        metavar="FOLDER",
+        help="Learnt models that policies ask, as the pipeline writes them; by default those in "
+        f"{DEFAULT_BUNDLE}/, if they were trained on earlier days.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Models:
+    """The bundle of learnt models that policies ask."""
+
+    models: ModelsOption = None
+
+    def bundle(self, first_s: float) -> ModelBundle | None:
+        """The bundle that was named, else the default one where it may be used; a line says which decides.
+
+        Args:
+            first_s: The earliest start of any run, seconds since 1970.
+
+        Raises:
+            InputError: The folder is no bundle.
+        """
+        if self.models is None and not (DEFAULT_BUNDLE / MANIFEST).exists():
+            return None
+        found = ModelBundle.read(self.models or DEFAULT_BUNDLE)
+        if self.models is None and found.trained_until_s > first_s:
+            until = iso(found.trained_until_s)
+            typer.echo(
+                f"{DEFAULT_BUNDLE}/ is not used: it was trained on prices until {until}, later than the first "
+                f"start; with --from {until} it would be"
+            )
+            return None
+        return found
 
 
 def terminal() -> Console:

@@ -20,6 +20,7 @@ from ebbtide.analysis.planning import plan
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
+    Models,
     Source,
     SpellsOption,
     catalogue_with,
@@ -79,6 +80,7 @@ def plan_command(
     sweep: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The sweep, as in examples/sweep.yaml.")],
     source: RecentSource,
     backtests: Backtests,
+    learnt: Models,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the plan to.")] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -93,6 +95,7 @@ def plan_command(
     catalogue = catalogue_with(instance_types)
     wanted = read_sweep(sweep, catalogue)
     history = source.history(backtests.seed, catalogue)
+    bundle = learnt.bundle(history.end_s)
     with progress("backtesting on recent prices") as state:
         found = plan(
             wanted,
@@ -103,6 +106,7 @@ def plan_command(
             catalogue=catalogue,
             availability=Availability.read(backtests.availability) if backtests.availability else None,
             spells=SpellModels.read(backtests.spells) if backtests.spells else None,
+            models=bundle,
             on_progress=state.of,
             on_infeasible=lambda: state.step(_SEARCHING),
         )

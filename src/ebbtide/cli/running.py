@@ -14,7 +14,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.cli.foreground import run_in_foreground
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, Source, SpellsOption, catalogue_with, terminal
+from ebbtide.cli.options import InstanceTypesOption, ModelsOption, Source, SpellsOption, catalogue_with, terminal
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
 from ebbtide.jobs.sweep import Sweep
@@ -67,6 +67,7 @@ class Kept:
         str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
     ] = ""
     spells: SpellsOption = None
+    models: ModelsOption = None
     runs: RunsOption = RUNS
 
 
@@ -106,6 +107,7 @@ def run_command(
         "seed": source.seed,
         "catalogue": catalogue,
         "spells": kept.spells,
+        "models": kept.models,
         "speed": source.speed,
         "runs": kept.runs,
         "store": kept.store,

@@ -7,9 +7,10 @@
       spells.json           how long markets have capacity, and have none
       price-chains/         a price chain for each of some markets
       speeds.json           measured steps per hour, by job and instance type
-      solved/               what was solved from the models, such as cookbooks
+      solved/               what was solved from the models, such as cookbooks, with a manifest of its own
 
-A part that is not there is answered for by the defaults that come with the package. Only days after the training
+A part that is not there is answered for by the defaults that come with the package. What was solved from other
+versions of the models is left out. Only days after the training
 window of every part may be used to judge a bundle; `check_unseen` refuses others.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +38,9 @@ from ebbtide.market.markets import Market
 if TYPE_CHECKING:
     from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
     from ebbtide.forecasts.revocation.serving import Served
+
+# Where the pipeline writes it.
+DEFAULT_BUNDLE = Path("models")
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -131,11 +136,26 @@ class ModelBundle:
             parts = {str(name): _part(values) for name, values in content["parts"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"is no manifest of a model bundle: {error!r}", file=path) from None
+        parts |= _solved_parts(folder, parts)
         for name, part in parts.items():
             if version_of(_inside(folder, part.path, path)) != part.version:
                 problem = f"is not the version that {MANIFEST} names ({part.version}); write the bundle anew"
                 raise InputError(problem, file=folder / part.path, field=name)
         return cls(folder, parts)
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the bundle, its manifest last, so that a run can go on with the same models whatever follows."""
+        for part in self.parts.values():
+            source, target = self.folder / part.path, folder / part.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(source, target)
+        models = {name: part for name, part in self.parts.items() if name in MODEL_PARTS}
+        copy = write_manifest(folder, models)
+        if solved := {name: part for name, part in self.parts.items() if name not in MODEL_PARTS}:
+            write_solved(copy, solved)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -275,6 +295,22 @@ def write_manifest(folder: str | Path, parts: Mapping[str, Part]) -> ModelBundle
     return ModelBundle.read(folder)
 
 
+def write_solved(bundle: ModelBundle, parts: Mapping[str, Part]) -> ModelBundle:
+    """Write the manifest of what was solved from a bundle's models, atomically and last.
+
+    Args:
+        bundle: The models that it was solved from.
+        parts: What was solved, by name; the files lie in the bundle's folder `solved`.
+    """
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "solved_from": _model_versions(bundle.parts),
+        "parts": {name: part.to_dict() for name, part in sorted(parts.items())},
+    }
+    write_text(bundle.folder / SOLVED / MANIFEST, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return ModelBundle.read(bundle.folder)
+
+
 def version_of(path: Path) -> str:
     """The version of a part: the first digits of the SHA-256 of its file, or of all files of its folder.
 
@@ -292,6 +328,24 @@ def version_of(path: Path) -> str:
             while block := content.read(1 << 20):
                 whole.update(block)
     return whole.hexdigest()[:_VERSION_DIGITS]
+
+
+def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
+    """What was solved from these versions of the models."""
+    path = folder / SOLVED / MANIFEST
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    try:
+        if content["solved_from"] != _model_versions(models):
+            return {}
+        return {str(name): _part(values) for name, values in content["parts"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"is no manifest of what was solved: {error!r}", file=path) from None
+
+
+def _model_versions(parts: Mapping[str, Part]) -> dict[str, str]:
+    return {name: part.version for name, part in parts.items() if name in MODEL_PARTS}
 
 
 def _part(values: Mapping[str, Any]) -> Part:

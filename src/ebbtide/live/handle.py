@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.fetching import Fetched, fetch_trial
@@ -237,16 +238,21 @@ def status(run: str | None = None, *, runs: str | Path = RUNS) -> RunStanding:
     return Run(find_run(Path(runs), run)).status()
 
 
-def keep_policy(folder: RunFolder, policy: str | Policy, spells: SpellModels | None) -> None:
+def keep_policy(
+    folder: RunFolder, policy: str | Policy, spells: SpellModels | None, models: ModelBundle | None = None
+) -> None:
     """Keep with a run what it needs to go on with the same policy.
 
     Args:
         folder: Folder of the run.
         policy: The policy that decides, a name or an object.
         spells: Models of how long capacity lasts; None: the default models.
+        models: The bundle of learnt models that the policy asks; None: none.
     """
     if spells is not None:
         spells.write(folder.path / _SPELLS)
+    if models is not None:
+        models.copy_to(folder.path / DEFAULT_BUNDLE.name)
     if not isinstance(policy, str) and not _is_named(policy):
         (folder.path / _OBJECT).touch()
 
@@ -264,6 +270,10 @@ def _kept_policy(folder: RunFolder) -> Policy:
             f"policy {settings.policy} of run {settings.run} was given as an object: give it again, "
             "`eb.resume(run, policy=...)`"
         )
-    spells = folder.path / _SPELLS
-    models = SpellModels.read(spells) if spells.exists() else None
-    return policy_for(Sweep.model_validate(settings.sweep), settings.policy, models)
+    spells, bundle = folder.path / _SPELLS, folder.path / DEFAULT_BUNDLE.name
+    return policy_for(
+        Sweep.model_validate(settings.sweep),
+        settings.policy,
+        SpellModels.read(spells) if spells.exists() else None,
+        ModelBundle.read(bundle) if bundle.exists() else None,
+    )

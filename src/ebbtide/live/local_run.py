@@ -69,6 +69,13 @@ class LocalMarket:
     start_s: float | None = None
     speed: float = SPEED
 
+    @property
+    def begins_s(self) -> float:
+        """When a run begins, seconds since 1970."""
+        if self.start_s is not None:
+            return self.start_s
+        return self.prices.start_s + (self.prices.end_s - self.prices.start_s) // 4
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -149,8 +156,7 @@ def begin_local(
     """
     run = new_run_id(sweep.name)
     folder = RunFolder((runs / run).resolve())
-    prices, start_s = sweep.allowed(market.prices, catalogue), market.start_s
-    begins_s = prices.start_s + (prices.end_s - prices.start_s) // 4 if start_s is None else start_s
+    prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
     where = store or str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
     check_command(sweep, sweep_folder, here=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from ebbtide._utc import Time, to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.reading import read_sweep, read_work
@@ -51,6 +52,8 @@ class RunOptions(TypedDict, total=False):
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
+        models: The bundle of learnt models that the policy asks, or the path of its folder, kept with the run; one
+            that was trained on prices later than the start is refused.
         delay: For `replay`: how many seconds machines take to start.
         speed: For `local`: market seconds in a real second; by default 30.
         folder: For `local` and `ec2`: the folder of the code, in which the program runs; by default the folder of
@@ -66,6 +69,7 @@ class RunOptions(TypedDict, total=False):
     seed: int
     catalogue: Catalogue | None
     spells: SpellModels | str | Path | None
+    models: ModelBundle | str | Path | None
     delay: StartDelay | None
     speed: float
     folder: str | Path
@@ -156,10 +160,10 @@ def begin(
             raise InputError("billing of a live run is a preset's name", field="billing")
         billing_preset(billing)
         sweep = sweep.model_copy(update={"billing": billing})
-    spells = _spells(options)
+    spells, models = _spells(options), _models(options)
     if isinstance(policy, str):
         name = default_policy(sweep) if policy == DEFAULT else policy
-        decides = policy_for(sweep, name, spells)
+        decides = policy_for(sweep, name, spells, models)
     else:
         name, decides = policy.name, within_budget(sweep, policy)
     if provider == "ec2":
@@ -172,27 +176,35 @@ def begin(
         kept = begin_ec2(sweep, folder, runs, settings, policy=name, seed=seed, catalogue=catalogue)
     else:
         prices, start = options.get("prices"), options.get("start")
+        market = LocalMarket(
+            generated_market(sweep, seed, catalogue) if prices is None else prices,
+            None if start is None else to_epoch_s(start),
+            options.get("speed", SPEED),
+        )
+        if models is not None:
+            models.check_unseen([market.begins_s])
         kept = begin_local(
             sweep,
             folder,
             runs,
-            LocalMarket(
-                generated_market(sweep, seed, catalogue) if prices is None else prices,
-                None if start is None else to_epoch_s(start),
-                options.get("speed", SPEED),
-            ),
+            market,
             policy=name,
             seed=seed,
             store=options.get("store", ""),
             catalogue=catalogue,
         )
-    keep_policy(kept, policy, spells)
+    keep_policy(kept, policy, spells, models)
     return Run(kept, decides)
 
 
 def _spells(options: RunOptions) -> SpellModels | None:
     given = options.get("spells")
     return SpellModels.read(Path(given)) if isinstance(given, str | Path) else given
+
+
+def _models(options: RunOptions) -> ModelBundle | None:
+    given = options.get("models")
+    return ModelBundle.read(given) if isinstance(given, str | Path) else given
 
 
 def _program_of(job: Work, options: RunOptions) -> tuple[Sweep, Path]:
@@ -225,11 +237,12 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
         prices = sweep.allowed(prices, catalogue)
     billing = options.get("billing") or ("ec2-second" if sweep is None else sweep.billing)
     rule = billing_preset(billing) if isinstance(billing, str) else billing
+    models = _models(options)
     if isinstance(policy, str):
         if sweep is None:
-            decides = policy_named(_ONE_JOB if policy == DEFAULT else policy)
+            decides = policy_named(_ONE_JOB if policy == DEFAULT else policy, models)
         else:
-            decides = policy_for(sweep, policy, _spells(options))
+            decides = policy_for(sweep, policy, _spells(options), models)
     else:
         decides = policy if sweep is None else within_budget(sweep, policy)
     for each in jobs:
@@ -239,6 +252,8 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     scenario = Scenario(jobs, prices, rule, delay=delay, catalogue=catalogue, seed=seed)
     start = options.get("start")
     start_s = to_epoch_s(start) if start is not None else prices.start_s + (prices.end_s - prices.start_s) // 4
+    if models is not None:
+        models.check_unseen([start_s])
     return scenario.run(decides, start_s, record=True)
 
 

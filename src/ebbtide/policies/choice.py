@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ebbtide._utc import HOUR_S
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.jobs.sweep import Decides, Direction, Sweep
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.registry import check_names, names_of
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
@@ -43,53 +46,82 @@ def default_policy(sweep: Sweep) -> str:
     return "deadline" if sweep.deadline_h is not None and known else "reactive"
 
 
-def policy_for(sweep: Sweep, name: str, spells: SpellModels | None = None) -> Policy:
+def policy_for(
+    sweep: Sweep, name: str, spells: SpellModels | None = None, models: ModelBundle | None = None
+) -> Policy:
     """The policy of a name, with the sweep's theta, deadline and direction, limited to the sweep's budget.
+
+    It is the same policy wherever the name is used: in backtests, comparisons, plans and live runs.
 
     Args:
         sweep: The sweep to run.
         name: A name in the registry; `default`: the policy that suits the sweep.
-        spells: Models of how capacity comes and goes; None: the default models.
+        spells: Models of how capacity comes and goes; None: those of the bundle.
+        models: What was learnt, for policies that ask it; None: what comes with the package.
 
     Raises:
         InputError: No policy has this name.
     """
     name = default_policy(sweep) if name == DEFAULT else name
     if name in ("spottune-bid", "spottune-deadline"):
-        return policy_of(sweep, spells)
-    found = policy_named(name)
+        return policy_of(sweep, spells, models)
+    found = policy_named(name, models)
     if isinstance(found, SpotTune):
         maximise = sweep.direction is Direction.MAXIMIZE
         theta = sweep.theta if found.theta < 1.0 else found.theta
         found = replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
     elif isinstance(found, Deadline) and sweep.deadline_h is not None:
-        models = spells or default_spell_models()
-        found = replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=models)
+        found = replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
     return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
 
 
-def policy_of(sweep: Sweep, spells: SpellModels | None = None) -> Policy:
+def policies_for(
+    names: str | Sequence[str], sweep: Sweep | None, models: ModelBundle | None = None
+) -> list[Policy]:
+    """Several policies for the same work, to be compared on it.
+
+    Args:
+        names: As for `registry.policies`.
+        sweep: The sweep whose theta, deadline, direction and budget they get; None: they keep their defaults.
+        models: What was learnt; see `policy_for`.
+
+    Raises:
+        InputError: A name is unknown, two policies have the same name, or there is none.
+    """
+    wanted = names_of(names)
+    chosen = [
+        policy_named(name, models) if sweep is None else policy_for(sweep, name, None, models) for name in wanted
+    ]
+    check_names(chosen)
+    return chosen
+
+
+def policy_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBundle | None = None) -> Policy:
     """The policy that runs a sweep: SpotTune with its theta, deadline and budget.
 
     Machines are rented by `spottune-bid` where price decides, and by `deadline` where capacity decides.
 
     Args:
         sweep: The sweep to run.
-        spells: Models of how capacity comes and goes, where it decides; None: the default models.
+        spells: Models of how capacity comes and goes, where it decides; None: those of the bundle.
+        models: What was learnt; see `policy_for`.
     """
-    return within_budget(sweep, spottune_of(sweep, spells))
+    return within_budget(sweep, spottune_of(sweep, spells, models))
 
 
-def spottune_of(sweep: Sweep, spells: SpellModels | None = None) -> SpotTune:
+def spottune_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBundle | None = None) -> SpotTune:
     """SpotTune with the sweep's theta, number of winners, direction and deadline."""
     machines = None
     if sweep.decides is Decides.CAPACITY:
         assert sweep.deadline_h is not None
-        machines = Deadline(deadline_s=sweep.deadline_h * HOUR_S, models=spells or default_spell_models())
+        learnt = None if models is None else models.spells
+        capacity = spells or learnt or default_spell_models()
+        machines = Deadline(deadline_s=sweep.deadline_h * HOUR_S, models=capacity)
     return SpotTune(
         theta=sweep.theta,
         mcnt=sweep.mcnt,
         provisioner=BestBid(),
+        predictor=None if models is None else models.early_curve,
         maximise=sweep.direction is Direction.MAXIMIZE,
         measured=True,
         deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,

@@ -102,16 +102,30 @@ def policies(names: str | Sequence[str], models: ModelBundle | None = None) -> l
     Raises:
         InputError: A name is unknown, two policies have the same name, or there is none.
     """
+    chosen = [policy(name, models) for name in names_of(names)]
+    check_names(chosen)
+    return chosen
+
+
+def names_of(names: str | Sequence[str]) -> list[str]:
+    """The names of a list, or of one text with commas between them; `all` stands for every one in `POLICIES`.
+
+    Raises:
+        InputError: There is none.
+    """
     parts = names.split(",") if isinstance(names, str) else list(names)
     wanted = [name for part in parts for name in (POLICIES if part.strip() == ALL else [part.strip()]) if name]
     if not wanted:
         raise InputError(f"no policy is named; known: {', '.join(sorted(POLICIES))}; or your own, as FILE.py:NAME")
-    chosen = [policy(name, models) for name in wanted]
-    names_of = [each.name for each in chosen]
-    repeated = next((name for name in names_of if names_of.count(name) > 1), None)
+    return wanted
+
+
+def check_names(chosen: Sequence[Policy]) -> None:
+    """Raise `InputError` if two policies have the same name."""
+    own = [each.name for each in chosen]
+    repeated = next((name for name in own if own.count(name) > 1), None)
     if repeated:
         raise InputError(f"two policies are named {repeated!r}; each is compared once, under a name of its own")
-    return chosen
 
 
 def _from_file(file: Path, models: ModelBundle | None) -> Policy:
