@@ -28,6 +28,8 @@ settings.load_profile("ebbtide")
 
 # A shell that starts us in the background has interrupts ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same with `nohup` and the closing of a terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Test processes share the cores; PyTorch's threads would spend their time waiting for each other.
 torch.set_num_threads(1)

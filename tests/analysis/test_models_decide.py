@@ -93,7 +93,7 @@ def test_a_replay_and_a_live_run_refuse_a_start_within_the_training_days(
     early = bundle.trained_until_s - 60.0
     with pytest.raises(InputError, match="start at .* or later"):
         eb.run(JOB, "spottune", "replay", prices=prices, start=early, models=bundle)
-    sweep = Sweep(name="s", command="true", grid={"x": [1, 2]})
+    sweep = Sweep(name="s", command="true {x}", grid={"x": [1, 2]}, metric="loss", max_trial_steps=100)
     with pytest.raises(InputError, match="start at .* or later"):
         begin(sweep, tmp_path, "spottune", "local", {"prices": prices, "start": early, "models": bundle})
     eb.run(JOB, "spottune", "replay", prices=prices, start=bundle.trained_until_s, models=bundle.folder)
@@ -108,7 +108,7 @@ def forecast_of(policy: Any) -> Any:
 def test_a_live_run_keeps_its_models_and_goes_on_with_them(
     prices: eb.PriceHistory, bundle: ModelBundle, tmp_path: Path
 ) -> None:
-    sweep = Sweep(name="s", command="true", grid={"x": [1, 2]})
+    sweep = Sweep(name="s", command="true {x}", grid={"x": [1, 2]}, metric="loss", max_trial_steps=100)
     run = begin(
         sweep,
         tmp_path,
@@ -124,7 +124,9 @@ def test_a_live_run_keeps_its_models_and_goes_on_with_them(
 
 
 def test_a_name_is_one_policy_in_every_verb(bundle: ModelBundle) -> None:
-    sweep = Sweep(name="s", command="true", grid={"x": [1, 2]}, theta=0.4, mcnt=1)
+    sweep = Sweep(
+        name="s", command="true {x}", grid={"x": [1, 2]}, metric="loss", max_trial_steps=100, theta=0.4, mcnt=1
+    )
     (replayed,) = policies_for("spottune", sweep, bundle)
     live = policy_for(sweep, "spottune", models=bundle)
     assert replayed == live
