@@ -84,7 +84,8 @@ def execute(parameters: Mapping[str, Any], prices: Path, bundle: Path, into: Pat
     models = ModelBundle.read(bundle)
     history = PriceHistory.read(prices)
     wanted = names_of(parameters["policies"])
-    names = [each for name in wanted for each in (name, *([name + WITHOUT] if name in ASK_MODELS else []))]
+    asks = {name for name in wanted if set(ASK_MODELS.get(name, ())) & models.parts.keys()}
+    names = [each for name in wanted for each in ((name, name + WITHOUT) if name in asks else (name,))]
     results = backtest_policy.map(
         names,
         models=unmapped(models),

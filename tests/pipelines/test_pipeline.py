@@ -25,7 +25,6 @@ POLICIES = [
     "spottune",
     "spottune-without-models",
     "deadline",
-    "deadline-without-models",
 ]
 
 # `make long`: each stage is a process that starts Prefect and MLflow.

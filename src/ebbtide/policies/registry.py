@@ -60,8 +60,13 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "spottune-bid": lambda models=None: _spottune(models, provisioner=BestBid(), name="spottune-bid"),
 }
 
-# Those whose decisions depend on what a model bundle has learnt.
-ASK_MODELS = ("spottune", "spottune-full", "spottune-bid", *map(str, DeadlineRule))
+# Policies whose decisions depend on what a model bundle has learnt, with the parts of it that they ask.
+ASK_MODELS: dict[str, tuple[str, ...]] = {
+    "spottune": ("revpred", "earlycurve"),
+    "spottune-full": ("revpred", "earlycurve"),
+    "spottune-bid": ("earlycurve",),
+    **{str(rule): ("spells",) for rule in DeadlineRule},
+}
 
 
 # The default list: policies that run quickly and make sense for one job.
