@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.pipelines.project import SMALL, Project
+from tests.pipelines.project import SMALL, STAGES, Project
 
 import ebbtide as eb
 from ebbtide._files import only_one
@@ -22,7 +22,8 @@ from ebbtide.market.price_series import PriceSeries
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
 
 TARGETS = ["interpolate", "train_revpred", "evaluate"]
-STAGES = ["ingest", "interpolate", "train_revpred", "execute", "evaluate"]
+# A new day of prices changes all but the learning curves.
+DAILY = ["ingest", "interpolate", "train_revpred", "fit_price_model", "bundle", "solve", "execute", "evaluate"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,15 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
         for run in client.search_runs([experiment.experiment_id])
         if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id
     ]
-    assert {run.data.tags["ebbtide.kind"] for run in children} == {"backtest", "revocation"}
+    assert {run.data.tags["ebbtide.kind"] for run in children} == {
+        "backtest",
+        "revocation",
+        "learning-curve",
+        "earlycurve-calibration",
+        "price-chain",
+        "model-bundle",
+        "cookbook",
+    }
     before = project.outputs()
     stages, summary = night(project)
     assert stages == []
@@ -83,13 +92,13 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     other.folder, other.server = project.folder.parent / "other", project.server
     shutil.copytree(project.folder, other.folder)
     stages, summary = night(project)
-    assert stages == STAGES
+    assert stages == DAILY
     assert re.search(r"- added `day.parquet`: \d+ rows", summary)
     assert "- **set aside** `bad.csv`: its first line is not recognised as a header" in summary
     assert list(incoming.iterdir()) == []
     assert len(list((project.folder / "data" / "set-aside").glob("*.csv"))) == 1
     # The other is killed while it looks at batches, and then in one stage after the other.
-    for what in ("data/nightly/lock", "stage:ingest", "stage:train_revpred", "stage:execute"):
+    for what in ("data/nightly/lock", "stage:ingest", "stage:train_revpred", "stage:bundle", "stage:execute"):
         process = other.start("pipelines.nightly")
         wait_for(other, what, process)
         process.send_signal(signal.SIGKILL)

@@ -87,7 +87,7 @@ def test_a_changed_number_reruns_only_what_depends_on_it(
     [
         ({"interpolate.step_s": 300}, ["interpolate"]),
         ({"calibrate_earlycurve.changes": [0.1, 0.5]}, ["calibrate_earlycurve"]),
-        ({"train_revpred.seed": 7}, ["train_revpred"]),
+        ({"train_revpred.seed": 8}, ["train_revpred"]),
         ({"nightly.push": False}, []),
     ],
 )
