@@ -9,6 +9,7 @@ from typing import Any
 
 from prefect import flow, task
 
+from ebbtide._cores import usable_cores
 from ebbtide._files import write_text
 from ebbtide.analysis.tracking import log_calibration
 from ebbtide.forecasts.learning_curves.calibration import Calibration, calibrate, write_calibration
@@ -20,7 +21,11 @@ from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
 def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> Calibration:
     """Choose thresholds on all workloads, and on all but each."""
     return calibrate(
-        curves, changes=parameters["changes"], steadies=parameters["steadies"], windows=parameters["windows"]
+        curves,
+        changes=parameters["changes"],
+        steadies=parameters["steadies"],
+        windows=parameters["windows"],
+        workers=usable_cores(),
     )
 
 

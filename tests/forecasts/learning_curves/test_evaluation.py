@@ -86,6 +86,7 @@ def test_a_workload_is_scored_with_what_was_chosen_on_the_others(tmp_path: Path)
         windows=(1, 3),
     )
     assert found.without["resnet"].thresholds == only.everywhere.thresholds
+    assert calibrate(curves, changes=(0.08, 0.5), steadies=(0.04,), windows=(1, 3), workers=2) == found
     write_calibration(found, tmp_path / "c.json")
     assert read_calibration(tmp_path / "c.json") == found
     assert found.for_workload("never seen") == found.everywhere

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide._cores import in_processes
 from ebbtide._files import write_text
 from ebbtide._input_files import read_json
 from ebbtide.errors import InputError
@@ -58,6 +59,7 @@ def calibrate(
     changes: Sequence[float] = CHANGES,
     steadies: Sequence[float] = STEADIES,
     windows: Sequence[int] = WINDOWS,
+    workers: int = 1,
     on_progress: Callable[[str], None] | None = None,
 ) -> Calibration:
     """Try all thresholds on all curves and choose those with the least relative error, workloads weighted equally.
@@ -68,7 +70,8 @@ def calibrate(
         changes: Values of xi to try.
         steadies: Values of epsilon to try.
         windows: Values of `StageThresholds.window` to try, in measurements.
-        on_progress: Called with a line of text before each try.
+        workers: Number of processes for the tries; the calibration does not depend on it.
+        on_progress: Called with a line of text before each try, if there is one process.
 
     Raises:
         InputError: All curves are of one workload.
@@ -79,12 +82,15 @@ def calibrate(
     own = start or EarlyCurve()
     tried = [replace(own, thresholds=each, band=1.0) for each in _different(curves, changes, steadies, windows)]
     workload = np.array([curve.workload for curve in curves])
-    errors = np.empty((len(tried), len(names)))
-    for row, predictor in enumerate(tried):
-        if on_progress:
-            on_progress(f"thresholds {row + 1} of {len(tried)}")
-        found = ends_of(curves, predictor, _THETAS).errors()
-        errors[row] = [np.nanmean(found[workload == name]) for name in names]
+    if workers > 1:
+        found = in_processes(partial(_errors_of, list(curves)), tried, workers=workers)
+    else:
+        found = []
+        for row, predictor in enumerate(tried):
+            if on_progress:
+                on_progress(f"thresholds {row + 1} of {len(tried)}")
+            found.append(_errors_of(curves, predictor))
+    errors = np.array([[np.nanmean(each[workload == name]) for name in names] for each in found])
 
     def chosen(kept: Sequence[str]) -> EarlyCurve:
         columns = [names.index(name) for name in kept]
@@ -99,6 +105,11 @@ def calibrate(
         for predictor, row in zip(tried, errors, strict=True)
     ]
     return Calibration(chosen(names), without, rows)
+
+
+def _errors_of(curves: Sequence[Curve], predictor: EarlyCurve) -> Floats:
+    """Relative error of a predictor on each curve, by share of its steps that is known."""
+    return ends_of(curves, predictor, _THETAS).errors()
 
 
 def _different(
