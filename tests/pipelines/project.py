@@ -28,8 +28,8 @@ STAGES = [
 ]
 
 SMALL = {
-    "ingest.generated.days": 15,
-    "held_back.days": 4,
+    "ingest.generated.days": 20,
+    "held_back.days": 9,
     "execute.starts": 4,
     "train_revpred.train_days": 4,
     "train_revpred.test_days": 2,

@@ -48,7 +48,7 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     bundle = ModelBundle.read(project.folder / "models")
     assert told["models"] == bundle.versions
     assert set(bundle.parts) == {"revpred", "earlycurve", "price-chains", "cookbook"}
-    assert bundle.trained_until_s == prices.end_s - 4 * DAY_S
+    assert bundle.trained_until_s == prices.end_s - 9 * DAY_S
     again = eb.backtest(
         [named(name, bundle) for name in POLICIES],
         eb.Job.read(ROOT / "examples" / "one-day.yaml"),

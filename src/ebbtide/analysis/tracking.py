@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PARENT = "EBBTIDE_PIPELINE_RUN"
 
 # Names of the experiments.
-_COOKBOOKS, _CURVES, _PIPELINE = "cookbooks", "learning-curves", "pipeline"
+_COOKBOOKS, _CURVES, _PIPELINE, _BUNDLES = "cookbooks", "learning-curves", "pipeline", "model-bundles"
 
 # Makes MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -191,7 +191,7 @@ def log_bundle(bundle: ModelBundle, *, uri: str, artifacts: str | Path) -> None:
         for score, value in part.scores.items()
         if value is not None
     }
-    _log("model-bundle", "models", about, scores, bundle.folder / MANIFEST, str(uri), str(artifacts), _PIPELINE)
+    _log("model-bundle", "models", about, scores, bundle.folder / MANIFEST, str(uri), str(artifacts), _BUNDLES)
 
 
 def _log(
