@@ -50,6 +50,8 @@ def failing(decide: Callable[[Any], Any]) -> PolicyError:
         (Request(C3, job=7), "7 is no job; there is only job 0"),
         (Request(C3, job=-1), "-1 is no job"),
         (Request(C3, job=True), "True is no job"),
+        (Request(C3, on_demand="no"), "on_demand is 'no'; it is True or False"),
+        (Request(C3, keep=1), "keep is 1; it is True or False"),
         (
             Request("us-east-1a c3.xlarge"),
             "market is 'us-east-1a c3.xlarge'; it is a Market, such as one of view.markets",
@@ -223,3 +225,47 @@ def test_whatever_a_policy_answers_is_done_or_told(action: Any) -> None:
     found_later = (PolicyError, InputError) if isinstance(action, (Assign, Request)) else ()
     with suppress(*found_later):
         replay(policy, [job(60), job(60)], history(CALM, hours=1))
+
+
+def test_a_machine_named_twice_does_no_work_twice() -> None:
+    def doubled(view: Any) -> Any:
+        for event in view.events:
+            if event.wake is Wake.START:
+                yield Request(C3)
+            elif event.wake is Wake.RUNNING:
+                yield Assign(0, [event.lease_id, event.lease_id])
+
+    assert "Assign: lease 0 is named twice; a job runs on it once" in str(failing(doubled))
+
+
+def test_leases_that_change_after_they_were_checked_do_nothing() -> None:
+    class Changing(list[int]):
+        asked = 0
+
+        def __iter__(self) -> Any:
+            type(self).asked += 1
+            return iter([0] if type(self).asked < 2 else [0, 0, 0, 0])
+
+    def sly(view: Any) -> Any:
+        for event in view.events:
+            if event.wake is Wake.START:
+                yield Request(C3)
+            elif event.wake is Wake.RUNNING:
+                yield Assign(0, Changing([0]))
+
+    def plain(view: Any) -> Any:
+        for event in view.events:
+            if event.wake is Wake.START:
+                yield Request(C3)
+            elif event.wake is Wake.RUNNING:
+                yield Assign(0, [0])
+
+    honest, tried = (replay(Mine(decide), [job(3600)], history(CALM)) for decide in (plain, sly))
+    assert tried.makespan_s == honest.makespan_s
+
+
+def test_a_policy_that_ends_the_interpreter_is_a_mistake() -> None:
+    def leaves(_: Any) -> Any:
+        raise SystemExit(0)
+
+    assert "it raised SystemExit: 0" in str(failing(leaves))

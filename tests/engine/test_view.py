@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.markets import START_S, history
 
@@ -46,10 +48,13 @@ ATTEMPTS: dict[str, Callable[[View], object]] = {
     "make machines faster": lambda view: view.jobs[0].job.steps_per_hour.update({"c3.xlarge": 9e9}),
     "replace the job": lambda view: view.jobs.__setitem__(0, None),  # type: ignore[attr-defined]
     "begin a lease later": lambda view: [_set(lease, "started_s", view.now_s) for lease in _some(view.leases)],
-    "begin it later past the class": lambda view: [_reset(one, "started_s", view.now_s) for one in _some(view.leases)],
+    "begin it later past the class": lambda view: [
+        _reset(one, "started_s", view.now_s) for one in _some(view.leases)
+    ],
     "say that a lease was revoked": lambda view: [_set(lease, "state", "revoked") for lease in _some(view.leases)],
     "copy a lease with another price": lambda view: [
-        dataclasses.replace(lease, market=None) for lease in _some(view.leases)  # type: ignore[type-var]
+        dataclasses.replace(lease, market=None)
+        for lease in _some(view.leases)  # type: ignore[type-var]
     ],
     "forget the leases": lambda view: view.leases.clear(),  # type: ignore[attr-defined]
     "run the engine": lambda view: view.run(),  # type: ignore[attr-defined]
@@ -65,10 +70,28 @@ ATTEMPTS: dict[str, Callable[[View], object]] = {
     "put an event of its own in": lambda view: view.events.append(None),  # type: ignore[attr-defined]
     "take a market away": lambda view: view.markets.clear(),  # type: ignore[attr-defined]
     "pickle the view": lambda view: view.__reduce__(),
-}  # fmt: skip
+    "make recorded prices writable": lambda view: _overwrite(view.past_prices(C3, 1e9)[1]),
+    "charge nothing": lambda view: _reset(view.billing, "bill", lambda *_: None),
+    "charge rarely past the class": lambda view: _reset(view.billing, "period_s", 1e-9),
+}
 
-# Of the user's own description of the job, which is not in the books: it may be written, to no avail.
-HARMLESS = {"make the job shorter past the class", "make machines faster"}
+# Of copies that are this run's alone, and not in the books: they may be written, to no avail.
+HARMLESS = {
+    "make the job shorter past the class",
+    "make machines faster",
+    "make recorded prices writable",
+    "charge nothing",
+    "charge rarely past the class",
+}
+
+
+def _overwrite(prices: Any) -> None:
+    prices.flags.writeable = True
+    prices[:] = 1e-6
+    while isinstance(prices.base, np.ndarray):
+        prices = prices.base
+        prices.flags.writeable = True
+        prices[:] = 1e-6
 
 
 def _some(leases: Iterable[object]) -> Iterable[object]:
@@ -108,6 +131,23 @@ def replayed(policy: eb.Policy) -> eb.Outcome:
     result = eb.backtest([policy], job(), PRICES, billing="ec2-second", starts=[START_S])
     (outcome,) = result.outcomes[policy.name]
     return outcome
+
+
+@pytest.mark.parametrize("attempt", sorted(HARMLESS))
+def test_what_one_run_writes_into_its_copies_no_other_run_sees(attempt: str) -> None:
+    """Two starts and an honest policy beside it, in one process, on one job, one record and one billing rule."""
+    shared, prices = job(), history({C3: [(0, 0.05), (3_600, 0.06), (7_200, 0.05)]}, hours=48)
+    starts = [START_S, START_S + 7200.0]
+    alone = eb.backtest([Honest()], job(), prices, billing="ec2-second", starts=starts).outcomes["reactive"]
+
+    @dataclass(frozen=True)
+    class Named(Hostile):
+        name: str = "hostile"
+
+    both = eb.backtest([Named(attempt=attempt), Honest()], shared, prices, billing="ec2-second", starts=starts)
+    for name in ("hostile", "reactive"):
+        assert [one.cost_usd for one in both.outcomes[name]] == [one.cost_usd for one in alone]
+    assert shared == job()
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ebbtide.engine.accounts import Accounts
 from ebbtide.engine.outcome import Outcome
-from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with
+from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with, settled
 from ebbtide.engine.provider import MeasuresSpeed, Provider
 from ebbtide.engine.timeline import Moment, Timeline
 from ebbtide.engine.view import EngineView
@@ -103,15 +103,15 @@ class Engine:
         # Declared steps per second, by job id, cloud and instance type.
         self._rates: dict[tuple[int, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
-        # Policies ask about the jobs that they are shown, which are those of the engine's user.
-        self._shown = list(jobs)
+        # What policies are shown: of this run alone, so that no policy can change what another one is shown.
+        self._shown = [job.model_copy(deep=True) for job in jobs]
         self._ids = {id(job): job_id for job_id, job in enumerate(self._shown)}
         self._gave_up = ""
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
         self._keep = keep
         self._started_s: float | None = None
-        self.view = EngineView(self, self._shown)
+        self.view = EngineView(self, self._shown, replace(billing))
 
     def run(self) -> Outcome:
         """Run to the end of the last job, or of the provider's time; continues where a snapshot was restored."""
@@ -278,7 +278,8 @@ class Engine:
         self.events = events
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
-        for action in answers_of(self.policy, self.view):
+        for answer in answers_of(self.policy, self.view):
+            action = settled(answer)
             self._check(action)
             self._do(action)
         # Only now: the policy may have put the job on the new machine alone.

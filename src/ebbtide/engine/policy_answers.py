@@ -41,7 +41,7 @@ def answers_of(policy: Policy, view: View) -> Iterator[Action]:
         yield from answer
     except (InputError, PolicyError, CloudError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise mistake(policy, view, _raised(error)) from error
 
 
@@ -63,15 +63,17 @@ def problem_with(action: Action, *, jobs: int, leases: int, open_machines: int, 
     match action:
         case Request():
             return _problem_with_request(action, jobs, open_machines)
-        case Release(lease_id):
-            return _not_an_id(lease_id, leases, "lease")
+        case Release(lease_id, save):
+            return _not_an_id(lease_id, leases, "lease") or _not_a_bool("save", save)
         case Assign(job, lease_ids):
             problem = _not_an_id(job, jobs, "job")
             if problem:
                 return problem
             if isinstance(lease_ids, str) or not isinstance(lease_ids, (Sequence, Set)):
                 return f"leases is {_shown(lease_ids)}; it is a list of lease ids"
-            return next(filter(None, (_not_an_id(lease_id, leases, "lease") for lease_id in lease_ids)), "")
+            problem = next(filter(None, (_not_an_id(lease_id, leases, "lease") for lease_id in lease_ids)), "")
+            twice = next((lease_id for lease_id in lease_ids if list(lease_ids).count(lease_id) > 1), None)
+            return problem or ("" if twice is None else f"lease {twice} is named twice; a job runs on it once")
         case Save(job) | Stop(job):
             return _not_an_id(job, jobs, "job")
         case GiveUp(reason):
@@ -83,6 +85,17 @@ def problem_with(action: Action, *, jobs: int, leases: int, open_machines: int, 
             return problem or ("" if _is_number(step) else f"step is {_shown(step)}; it is a number of steps")
         case _:
             return f"it is no action; actions are {', '.join(kind.__name__ for kind in _ACTIONS.__args__)}"
+
+
+def settled(action: Action) -> Action:
+    """An action whose leases are a tuple from now on: what a policy hands over cannot change after it was checked."""
+    if (
+        isinstance(action, Assign)
+        and isinstance(action.leases, (Sequence, Set))
+        and not isinstance(action.leases, str)
+    ):
+        return Assign(action.job, tuple(action.leases))
+    return action
 
 
 def about_of(action: Action) -> str:
@@ -109,6 +122,8 @@ def _problem_with_request(request: Request, jobs: int, open_machines: int) -> st
         return f"max_price_usd_per_hour is {_shown(price)}; it is a number of USD, or math.inf for any price"
     if price < 0:
         return f"max_price_usd_per_hour is {price:g}; it cannot be negative"
+    if problem := _not_a_bool("on_demand", request.on_demand) or _not_a_bool("keep", request.keep):
+        return problem
     if request.job is not None and (problem := _not_an_id(request.job, jobs, "job")):
         return problem
     count = request.count
@@ -133,6 +148,10 @@ def _problem_with_time(time_s: float, began_s: float) -> str:
     return ""
 
 
+def _not_a_bool(name: str, value: object) -> str:
+    return "" if isinstance(value, bool) else f"{name} is {_shown(value)}; it is True or False"
+
+
 def _not_an_id(found: object, count: int, what: str) -> str:
     if isinstance(found, Integral) and not isinstance(found, bool) and 0 <= int(found) < count:
         return ""
@@ -146,7 +165,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     """An exception of a policy, and the line of it that raised or called what raised."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     where = f" ({Path(frames[0].filename).name}, line {frames[0].lineno})" if frames else ""

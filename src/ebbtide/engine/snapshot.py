@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypedDict
 
 from ebbtide.engine.engine import Engine
+from ebbtide.engine.policy_answers import mistake
 from ebbtide.errors import InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Cargo, Transfer
@@ -66,8 +68,13 @@ class EngineSnapshot(TypedDict):
 
 
 def snapshot(engine: Engine) -> EngineSnapshot:
-    """The engine's state, which `restore` brings a new engine of the same jobs to."""
+    """The engine's state, which `restore` brings a new engine of the same jobs to.
+
+    Raises:
+        PolicyError: The policy's memory holds something that JSON cannot.
+    """
     accounts = engine._accounts
+    _check_memory(engine)
     return {
         "version": SNAPSHOT_VERSION,
         "started_s": engine._started_s,
@@ -90,6 +97,18 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         "entered": list(accounts._transfers_entered.items()),
         "list_prices": [[_market(market), usd] for market, usd in accounts._list_prices.items()],
     }
+
+
+def _check_memory(engine: Engine) -> None:
+    for key, value in engine.memory.items():
+        try:
+            json.dumps({key: value})
+        except (TypeError, ValueError) as error:
+            problem = (
+                f"view.memory[{key!r}] holds what JSON cannot: {error}; a run that goes on after a restart needs plain "
+                "values there: numbers, text, lists, mappings"
+            )
+            raise mistake(engine.policy, engine.view, problem) from None
 
 
 def migrated(kept: Mapping[str, Any]) -> EngineSnapshot:

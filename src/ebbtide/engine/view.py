@@ -1,4 +1,8 @@
-"""The view that a policy gets: it reads what the engine knows, and leads to nothing that could be written."""
+"""The view that a policy gets: it reads what the engine knows, and what it gives cannot be written, or is a copy.
+
+It keeps mistakes of a policy from changing the books. It is no wall against malice: a policy is Python code in the same
+process, and whoever searches the garbage collector or the frames of the stack finds the engine.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,13 @@ class EngineView(ReadOnly):
 
     Args:
         engine: Whose run it shows.
-        jobs: The jobs as the engine's user gave them, by id.
+        jobs: Copies of the jobs as the engine's user gave them, by id.
+        billing: A copy of the rule by which spot leases are charged.
     """
 
-    __slots__ = ("_engine", "_leases", "_shown")
+    __slots__ = ("_billing", "_engine", "_leases", "_shown")
 
-    def __init__(self, engine: Engine, jobs: Sequence[Job]) -> None:
+    def __init__(self, engine: Engine, jobs: Sequence[Job], billing: Billing) -> None:
         seen: dict[int, LeaseView] = {}
 
         def lease_view(lease: Lease) -> LeaseView:
@@ -40,6 +45,7 @@ class EngineView(ReadOnly):
             return found
 
         _set_engine(self, engine)
+        _set_billing(self, billing)
         _set_leases(self, lease_view)
         _set_shown(
             self,
@@ -106,7 +112,8 @@ class EngineView(ReadOnly):
 
     @property
     def billing(self) -> Billing:
-        return _engine(self).billing
+        billing: Billing = _billing(self)
+        return billing
 
     @property
     def spent_usd(self) -> float:
@@ -123,14 +130,13 @@ class EngineView(ReadOnly):
 
 _engine: Callable[[EngineView], Engine]
 _engine, _set_engine = hidden(EngineView, "_engine")
+_billing, _set_billing = hidden(EngineView, "_billing")
 _leases, _set_leases = hidden(EngineView, "_leases")
 _shown, _set_shown = hidden(EngineView, "_shown")
 
 
 def _frozen(values: Floats) -> Floats:
-    """The values, not to be written: they may be part of the record."""
-    if not values.flags.writeable:
-        return values
-    shown = values.view()
+    """A copy of the values, which may be part of the record, not to be written."""
+    shown = values.copy()
     shown.flags.writeable = False
     return shown
