@@ -11,7 +11,7 @@ from tests.markets import START_S, history
 import ebbtide as eb
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.snapshot import SNAPSHOT_VERSION, EngineSnapshot, migrated, restore, snapshot
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, PolicyError
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.baselines import Reactive
 from ebbtide.simulation.replay import ReplayProvider
@@ -63,3 +63,10 @@ def test_a_newer_one_is_refused_in_one_line() -> None:
         InputError, match=r"has version 2, and this Ebbtide reads versions up to 1; upgrade ebbtide"
     ):
         restore(engine(), kept)
+
+
+def test_memory_that_a_file_cannot_hold_is_a_mistake_of_the_policy() -> None:
+    one = engine()
+    one.memory["seen"] = {C3}
+    with pytest.raises(PolicyError, match=r"view.memory\['seen'\] holds what JSON cannot: .*plain values"):
+        snapshot(one)

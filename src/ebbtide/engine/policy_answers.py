@@ -88,14 +88,10 @@ def problem_with(action: Action, *, jobs: int, leases: int, open_machines: int, 
 
 
 def settled(action: Action) -> Action:
-    """An action whose leases are a tuple from now on: what a policy hands over cannot change after it was checked."""
-    if (
-        isinstance(action, Assign)
-        and isinstance(action.leases, (Sequence, Set))
-        and not isinstance(action.leases, str)
-    ):
-        return Assign(action.job, tuple(action.leases))
-    return action
+    """An action whose leases are a tuple: what a policy hands over cannot change after it was checked."""
+    if not isinstance(action, Assign) or isinstance(action.leases, str):
+        return action
+    return Assign(action.job, tuple(action.leases)) if isinstance(action.leases, (Sequence, Set)) else action
 
 
 def about_of(action: Action) -> str:

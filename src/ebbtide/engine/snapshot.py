@@ -105,8 +105,8 @@ def _check_memory(engine: Engine) -> None:
             json.dumps({key: value})
         except (TypeError, ValueError) as error:
             problem = (
-                f"view.memory[{key!r}] holds what JSON cannot: {error}; a run that goes on after a restart needs plain "
-                "values there: numbers, text, lists, mappings"
+                f"view.memory[{key!r}] holds what JSON cannot: {error}; a run that goes on after a restart needs "
+                "plain values there: numbers, text, lists, mappings"
             )
             raise mistake(engine.policy, engine.view, problem) from None
 

@@ -1,7 +1,7 @@
 """The view that a policy gets: it reads what the engine knows, and what it gives cannot be written, or is a copy.
 
-It keeps mistakes of a policy from changing the books. It is no wall against malice: a policy is Python code in the same
-process, and whoever searches the garbage collector or the frames of the stack finds the engine.
+It keeps mistakes of a policy from changing the books. It is no wall against malice: a policy is Python code in the
+same process, and whoever searches the garbage collector or the frames of the stack finds the engine.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ def figures_usd(rates: Rates, *, traces: int, seed: int = 1) -> np.ndarray:
     market = ChargeModel(chain.prices, *chain.steps(_MONDAY_S, _HOURS, HOUR_S))
     book = solve(CookbookProblem(workflow, market, most=_MOST))
     ticks = round(_HOURS * HOUR_S / TICK_S)
-    dear, usual = (chain.simulate(_MONDAY_S, price, ticks, traces, seed) for price in (0.20, 0.02))
+    expensive, usual = (chain.simulate(_MONDAY_S, price, ticks, traces, seed) for price in (0.20, 0.02))
     return np.array(
         [
-            least_costs(workflow, chain.prices, dear, TICK_S, _MOST).mean(),
-            play_strictly(book, dear, TICK_S).cost_usd.mean(),
-            play_dynamically(book, dear, TICK_S).cost_usd.mean(),
+            least_costs(workflow, chain.prices, expensive, TICK_S, _MOST).mean(),
+            play_strictly(book, expensive, TICK_S).cost_usd.mean(),
+            play_dynamically(book, expensive, TICK_S).cost_usd.mean(),
             play_dynamically(book, usual, TICK_S).cost_usd.mean(),
         ]
     )
