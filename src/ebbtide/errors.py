@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 # In a message: the most characters of a name, and the most known names that are listed.
 _SHOWN = 80
@@ -136,7 +137,15 @@ class SupersededWriterError(CheckpointError):
 
 
 class TrainingError(EbbtideError):
-    """A user's program failed; the message has its last lines, where they are known."""
+    """A user's program failed: which trials, their exit codes and their last lines, where they are known.
+
+    Attributes:
+        outcome: The `Outcome` of the run, with its cost, leases, charges and events; None: it is not known.
+    """
+
+    def __init__(self, problem: str, outcome: Any = None) -> None:
+        super().__init__(" ".join(problem.split()))
+        self.outcome = outcome
 
 
 class InternalError(EbbtideError):

@@ -97,6 +97,21 @@ def test_a_flow_is_the_same_run(tmp_path: Path, runs: Path) -> None:
     assert (found["finished"], found["run"]) == (True, known_runs(runs)[-1].path.name)
 
 
+def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs: Path) -> None:
+    from flows.train import train
+
+    command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
+    run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
+    with pytest.raises(eb.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
+        run.result(60.0)
+    assert run.id in str(failed.value)
+    assert failed.value.outcome.cost_usd > 0.0
+    assert run.status().state is State.FAILED
+    (tmp_path / "job.yaml").write_text(f"command: {sys.executable} -c 'raise SystemExit(3)'\ncpus: 3\n")
+    with pytest.raises(eb.TrainingError, match="exit code 3"):
+        train.fn(tmp_path / "job.yaml", options={"prices": flapping(), "start": START_S, "runs": runs})
+
+
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
     from ebbtide.live.run import begin
 

@@ -99,8 +99,7 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
         elif standing.state in OVER:
             yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` downloads what is in its folder"
     for trial in standing.failed:
-        setting = f" ({trial.setting})" if trial.setting else ""
-        yield f"trial {trial.number}{setting} failed: {trial.problem}"
+        yield trial.failure
         yield from (f"    {line}" for line in trial.tail[-_TAIL_LINES:])
 
 
