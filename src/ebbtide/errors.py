@@ -2,17 +2,19 @@
 
 ```
 EbbtideError
-├── InputError               bad input: a file, a field, an option (also a ValueError)
-├── PolicyError              a policy's mistake (also a RuntimeError)
-├── CloudError               the cloud does not answer, or refused
-│   └── CloudGoneError       it has ended, and its machines with it
-├── StorageError             object storage does not answer (also an OSError)
-│   └── MissingObjectError   nothing is stored under the name (also a KeyError)
-├── CheckpointError
-│   ├── DamagedCheckpointError
-│   └── SupersededWriterError
-├── TrainingError            a program of the user's failed
-└── InternalError            a defect of Ebbtide's
+├── InputError                   bad input: a file, a field, an option (also a ValueError)
+│   └── TooShort                 no record of availability is long enough
+├── PolicyError                  a policy's mistake (also a RuntimeError)
+├── CloudError                   the cloud does not answer, or refused
+│   └── CloudGoneError           it has ended, and its machines with it
+├── StorageError                 object storage does not answer, or refused (also an OSError)
+│   └── MissingObjectError       nothing is stored under the name (also a KeyError)
+├── CheckpointError              a checkpoint cannot be used, or may not be written
+│   ├── DamagedCheckpointError   its content is not what its manifest says
+│   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
+│   └── SupersededWriterError    another writer has taken over the training
+├── TrainingError                a program of the user's failed
+└── InternalError                a defect of Ebbtide's
 ```
 """
 
@@ -120,8 +122,19 @@ class StorageError(EbbtideError, OSError):
     """Object storage does not answer, or refused."""
 
 
-class MissingObjectError(EbbtideError, KeyError):
-    """Nothing is stored under the name."""
+class MissingObjectError(StorageError, KeyError):
+    """Nothing is stored under the name.
+
+    Attributes:
+        key: The name under which nothing is stored.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"nothing is stored as {key}")
+        self.key = key
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MissingObjectError, (self.key,)
 
 
 class CheckpointError(EbbtideError):
