@@ -36,7 +36,7 @@ class LiveSettings:
     Attributes:
         run: Id of the run, unique over all runs.
         provider: Who rents machines out: `local` or `ec2`.
-        policy: Name of the policy that decides.
+        policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
         store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports.
