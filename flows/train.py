@@ -28,6 +28,7 @@ def train(
 
     Raises:
         InputError: The file, the policy or an option is wrong.
+        TrainingError: All trials ended, and some failed, so that the flow run fails too.
     """
     found: eb.Run | eb.Outcome = eb.run(job, policy, provider, **options or {})  # type: ignore[call-overload]
     # A flow that is cancelled stops its run, which saves everything and can be resumed.

@@ -28,15 +28,8 @@ def test_all_that_is_named_is_there_and_nothing_else() -> None:
     assert not any(name.startswith("_") for name in eb.__all__)
 
 
-def test_every_error_is_ebbtide_s_own_and_the_printed_tree_is_true() -> None:
+def test_every_error_is_ebbtide_s_own() -> None:
     assert all(issubclass(getattr(eb, name), eb.EbbtideError) for name in ERRORS.split())
-    import ebbtide.errors as errors
-
-    printed = re.findall(r"(?:^|\u2500 )([A-Z]\w+Error)", errors.__doc__ or "", re.MULTILINE)
-    known = {
-        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, eb.EbbtideError)
-    }
-    assert set(printed) == known
     assert issubclass(InputError, ValueError)
 
 

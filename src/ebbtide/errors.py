@@ -2,17 +2,19 @@
 
 ```
 EbbtideError
-├── InputError               bad input: a file, a field, an option (also a ValueError)
-├── PolicyError              a policy's mistake (also a RuntimeError)
-├── CloudError               the cloud does not answer, or refused
-│   └── CloudGoneError       it has ended, and its machines with it
-├── StorageError             object storage does not answer (also an OSError)
-│   └── MissingObjectError   nothing is stored under the name (also a KeyError)
-├── CheckpointError
-│   ├── DamagedCheckpointError
-│   └── SupersededWriterError
-├── TrainingError            a program of the user's failed
-└── InternalError            a defect of Ebbtide's
+├── InputError                   bad input: a file, a field, an option (also a ValueError)
+│   └── TooShort                 no record of availability is long enough
+├── PolicyError                  a policy's mistake (also a RuntimeError)
+├── CloudError                   the cloud does not answer, or refused
+│   └── CloudGoneError           it has ended, and its machines with it
+├── StorageError                 object storage does not answer, or refused (also an OSError)
+│   └── MissingObjectError       nothing is stored under the name (also a KeyError)
+├── CheckpointError              a checkpoint cannot be used, or may not be written
+│   ├── DamagedCheckpointError   its content is not what its manifest says
+│   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
+│   └── SupersededWriterError    another writer has taken over the training
+├── TrainingError                a program of the user's failed
+└── InternalError                a defect of Ebbtide's
 ```
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 # In a message: the most characters of a name, and the most known names that are listed.
 _SHOWN = 80
@@ -119,8 +122,19 @@ class StorageError(EbbtideError, OSError):
     """Object storage does not answer, or refused."""
 
 
-class MissingObjectError(EbbtideError, KeyError):
-    """Nothing is stored under the name."""
+class MissingObjectError(StorageError, KeyError):
+    """Nothing is stored under the name.
+
+    Attributes:
+        key: The name under which nothing is stored.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"nothing is stored as {key}")
+        self.key = key
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MissingObjectError, (self.key,)
 
 
 class CheckpointError(EbbtideError):
@@ -136,7 +150,15 @@ class SupersededWriterError(CheckpointError):
 
 
 class TrainingError(EbbtideError):
-    """A user's program failed; the message has its last lines, where they are known."""
+    """A user's program failed: which trials, their exit codes and their last lines, where they are known.
+
+    Attributes:
+        outcome: The `Outcome` of the run, with its cost, leases, charges and events; None: it is not known.
+    """
+
+    def __init__(self, problem: str, outcome: Any = None) -> None:
+        super().__init__(" ".join(problem.split()))
+        self.outcome = outcome
 
 
 class InternalError(EbbtideError):

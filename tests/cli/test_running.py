@@ -14,7 +14,9 @@ from tests.live.sweeps import flapping, sweep
 
 from ebbtide.analysis.tracking import tracking
 from ebbtide.cli.main import main
+from ebbtide.jobs.reading import read_sweep
 from ebbtide.live.phase import controlling
+from ebbtide.live.run import begin
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -174,3 +176,36 @@ def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCa
     with tracking(f"sqlite:///{tmp_path}/new.db", "e", tmp_path), caplog.at_level(logging.WARNING):
         logger.warning("heard")
     assert "heard" in caplog.text
+
+
+def test_runs_that_cannot_be_read_do_not_hide_the_others(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    kept = [
+        begin(read_sweep(files[0]), tmp_path, "reactive", "local", {"prices": flapping(), "runs": runs}).kept
+        for _ in range(4)
+    ]
+    healthy, newer, damaged, foreign = kept
+    for folder, content in (
+        (newer, b'{"schema_version": 99}'),
+        (damaged, b'{"run": '),
+        (foreign, b"\xff\xfe\x00"),
+    ):
+        (folder.path / "run.json").write_bytes(content)
+    code, out, errors = command(capsys, "status", "--runs", runs)
+    assert (code, errors) == (0, "")
+    assert re.search(rf"{healthy.path.name} +not begun ", out)
+    assert len(re.findall(r"-\d{3}(?:-\d)? +cannot be read +- ", out)) == 3
+    words = " ".join(out.split())
+    assert "has schema version 99, and this Ebbtide reads versions up to 1; upgrade ebbtide" in words
+    assert words.count("holds no settings of a run") == 2
+    assert f"`ebbtide status {healthy.path.name}` shows one in detail" in words
+    code, out, _ = command(capsys, "status", "--json", "--runs", runs)
+    listed = {one["run"]: one for one in json.loads(out)}
+    assert listed[healthy.path.name]["state"] == "not begun"
+    assert listed[newer.path.name]["state"] == "cannot be read"
+    assert "schema version 99" in listed[newer.path.name]["why"]
+    # Where it is named, that is the error of the command.
+    code, _, errors = command(capsys, "status", newer.path.name, "--runs", runs)
+    assert (code, "schema version 99" in errors) == (2, True)

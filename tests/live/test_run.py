@@ -97,12 +97,44 @@ def test_a_flow_is_the_same_run(tmp_path: Path, runs: Path) -> None:
     assert (found["finished"], found["run"]) == (True, known_runs(runs)[-1].path.name)
 
 
+def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs: Path) -> None:
+    from flows.train import train
+
+    command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
+    run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
+    with pytest.raises(eb.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
+        run.result(60.0)
+    assert run.id in str(failed.value)
+    assert failed.value.outcome.cost_usd > 0.0
+    assert run.status().state is State.FAILED
+    (tmp_path / "job.yaml").write_text(f"command: {sys.executable} -c 'raise SystemExit(3)'\ncpus: 3\n")
+    # It printed nothing: no colon stands before nothing.
+    with pytest.raises(eb.TrainingError, match="exit code 3$"):
+        train.fn(tmp_path / "job.yaml", options={"prices": flapping(), "start": START_S, "runs": runs})
+
+
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
     from ebbtide.live.run import begin
 
     begin(sweep(tmp_path), tmp_path, eb.Deadline(deadline_s=7200.0), "local", {"prices": flapping(), "runs": runs})
     with pytest.raises(eb.InputError, match="was given as an object: give it again"):
         eb.resume(runs=runs)
+
+
+@pytest.mark.parametrize("name", ["own.py:Cheapest", "own.yaml"])
+def test_a_policy_in_a_file_is_found_from_any_folder(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from ebbtide.live.run import begin
+
+    (tmp_path / "own.py").write_text("import ebbtide as eb\n\nclass Cheapest(eb.CheapestSpot):\n    pass\n")
+    (tmp_path / "own.yaml").write_text("policy: deepspotcloud-migrate\n")
+    monkeypatch.chdir(tmp_path)
+    run = begin(sweep(tmp_path), tmp_path, name, "local", {"prices": flapping(), "runs": runs})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run.kept.settings.policy == str(tmp_path / name)
+    assert eb.Run(run.kept).policy.name == run.policy.name
 
 
 def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ebbtide.live.money import seconds
 from ebbtide.live.phase import OVER, State
+from ebbtide.live.settings import UNREADABLE, UnreadableRun
 from ebbtide.live.standing import RunStanding, TrialStanding
 
 _TAIL_LINES = 6
@@ -24,15 +25,18 @@ def run_table(standing: RunStanding) -> RenderableType:
     return Group(*parts)
 
 
-def runs_table(standings: list[RunStanding]) -> Table:
+def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
     """A table of all runs, the newest last, with the current cost of machines where any are rented."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    rented = any(one.rented for one in standings)
+    rented = any(one.rented for one in standings if isinstance(one, RunStanding))
     now = ("machines", "USD/h now") if rented else ()
     for heading in ("run", "state", "trials", "best", *now, "cost USD", "elapsed", "rest"):
         named = heading in ("run", "state")
         table.add_column(heading, justify="left" if named else "right", no_wrap=named, overflow="fold")
     for one in standings:
+        if isinstance(one, UnreadableRun):
+            table.add_row(Text(one.run), Text(UNREADABLE), *["-"] * (len(table.columns) - 2))
+            continue
         best = one.best
         machines = (str(one.rented), f"{one.money.usd_per_hour:.4f}" if one.rented else "-") if rented else ()
         table.add_row(
@@ -99,8 +103,7 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
         elif standing.state in OVER:
             yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` downloads what is in its folder"
     for trial in standing.failed:
-        setting = f" ({trial.setting})" if trial.setting else ""
-        yield f"trial {trial.number}{setting} failed: {trial.problem}"
+        yield trial.failure
         yield from (f"    {line}" for line in trial.tail[-_TAIL_LINES:])
 
 

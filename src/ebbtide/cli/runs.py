@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ebbtide._terminal import visible
 from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import InputError
+from ebbtide.errors import EbbtideError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
 from ebbtide.live.runs import end_machines
-from ebbtide.live.settings import LATEST, RUNS, RunFolder, find_run, known_runs
-from ebbtide.live.standing import standing_of
+from ebbtide.live.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.live.standing import RunStanding, standing_of
 
+# What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
+_UNREADABLE = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
 _FOLLOW_EVERY_S = 0.3
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.
 _CONTROLLER_ENDS_S = 45.0
@@ -41,12 +45,17 @@ def status_command(
 ) -> None:
     """Show all runs, or one in detail: state, trials, machines, cost and savings."""
     if run is None:
-        standings = [standing_of(folder, folder.catalogue) for folder in known_runs(runs)]
+        standings = _standings(known_runs(runs))
         if as_json:
             typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
             return
         table_console().print(runs_table(standings))
-        typer.echo(f"`ebbtide status {standings[-1].run}` shows one in detail")
+        for one in standings:
+            if isinstance(one, UnreadableRun):
+                typer.echo(visible(f"{one.run} {UNREADABLE}: {one.why}"))
+        readable = [one for one in standings if isinstance(one, RunStanding)]
+        if readable:
+            typer.echo(f"`ebbtide status {readable[-1].run}` shows one in detail")
         return
     folder = find_run(runs, run)
     standing = standing_of(folder, folder.catalogue)
@@ -125,6 +134,18 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
         typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
     if not (found.is_done and is_ended):
         raise typer.Exit(1)
+
+
+def _standings(folders: Sequence[RunFolder]) -> list[RunStanding | UnreadableRun]:
+    """Status of several runs; one that cannot be read does not hide the others."""
+    found: list[RunStanding | UnreadableRun] = []
+    for folder in folders:
+        try:
+            found.append(standing_of(folder, folder.catalogue))
+        except _UNREADABLE as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            found.append(UnreadableRun(folder.path.name, why))
+    return found
 
 
 def _named(folder: RunFolder, asked: str | None) -> str:

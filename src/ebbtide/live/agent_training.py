@@ -325,17 +325,18 @@ class AgentTraining:
             and lines == trial.tail
         )
         trial.tail = lines
-        tail = " | ".join(trial.tail[-3:])
-        _LOGGER.warning("trial %s failed with exit code %s: %s", trial.trial_id, message.get("code"), tail)
+        tail = " | ".join(line for line in trial.tail[-3:] if line.strip())
+        how = f"with exit code {message.get('code')}{': ' * bool(tail)}{tail}"
+        _LOGGER.warning("trial %s failed %s", trial.trial_id, how)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
         if message.get("cannot_start"):
-            self._cannot_start(trial, tail)
+            self._cannot_start(trial, tail or f"exit code {message.get('code')}")
         elif is_refused or trial.failures >= MOST_FAILURES:
             # The names that it reports are known, and explain a missing metric.
             if trial.fields:
                 self._warn(trial, is_over=True)
-            trial.problem = f"failed {trial.failures:g} times, last with exit code {message.get('code')}: {tail}"
+            trial.problem = f"failed {trial.failures:g} times, last {how}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 

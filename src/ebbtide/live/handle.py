@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
-from ebbtide.live.phase import OVER, StopRequest, controller_pid, phase_of, request_stop, state_now
+from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
@@ -28,6 +28,8 @@ _SPELLS = "spells.json"
 _OBJECT = "policy-is-an-object"
 # Real seconds between looks at a run that another process controls.
 _LOOK_S = 0.2
+# The most failed trials that one error message describes.
+_FAILURES_SHOWN = 3
 
 
 class Run:
@@ -162,6 +164,7 @@ class Run:
         Raises:
             TimeoutError: It has not ended by then.
             InputError: Another process controlled it: `status` has what is known; or an input was wrong.
+            TrainingError: All trials ended, and some failed; its `outcome` is what would have been returned.
             EbbtideError: What ended the controller.
         """
         if self._thread is None:
@@ -171,6 +174,9 @@ class Run:
         if self._error is not None:
             raise self._error
         assert self._outcome is not None
+        found = self.status()
+        if found.state is State.FAILED:
+            raise TrainingError(_failures(found), self._outcome)
         return self._outcome
 
     def _is_controlled(self) -> bool:
@@ -191,6 +197,15 @@ class Run:
         if not 0 <= trial < trials:
             raise InputError(f"run {self.id} has trials 0 to {trials - 1}, not {trial}")
         return f"{self.id}-{trial:03d}"
+
+
+def _failures(found: RunStanding) -> str:
+    """Which trials of a run failed, and why; of many the first few."""
+    shown = [trial.failure for trial in found.failed[:_FAILURES_SHOWN]]
+    left = len(found.failed) - len(shown)
+    more = [f"and {left} more, which `ebbtide status {found.run}` lists"] if left else []
+    what = f"{len(found.failed)} of {len(found.trials)} trials failed"
+    return f"run {found.run}: {what}: {'; '.join((*shown, *more))}"
 
 
 def resume(run: str | None = None, *, runs: str | Path = RUNS, policy: Policy | None = None) -> Run:

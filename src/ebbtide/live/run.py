@@ -28,6 +28,7 @@ from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, within_budget
+from ebbtide.policies.registry import absolute_name
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -162,7 +163,8 @@ def begin(
         sweep = sweep.model_copy(update={"billing": billing})
     spells, models = _spells(options), _models(options)
     if isinstance(policy, str):
-        name = default_policy(sweep) if policy == DEFAULT else policy
+        # The run may be resumed from another folder.
+        name = default_policy(sweep) if policy == DEFAULT else absolute_name(policy)
         decides = policy_for(sweep, name, spells, models)
     else:
         name, decides = policy.name, within_budget(sweep, policy)

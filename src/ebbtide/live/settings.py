@@ -21,6 +21,9 @@ LATEST = "latest"
 # Below the working directory, unless another place is named.
 RUNS = Path(".ebbtide") / "runs"
 
+# The state that is shown for a run that cannot be read.
+UNREADABLE = "cannot be read"
+
 # Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
 # misread what is written.
 SCHEMA_VERSION = 1
@@ -33,7 +36,7 @@ class LiveSettings:
     Attributes:
         run: Id of the run, unique over all runs.
         provider: Who rents machines out: `local` or `ec2`.
-        policy: Name of the policy that decides.
+        policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
         store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports.
@@ -73,7 +76,7 @@ class RunFolder:
             return decode_settings(json.loads(file.read_text(encoding="utf-8")), file)
         except FileNotFoundError:
             raise InputError(f"there is no run in {self.path}; `ebbtide status` lists those there are") from None
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
     def begin(self, settings: LiveSettings, catalogue: Catalogue | None = None) -> None:
@@ -112,6 +115,23 @@ class RunFolder:
     def log_of(self, trial_id: str) -> Path:
         """Path of the file with what a trial's program printed."""
         return self.path / "logs" / f"{trial_id}.log"
+
+
+@dataclass(frozen=True)
+class UnreadableRun:
+    """A run whose settings or journal cannot be read: damaged, or written by a newer Ebbtide.
+
+    Attributes:
+        run: Name of the run's folder, which is its id.
+        why: Why it cannot be read, in one line.
+    """
+
+    run: str
+    why: str
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"run": self.run, "state": UNREADABLE, "why": self.why}
 
 
 def decode_settings(content: Any, file: Path) -> LiveSettings:

@@ -60,6 +60,12 @@ class TrialStanding:
     tail: tuple[str, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def failure(self) -> str:
+        """Which trial failed, and why, in one line."""
+        setting = f" ({self.setting})" if self.setting else ""
+        return f"trial {self.number}{setting} failed: {self.problem}"
+
 
 @dataclass(frozen=True)
 class RunStanding:

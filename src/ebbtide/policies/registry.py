@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -72,6 +73,9 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
 # The default list: policies that run quickly and make sense for one job.
 USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
 
+# How a name ends that is a file of parameters.
+_PARAMETER_FILES = (".yaml", ".yml")
+
 # Stands for every policy in `POLICIES`.
 ALL = "all"
 
@@ -89,12 +93,27 @@ def policy(name: str, models: ModelBundle | None = None) -> Policy:
     """
     if name in POLICIES:
         return POLICIES[name](models)
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(_PARAMETER_FILES):
         return _from_file(Path(name), models)
     if is_own(name):
         return load_policy(name)
     problem = unknown_name("policy", name, POLICIES).problem
     raise InputError(f"{problem}; or your own, as FILE.py:NAME; or parameters, as FILE.yaml")
+
+
+def absolute_name(name: str) -> str:
+    """The name that leads to the same policy from any working directory: with the absolute path of its file.
+
+    Args:
+        name: As for `policy`; a registered name or `package.module:NAME` stays as it is.
+    """
+    place, colon, within = name.rpartition(":") if ":" in name else (name, "", "")
+    is_file = name.endswith(_PARAMETER_FILES) or place.endswith(".py") or (is_own(name) and os.sep in place)
+    if name in POLICIES or not is_file:
+        return name
+    if name.endswith(_PARAMETER_FILES):
+        return str(Path(name).absolute())
+    return f"{Path(place).absolute()}{colon}{within}"
 
 
 def policies(names: str | Sequence[str], models: ModelBundle | None = None) -> list[Policy]:
