@@ -80,3 +80,29 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(StorageError, match="ExpiredToken"):
         store.get("a")
     assert store.get("a") == b"found"
+
+
+@pytest.mark.parametrize(
+    ("known", "problem"),
+    [
+        ({}, "unable to locate credentials"),
+        ({"AWS_ACCESS_KEY_ID": "half"}, "partial credentials found"),
+        ({"AWS_PROFILE": "none-such"}, "the config profile .*none-such.* could not be found"),
+    ],
+)
+def test_missing_credentials_are_told_with_the_store_and_what_to_do(
+    known: dict[str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError, match=f"(?i)^s3://bucket/x cannot be used: {problem}") as refused:
+        object_store("s3://bucket/x").put_once("a", b"1")
+    for help_with in ("`aws configure`", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "role"):
+        assert help_with in str(refused.value)
+    assert "\n" not in str(refused.value)

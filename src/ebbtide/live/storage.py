@@ -195,9 +195,9 @@ class S3Store:
 
     def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
         self._is_given = client is not None
-        self._client: Any = client or _s3_client()
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+        self._client: Any = client or self._new_client()
 
     def put_once(self, key: str, content: bytes) -> bool:
         where = self._where(key)
@@ -273,10 +273,36 @@ class S3Store:
         except ClientError as error:
             if error.response["Error"]["Code"] in _EXPIRED and not self._is_given:
                 # A new client finds credentials that were renewed where they are kept.
-                self._client = _s3_client()
+                self._client = self._new_client()
             raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
         except (BotoCoreError, Boto3Error) as error:
-            raise StorageError(str(error)) from error
+            raise self._unusable(error) from error
+
+    def _new_client(self) -> Any:
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return _s3_client()
+        except BotoCoreError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> StorageError:
+        """The error for one of boto3's; where credentials are missing, with the store and what to do."""
+        from botocore import exceptions
+
+        missing = (
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+            exceptions.CredentialRetrievalError,
+            exceptions.ProfileNotFound,
+        )
+        if not isinstance(error, missing):
+            return StorageError(str(error))
+        store = f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        return StorageError(
+            f"{store} cannot be used: {str(error).rstrip('.')}; run `aws configure`, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or use a machine with a role that may use the bucket"
+        )
 
     def _where(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
