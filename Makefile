@@ -15,8 +15,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The main job with its embedded defaults: the pipeline on a generated market; no account, no server. The stage
-# that measures learning curves trains for some ten minutes, so it is left to `dvc repro`.
+# The main job with its embedded defaults: the pipeline on a generated market, models trained, solved and executed;
+# no account, no server.
 demo: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro train_revpred evaluate
 	$(BIN)/ebbtide report data/record --out reports/report.html
