@@ -9,6 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ebbtide._utc import iso
 from ebbtide.errors import CloudError, InputError, PolicyError
 from ebbtide.market.markets import Market
@@ -145,7 +147,7 @@ def _problem_with_time(time_s: float, began_s: float) -> str:
 
 
 def _not_a_bool(name: str, value: object) -> str:
-    return "" if isinstance(value, bool) else f"{name} is {_shown(value)}; it is True or False"
+    return "" if isinstance(value, bool | np.bool_) else f"{name} is {_shown(value)}; it is True or False"
 
 
 def _not_an_id(found: object, count: int, what: str) -> str:

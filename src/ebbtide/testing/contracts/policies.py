@@ -100,13 +100,13 @@ class PolicyContract:
         )
 
     def test_it_leaves_what_it_is_shown_alone(self) -> None:
-        """Jobs, prices and events are shared with the engine, and other policies are shown the same objects."""
+        """It answers with actions: jobs, prices and events are for reading."""
         jobs, prices = self.make_jobs(), self.make_prices()
-        before = [job.model_copy(deep=True) for job in jobs]
         series = {market: (one.times_s.copy(), one.prices.copy()) for market, one in prices.items()}
         run = self._run(jobs=jobs, prices=prices)
         name = self.make_policy().name
-        assert jobs == before, f"policy {name} changed a job that it was shown; it answers with actions"
+        changed = [shown.name for shown, was in run.shown if shown != was]
+        assert not changed, f"policy {name} changed a job that it was shown, {changed}; it answers with actions"
         for market, (times_s, usd) in series.items():
             same = np.array_equal(prices[market].times_s, times_s) and np.array_equal(prices[market].prices, usd)
             assert same, f"policy {name} changed the prices of {market}"
@@ -188,6 +188,7 @@ class Observed:
         problems: Values in the memory that JSON cannot hold, in words.
         useless: Markets that it asked for although the job cannot run there.
         changed_events: Times at which it changed the events that it was shown.
+        shown: Each job that it was shown, and a copy of it from before its first decision.
         ending: How the run ended: its outcome, or the refusal of the policy.
     """
 
@@ -196,6 +197,7 @@ class Observed:
     problems: list[str] = field(default_factory=list)
     useless: list[str] = field(default_factory=list)
     changed_events: list[float] = field(default_factory=list)
+    shown: list[tuple[Job, Job]] = field(default_factory=list)
     ending: Outcome | InputError | None = None
 
     @property
@@ -212,6 +214,8 @@ class Observed:
 
     def decide(self, view: View) -> Iterator[Action]:
         events, actions = list(view.events), []
+        if not self.shown:
+            self.shown += [(job.job, job.job.model_copy(deep=True)) for job in view.jobs]
         for action in self.policy.decide(view) or ():
             if isinstance(action, Request) and not _can_run(view, action):
                 self.useless.append(str(action.market))
