@@ -53,7 +53,7 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
         [named(name, bundle) for name in POLICIES],
         eb.Job.read(ROOT / "examples" / "one-day.yaml"),
         prices.window(bundle.trained_until_s, prices.end_s),
-        billing="ec2-hourly",
+        billing="ec2-second",
         starts=4,
         seed=1,
         models=bundle,
