@@ -110,7 +110,7 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     assert content["tables"]["soft_signals"]["0.5"]["warned_of"] < 0.1
     assert (tmp_path / "e.html").stat().st_size > 100_000
     markets = content["tables"]["markets"].values()
-    # E[S] over all time is dearer than on demand in some markets, and never while it is paid.
+    # E[S] over all time is more expensive than on demand in some markets, and never while it is paid.
     assert (
         min(market["saving_over_all_time"] for market in markets)
         < 0

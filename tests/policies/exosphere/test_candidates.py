@@ -64,7 +64,7 @@ def test_constraints_leave_those_that_live_long_enough() -> None:
     found = candidates(history(a=(C3, [(0, 0.05), (6, 0.30), (7, 0.05)]), b=(M3, [(0, 0.01)])))
     assert found.where(lambda market: market.instance_type == "c3.xlarge").markets == (C3,)
     assert found.where(lambda _: True, least_mttr_s=23.5 * HOUR_S).markets == (M3,)
-    # What is dearer than on demand nearly always is never taken, and no candidate.
+    # What is more expensive than on demand nearly always is never taken, and no candidate.
     expensive = candidates(history(a=(C3, [(0, 0.05), (6, 0.30)]), b=(M3, [(0, 0.01)])))
     assert expensive.where(lambda _: True).markets == (M3,)
     # No revocation was seen, but no longer than a day was watched.
