@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history
 
 import ebbtide as eb
+from ebbtide.forecasts.revocation import passage
 from ebbtide.forecasts.revocation.forecasts import Learnt
 from ebbtide.forecasts.revocation.minutes import WINDOW, minutes_of
 from ebbtide.forecasts.revocation.models import MODELS
@@ -167,3 +168,13 @@ def test_all_markets_at_once_are_answered_as_one_by_one(
         for place, market in enumerate(markets)
     ]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_a_full_cache_loses_no_answer_of_the_moment(
+    lively: PriceHistory, models: dict[str, RevocationModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, markets = PricesAt(lively, lively.start_s + 8 * 86_400), list(lively)
+    asked = np.array([view.price(market) * 1.1 for market in markets])
+    expected = Served(models["revpred"]).probabilities(view, markets, asked)
+    monkeypatch.setattr(passage, "_MAX_KEPT", 5)
+    np.testing.assert_array_equal(Served(models["revpred"]).probabilities(view, markets, asked), expected)

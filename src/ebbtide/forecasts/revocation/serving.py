@@ -168,9 +168,10 @@ class Served:
         every_s = self.every_min * MINUTE_S
         minute_s = view.now_s // every_s * every_s
         keys = [self._key(view, market, minute_s) for market in markets]
-        if any(key not in self._kept for key in keys):
-            self._ask(view, markets, keys, minute_s)
-        return [self._kept.get(key, lambda: None) for key in keys]
+        kept = {key: self._kept.get(key, lambda: None) for key in keys if key in self._kept}
+        if len(kept) < len(keys):
+            kept |= self._asked(view, markets, [key for key in keys if key not in kept], minute_s)
+        return [kept[key] for key in keys]
 
     @staticmethod
     def _key(view: PricesSoFar, market: Market, minute_s: float) -> tuple[object, ...]:
@@ -180,23 +181,24 @@ class Served:
         few = slice(max(known - _POINTS, 0), known)
         return market, minute_s, known, prices[few].tobytes(), times_s[1:known][-_POINTS:].tobytes()
 
-    def _ask(
+    def _asked(
         self, view: PricesSoFar, markets: Sequence[Market], keys: Sequence[tuple[object, ...]], minute_s: float
-    ) -> None:
-        """Ask the model about the markets whose answer is not kept, in one batch."""
-        able = set(self.model.markets)
-        asked = [place for place, key in enumerate(keys) if key not in self._kept and markets[place] in able]
-        for key in keys:
-            self._kept.get(key, lambda: None)
-        minutes, has_past = past_hour(view, [markets[place] for place in asked], minute_s)
+    ) -> dict[tuple[object, ...], Floats32 | None]:
+        """The model's answers for the markets of these keys, in one batch; they are kept."""
+        wanted = {key[0] for key in keys}
+        asked = [market for market in markets if market in wanted & set(self.model.markets)]
+        minutes, has_past = past_hour(view, asked, minute_s)
         rows = np.flatnonzero(has_past)
-        if not len(rows):
-            return
-        last = Samples(rows, np.full(len(rows), WINDOW - 1))
-        wanted = minutes.prices[rows, -1][:, None] * (1.0 + RISES)
-        answers = self.model.probabilities(minutes, last, wanted).astype(np.float32)
-        for row, answer in zip(rows.tolist(), answers, strict=True):
-            self._kept.put(keys[asked[row]], answer)
+        tables: dict[object, Floats32] = {}
+        if len(rows):
+            last = Samples(rows, np.full(len(rows), WINDOW - 1))
+            max_prices = minutes.prices[rows, -1][:, None] * (1.0 + RISES)
+            answers = self.model.probabilities(minutes, last, max_prices).astype(np.float32)
+            tables = {asked[row]: answer for row, answer in zip(rows.tolist(), answers, strict=True)}
+        found = {key: tables.get(key[0]) for key in keys}
+        for key, table in found.items():
+            self._kept.put(key, table)
+        return found
 
 
 def past_hour(view: PricesSoFar, markets: Sequence[Market], minute_s: float) -> tuple[Minutes, Bools]:
