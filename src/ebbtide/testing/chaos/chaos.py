@@ -32,10 +32,12 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local
 from ebbtide.live.phase import controller_pid
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.standing import standing_of
 from ebbtide.live.storage import object_store
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.testing.chaos.storage import FaultyStorage, Seen, StorageFault
+from ebbtide.trial import TRIAL_ID
 
 _BUCKET = "chaos"
 _STEPS = 300
@@ -50,6 +52,8 @@ _MOST = {"controller": 0.2, "agent": 0.3, "training": 0.3, "storage": 0.25}
 _LONGEST_S = 240.0
 # A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
+# A program killed ten times without a checkpoint in between has failed, as if its machine were short of memory.
+_KILLS_BETWEEN_CHECKPOINTS = 8
 
 # Weights of faults. A controller takes a while to restart, so it gets fewer.
 _KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
@@ -81,6 +85,7 @@ class ChaosReport:
         ledger_difference_usd: Difference of our ledger from the provider's record, USD.
         revocations: Number of revocations by the market.
         seconds: Duration of the run, real seconds.
+        problems: Why trials failed, for those that did.
     """
 
     seed: int
@@ -92,6 +97,7 @@ class ChaosReport:
     ledger_difference_usd: float
     revocations: int
     seconds: float
+    problems: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -171,7 +177,7 @@ def _disturb(
     counts: Counter[str] = Counter()
     agents: set[int] = set()
     controller, took_over_s = _controller(folder), math.inf
-    journal = Journal(folder.journal)
+    journal, spared = Journal(folder.journal), _Spared(storage.seen)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     end_s = time.monotonic() + _LONGEST_S
     while time.monotonic() < end_s:
@@ -192,7 +198,7 @@ def _disturb(
             if counts[group] >= _MOST[group] * faults or (kind == "controller" and new):
                 pass
             elif not isinstance(kind, StorageFault):
-                counts[kind] += _kill(kind, agents_now, controller, draws)
+                counts[kind] += _kill(kind, agents_now, controller, draws, spared)
             elif kind not in storage.armed:
                 # The next upload to truncate may take a while: other faults must not wait for it.
                 storage.arm(kind)
@@ -220,17 +226,53 @@ def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
         return []
 
 
-def _kill(kind: str, agents: list[int], controller: subprocess.Popen[bytes], draws: random.Random) -> int:
+class _Spared:
+    """Programs that may not be killed: those killed often enough since their trial's newest checkpoint."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._kills: Counter[tuple[str, int]] = Counter()
+
+    def _stretch(self, trial: str) -> tuple[str, int]:
+        return trial, len(self._seen.complete.get(trial, ()))
+
+    def others(self, programs: list[int]) -> list[int]:
+        """Those that may be killed."""
+        return [pid for pid in programs if self._kills[self._stretch(_trial(pid))] < _KILLS_BETWEEN_CHECKPOINTS]
+
+    def killed(self, trial: str) -> None:
+        """A trial's program was killed."""
+        self._kills[self._stretch(trial)] += 1
+
+
+def _trial(pid: int) -> str:
+    """Trial of a program; empty where it is not known."""
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(f"{TRIAL_ID}=".encode()):
+                return entry.decode().partition("=")[2]
+    return ""
+
+
+def _kill(
+    kind: str, agents: list[int], controller: subprocess.Popen[bytes], draws: random.Random, spared: _Spared
+) -> int:
     """Kill one process of a kind; returns the number killed."""
     if kind == "controller":
         controller.send_signal(signal.SIGKILL)
         controller.wait(10)
         return 1
-    victims = agents if kind == "agent" else [child for agent in agents for child in _children(agent)]
+    if kind == "agent":
+        victims = agents
+    else:
+        victims = spared.others([child for agent in agents for child in _children(agent)])
     if not victims:
         return 0
+    victim = draws.choice(victims)
+    if kind == "training":
+        spared.killed(_trial(victim))
     with contextlib.suppress(ProcessLookupError):
-        os.kill(draws.choice(victims), signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
     return 1
 
 
@@ -267,6 +309,7 @@ def _report(
         abs(outcome["cost_usd"] - billed_usd),
         outcome["revocations"],
         seconds,
+        tuple(trial.failure for trial in standing_of(folder, folder.catalogue).failed),
     )
 
 
