@@ -15,10 +15,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The main job with its embedded defaults: the pipeline on a generated market, models trained, solved and executed;
-# no account, no server.
+# The main job with its embedded defaults: the pipeline on a generated market, models trained, registered, solved
+# and executed; no account, no server.
 demo: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro train_revpred evaluate
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro promote evaluate
 	$(BIN)/ebbtide report data/record --out reports/report.html
 
 # Seconds of `make demo` on a quiet machine, and with one core kept busy beside it; reports/demo-times.json.

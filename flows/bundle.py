@@ -47,7 +47,6 @@ def collect(folder: Path, reports: Path, data: Mapping[str, Path]) -> dict[str, 
             window_s=None if window is None else (window["from"], window["until"]),
             data=[data[name]] if name in data else (),
             scores=told.get("scores", {}),
-            registry_version=told.get("registry_version"),
         )
     return found
 

@@ -24,7 +24,6 @@ from prefect.logging import get_run_logger
 
 from ebbtide._files import only_one, write_text
 from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.analysis.promotion import champion_version
 from ebbtide.analysis.tracking import PARENT, pipeline_run
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
@@ -152,7 +151,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
         get_run_logger().info("stages run: %s", ", ".join(stages) or "none")
     pushed = push() if parameters["push"] else False
     before = kept_figures(STATE / "accepted.json")
-    after = read_figures(REPORTS, champion_version(tracking["uri"]))
+    after = read_figures(REPORTS)
     points = PriceHistory.read(PRICES).change_points
     night = Night(
         [verdict for verdict in verdicts if not verdict.problem],

@@ -1,4 +1,4 @@
-"""Stage `train_revpred`: data/prices.parquet -> models/revpred, reports/revpred.json and a registered model."""
+"""Stage `train_revpred`: data/prices.parquet -> models/revpred and reports/revpred.json."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ def main() -> None:
 
     train_revpred(
         parameters("train_revpred"),
-        parameters("tracking"),
         Path("data/prices.parquet"),
         Path("models/revpred"),
         Path("reports/revpred.json"),

@@ -139,7 +139,5 @@ def test_what_is_no_bundle_is_told_in_one_line(bundle: ModelBundle, tmp_path: Pa
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9), st.none() | st.text("0123456789", min_size=1, max_size=3))
 def test_a_part_goes_through_the_manifest_unchanged(start_s: float, end_s: float, version: str | None) -> None:
-    from ebbtide.forecasts.bundle import _part
-
     part = Part("revpred", "abc", round(start_s), round(end_s), {"b": "2", "a": "1"}, {"x": 1.0}, version)
-    assert _part(json.loads(json.dumps(part.to_dict()))) == part
+    assert Part.from_dict(json.loads(json.dumps(part.to_dict()))) == part

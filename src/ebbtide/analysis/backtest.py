@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ebbtide._utc import Time
 from ebbtide.analysis.replays import replay_all
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability
@@ -35,7 +37,7 @@ def backtest(
     catalogue: Catalogue | None = None,
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
-    models: ModelBundle | None = None,
+    models: ModelBundle | str | Path | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> BacktestResult:
@@ -53,8 +55,9 @@ def backtest(
         catalogue: Instance types and their list prices; None: the built-in ones.
         curves: Learning curve of each job, for policies that read its metric.
         egress: Prices of data that leave a region.
-        models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`); its versions are
-            kept with the result, and starts within the data that it was trained on are refused.
+        models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`), the path of its
+            folder, or `champion` for those of the MLflow registry; its versions are kept with the result, and
+            starts within the data that it was trained on are refused.
         workers: Number of processes for the replays, this one included; outcomes do not depend on it.
         on_progress: Called with the number of replays done so far.
 
@@ -79,10 +82,11 @@ def backtest(
         egress or EgressPrices(),
     )
     starts_s = start_times(scenario, starts)
-    if models is not None:
-        models.check_unseen(starts_s)
+    bundle = read_models(models)
+    if bundle is not None:
+        bundle.check_unseen(starts_s)
     found = replay_all(scenario, policies, starts_s, workers=workers, on_progress=on_progress)
-    versions = {} if models is None else models.versions
+    versions = {} if bundle is None else bundle.versions
     return BacktestResult(tuple(policies), scenario, starts_s, found.outcomes, versions)
 
 

@@ -20,6 +20,7 @@ from ebbtide.analysis.result import BacktestResult
 from ebbtide.analysis.summary import SPREAD_NOTE, models_note, sample_std
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.champions import read_models
 from ebbtide.jobs.job import Job
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -126,7 +127,7 @@ def compare(
     seed: int = 0,
     deadline_h: float | None = None,
     catalogue: Catalogue | None = None,
-    models: ModelBundle | None = None,
+    models: ModelBundle | str | Path | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
@@ -141,8 +142,8 @@ def compare(
         seed: Seed of the starts and of all random numbers.
         deadline_h: Hours from each start to the deadline; None: the end of the record.
         catalogue: Instance types and their list prices; None: the built-in ones.
-        models: The bundle of learnt models that the policies ask; starts within the data that it was trained on
-            are refused.
+        models: The bundle of learnt models that the policies ask, the path of its folder, or `champion`; starts
+            within the data that it was trained on are refused.
         workers: Number of processes for the replays, this one included; rows do not depend on it.
         on_progress: Called with the number of replays done so far.
 
@@ -156,8 +157,9 @@ def compare(
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     scenario = Scenario((job,), prices, rule, catalogue=known, seed=seed)
     starts_s = start_times(scenario, starts)
-    if models is not None:
-        models.check_unseen(starts_s)
+    bundle = read_models(models)
+    if bundle is not None:
+        bundle.check_unseen(starts_s)
     replays = replay_all(
         scenario,
         policies,
@@ -170,7 +172,7 @@ def compare(
     if not replays.outcomes:
         raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
-    versions = {} if models is None else models.versions
+    versions = {} if bundle is None else bundle.versions
     result = BacktestResult(able, scenario, starts_s, replays.outcomes, versions)
     floors = _floors(job, prices, result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ class Figures:
         models: Error of each model on later data, by name.
         costs: Mean cost by policy, USD.
         unfinished: Number of unfinished runs by policy.
-        champion: Version of the registry's best revocation model on later data; None: there is none.
+        champions: Version number in the registry of the champion of each kind of model, by name.
+        verdicts: What came of the newest version of each kind of model, in a sentence, by name.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     unfinished: Mapping[str, int] = field(default_factory=dict)
-    champion: str | None = None
+    champions: Mapping[str, str] = field(default_factory=dict)
+    verdicts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> str:
@@ -45,7 +47,7 @@ class Figures:
         return 1.0 - self.costs[self.best] / on_demand if on_demand and self.best else None
 
 
-def read_figures(reports: Path, champion: str | None) -> Figures:
+def read_figures(reports: Path) -> Figures:
     """Read the figures from the stages' reports; missing reports are left out."""
     reports_by_name = {name: _read(reports / f"{name}.json") for name in METRICS}
     models = {}
@@ -61,7 +63,11 @@ def read_figures(reports: Path, champion: str | None) -> Figures:
     policies = reports_by_name["metrics"].get("policies", {})
     means = {name: row["cost_usd"]["mean"] for name, row in policies.items()}
     costs = {name: mean for name, mean in means.items() if mean is not None}
-    return Figures(models, costs, {name: int(row["unfinished"]) for name, row in policies.items()}, champion)
+    unfinished = {name: int(row["unfinished"]) for name, row in policies.items()}
+    kinds = _read(reports / "promotion.json").get("kinds", {})
+    champions = {name: row["champion_after"] for name, row in kinds.items() if row["champion_after"] is not None}
+    verdicts = {name: f"version {row['version']} {row['reason']}" for name, row in kinds.items()}
+    return Figures(models, costs, unfinished, champions, verdicts)
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,9 @@ class Night:
             before, after = _formatted(row["before"]), _formatted(row["after"])
             lines.append(f"| {row['kind']} | {row['name']} | {before} | {after} | {row['verdict']} |")
         lines += ["", self._saving(), ""]
-        if self.after.champion is not None:
-            kept = "as before" if self.after.champion == self.before.champion else "new: better on later data"
-            lines += [f"Champion among revocation models: version {self.after.champion}, {kept}.", ""]
+        if self.after.verdicts:
+            lines += ["Models, compared with the champions by what policies pay:", ""]
+            lines += [f"- {name}: {verdict}." for name, verdict in self.after.verdicts.items()] + [""]
         if self.pushed:
             lines += ["Data and models are pushed to the DVC remote.", ""]
         return "\n".join(lines)
@@ -152,7 +158,9 @@ def keep_figures(figures: Figures, path: Path) -> None:
 
 def kept_figures(path: Path) -> Figures:
     """The last accepted figures; empty if there are none."""
-    return Figures(**_read(path))
+    known = {each.name for each in fields(Figures)}
+    # Other versions of Ebbtide have kept other figures.
+    return Figures(**{name: value for name, value in _read(path).items() if name in known})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.feasibility import Search, cost_usd, duration_h, is_kept
 from ebbtide.analysis.plan import Estimate, Feasibility, Plan, Quote, Spread
+from ebbtide.analysis.summary import models_note
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.forecasts.spells.fitting import UP
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, drawn_availability
@@ -57,7 +60,7 @@ def plan(
     catalogue: Catalogue | None = None,
     availability: Availability | None = None,
     spells: SpellModels | None = None,
-    models: ModelBundle | None = None,
+    models: ModelBundle | str | Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_infeasible: Callable[[], None] | None = None,
 ) -> Plan:
@@ -72,8 +75,8 @@ def plan(
         catalogue: Instance types and their list prices; None: the built-in ones.
         availability: Recorded capacity, where that decides; None: drawn from the models.
         spells: Models of how capacity comes and goes; None: those of the bundle, else the default models.
-        models: The bundle of learnt models that the policy asks. The estimate may be on days that it was trained
-            on: it is of what the policy would do now.
+        models: The bundle of learnt models that the policy asks, the path of its folder, or `champion`. The
+            estimate may be on days that it was trained on: it is of what the policy would do now.
         on_progress: Called with the number of backtests done, and their total.
         on_infeasible: Called once if budget and deadline are not feasible, before the search for some that are.
 
@@ -96,13 +99,14 @@ def plan(
     recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
-    learnt = None if models is None else models.spells
+    bundle = read_models(models)
+    learnt = None if bundle is None else bundle.spells
     capacity = spells or learnt or default_spell_models()
     if sweep.checkpoint is not None:
         jobs, notes = _saved_in_time(jobs, recent, billing, known, capacity if by_capacity else None)
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
-    policy = spottune_of(sweep, capacity, models)
+    policy = spottune_of(sweep, capacity, bundle)
     # Where capacity decides there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
@@ -122,7 +126,7 @@ def plan(
     )
 
     def under(deadline_h: float | None) -> SpotTune:
-        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), capacity, models)
+        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), capacity, bundle)
 
     fastest = _fastest(jobs[0], recent, known)
     search = Search(fastest, under, replays.some, runs)
@@ -148,6 +152,7 @@ def plan(
     else:
         feasibility = Feasibility(True, *fastest)
     notes += _offer_notes(offers, billing)
+    notes += [models_note(bundle.versions)] if bundle else []
     return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
 
 

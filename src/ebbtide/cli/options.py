@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from ebbtide._terminal import PlainConsole
-from ebbtide._utc import iso
 from ebbtide.errors import InputError
-from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, ModelBundle
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
+from ebbtide.forecasts.champions import default_models, read_models
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
@@ -41,12 +41,12 @@ SpellsOption = Annotated[
 
 
 ModelsOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--models",
         metavar="FOLDER",
-        help="Learnt models that policies ask, as the pipeline writes them; by default those in "
-        f"{DEFAULT_BUNDLE}/, if they were trained on earlier days.",
+        help="Learnt models that policies ask, as the pipeline writes them, or champion: those of the MLflow "
+        f"registry; by default those in {DEFAULT_BUNDLE}/, if they were trained on earlier days.",
     ),
 ]
 
@@ -58,24 +58,19 @@ class Models:
     models: ModelsOption = None
 
     def bundle(self, first_s: float) -> ModelBundle | None:
-        """The bundle that was named, else the default one where it may be used; a line says which decides.
+        """The bundle that was named, else the default one; a line says why one that is there is not used.
 
         Args:
             first_s: The earliest start of any run, seconds since 1970.
 
         Raises:
-            InputError: The folder is no bundle.
+            InputError: The folder that was named is no bundle, or the registry has no champion.
         """
-        if self.models is None and not (DEFAULT_BUNDLE / MANIFEST).exists():
-            return None
-        found = ModelBundle.read(self.models or DEFAULT_BUNDLE)
-        if self.models is None and found.trained_until_s > first_s:
-            until = iso(found.trained_until_s)
-            typer.echo(
-                f"{DEFAULT_BUNDLE}/ is not used: it was trained on prices until {until}, later than the first "
-                f"start; with --from {until} it would be"
-            )
-            return None
+        if self.models is not None:
+            return read_models(self.models)
+        found, why_not = default_models(first_s)
+        if why_not:
+            typer.echo(why_not)
         return found
 
 

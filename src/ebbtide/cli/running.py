@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,22 +11,34 @@ from typing import Annotated
 import typer
 
 from ebbtide._cores import usable_cores
-from ebbtide._utc import HOUR_S
+from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.analysis.summary import models_note
 from ebbtide.cli.foreground import run_in_foreground
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, ModelsOption, Source, SpellsOption, catalogue_with, terminal
+from ebbtide.cli.options import (
+    InstanceTypesOption,
+    Models,
+    ModelsOption,
+    Source,
+    SpellsOption,
+    catalogue_with,
+    terminal,
+)
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.handle import Run
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import GENERATED_DAYS, SPEED
+from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text, steps_per_hour
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
+from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
+from ebbtide.policies.registry import ASK_MODELS, POLICIES
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,6 @@ def run_command(
         "seed": source.seed,
         "catalogue": catalogue,
         "spells": kept.spells,
-        "models": kept.models,
         "speed": source.speed,
         "runs": kept.runs,
         "store": kept.store,
@@ -116,6 +128,10 @@ def run_command(
     generates = source.prices is None and source.generate is None and provider == "local"
     if provider != "ec2" and not generates:
         options["prices"] = source.history(source.seed, catalogue)
+    models = _models(kept.models, provider, chosen, sweep, options)
+    options["models"] = models
+    if models is not None:
+        typer.echo(models_note(models.versions))
     if provider == "replay":
         terminal().print(str(run_once(sweep, chosen, "replay", **options)))
         return
@@ -127,6 +143,21 @@ def run_command(
         run_in_foreground(started.kept, started.policy, sweep, kept.track)
     finally:
         _print_speed(started.kept, sweep)
+
+
+def _models(
+    named: str | None, provider: str, policy: str, sweep: Sweep, options: RunOptions
+) -> ModelBundle | None:
+    """The bundle that was named, else the default one, if the policy asks models and may use it."""
+    if named is None and policy in POLICIES and policy not in ASK_MODELS:
+        return None
+    if named is not None or provider == "ec2" or not DEFAULT_BUNDLE.exists():
+        return Models(named).bundle(time.time())
+    prices, start = options.get("prices"), options.get("start")
+    if prices is None:
+        prices = generated_market(sweep, options["seed"], options.get("catalogue") or default_catalogue())
+        options["prices"] = prices
+    return Models().bundle(LocalMarket(prices, None if start is None else to_epoch_s(start)).begins_s)
 
 
 def _print_policy(wanted: Wanted, policy: str) -> None:

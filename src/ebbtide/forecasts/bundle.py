@@ -10,8 +10,9 @@
       solved/               what was solved from the models, such as cookbooks, with a manifest of its own
 
 A part that is not there is answered for by the defaults that come with the package. What was solved from other
-versions of the models is left out. Only days after the training
-window of every part may be used to judge a bundle; `check_unseen` refuses others.
+versions of the models is left out. Only days after the training window of every part may be used to judge a
+bundle; `check_unseen` refuses others. The pipeline's manifest names no version numbers of the MLflow registry:
+its content depends on data and parameters alone. A bundle of champions (`forecasts.champions`) does name them.
 """
 
 from __future__ import annotations
@@ -100,6 +101,25 @@ class Part:
             "registry_version": self.registry_version,
         }
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+        """What `to_dict` gave.
+
+        Raises:
+            KeyError: A value is missing; other errors for other values that are not of a part.
+        """
+        times = [values[name] for name in ("trained_from", "trained_until")]
+        start_s, end_s = (None if time is None else to_epoch_s(str(time)) for time in times)
+        return cls(
+            str(values["path"]),
+            str(values["version"]),
+            start_s,
+            end_s,
+            dict(values["data"]),
+            dict(values["scores"]),
+            values["registry_version"],
+        )
+
 
 @dataclass(frozen=True)
 class ModelBundle:
@@ -133,7 +153,7 @@ class ModelBundle:
                     f"{SCHEMA_VERSION}; upgrade ebbtide",
                     file=path,
                 )
-            parts = {str(name): _part(values) for name, values in content["parts"].items()}
+            parts = {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"is no manifest of a model bundle: {error!r}", file=path) from None
         parts |= _solved_parts(folder, parts)
@@ -146,12 +166,7 @@ class ModelBundle:
     def copy_to(self, folder: Path) -> None:
         """Copy the bundle, its manifest last, so that a run can go on with the same models whatever follows."""
         for part in self.parts.values():
-            source, target = self.folder / part.path, folder / part.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(source, target)
+            copy_part(part, self.folder, folder)
         models = {name: part for name, part in self.parts.items() if name in MODEL_PARTS}
         copy = write_manifest(folder, models)
         if solved := {name: part for name, part in self.parts.items() if name not in MODEL_PARTS}:
@@ -285,6 +300,28 @@ def part_of(
     )
 
 
+def copy_part(part: Part, source: Path, target: Path) -> None:
+    """Copy a part's file or folder from one bundle's folder into another's."""
+    old, new = source / part.path, target / part.path
+    new.parent.mkdir(parents=True, exist_ok=True)
+    if old.is_dir():
+        shutil.copytree(old, new, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(old, new)
+
+
+def joined(folder: Path, parts: Mapping[str, tuple[Path, Part]]) -> ModelBundle:
+    """Write a bundle of parts that lie in several folders.
+
+    Args:
+        folder: The new bundle's folder, empty or missing.
+        parts: The folder that each part lies in, and what its manifest says of it, by name.
+    """
+    for source, part in parts.values():
+        copy_part(part, source, folder)
+    return write_manifest(folder, {name: part for name, (_, part) in parts.items()})
+
+
 def write_manifest(folder: str | Path, parts: Mapping[str, Part]) -> ModelBundle:
     """Write a bundle's manifest, atomically and last: a folder with it is complete."""
     content = {
@@ -339,27 +376,13 @@ def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
     try:
         if content["solved_from"] != _model_versions(models):
             return {}
-        return {str(name): _part(values) for name, values in content["parts"].items()}
+        return {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"is no manifest of what was solved: {error!r}", file=path) from None
 
 
 def _model_versions(parts: Mapping[str, Part]) -> dict[str, str]:
     return {name: part.version for name, part in parts.items() if name in MODEL_PARTS}
-
-
-def _part(values: Mapping[str, Any]) -> Part:
-    times = [values[name] for name in ("trained_from", "trained_until")]
-    start_s, end_s = (None if time is None else to_epoch_s(str(time)) for time in times)
-    return Part(
-        str(values["path"]),
-        str(values["version"]),
-        start_s,
-        end_s,
-        dict(values["data"]),
-        dict(values["scores"]),
-        values["registry_version"],
-    )
 
 
 def _inside(folder: Path, path: str, manifest: Path) -> Path:

@@ -13,6 +13,7 @@ from ebbtide._utc import Time, to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.reading import read_sweep, read_work
@@ -53,8 +54,9 @@ class RunOptions(TypedDict, total=False):
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
-        models: The bundle of learnt models that the policy asks, or the path of its folder, kept with the run; one
-            that was trained on prices later than the start is refused.
+        models: The bundle of learnt models that the policy asks, the path of its folder, or `champion` for those
+            of the MLflow registry; kept with the run. One that was trained on prices later than the start is
+            refused.
         delay: For `replay`: how many seconds machines take to start.
         speed: For `local`: market seconds in a real second; by default 30.
         folder: For `local` and `ec2`: the folder of the code, in which the program runs; by default the folder of
@@ -161,7 +163,7 @@ def begin(
             raise InputError("billing of a live run is a preset's name", field="billing")
         billing_preset(billing)
         sweep = sweep.model_copy(update={"billing": billing})
-    spells, models = _spells(options), _models(options)
+    spells, models = _spells(options), read_models(options.get("models"))
     if isinstance(policy, str):
         # The run may be resumed from another folder.
         name = default_policy(sweep) if policy == DEFAULT else absolute_name(policy)
@@ -204,11 +206,6 @@ def _spells(options: RunOptions) -> SpellModels | None:
     return SpellModels.read(Path(given)) if isinstance(given, str | Path) else given
 
 
-def _models(options: RunOptions) -> ModelBundle | None:
-    given = options.get("models")
-    return ModelBundle.read(given) if isinstance(given, str | Path) else given
-
-
 def _program_of(job: Work, options: RunOptions) -> tuple[Sweep, Path]:
     """What is to be trained, and the folder of its code."""
     catalogue = options.get("catalogue") or default_catalogue()
@@ -239,7 +236,7 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
         prices = sweep.allowed(prices, catalogue)
     billing = options.get("billing") or ("ec2-second" if sweep is None else sweep.billing)
     rule = billing_preset(billing) if isinstance(billing, str) else billing
-    models = _models(options)
+    models = read_models(options.get("models"))
     if isinstance(policy, str):
         if sweep is None:
             decides = policy_named(_ONE_JOB if policy == DEFAULT else policy, models)

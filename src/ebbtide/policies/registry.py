@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
@@ -80,21 +81,23 @@ _PARAMETER_FILES = (".yaml", ".yml")
 ALL = "all"
 
 
-def policy(name: str, models: ModelBundle | None = None) -> Policy:
+def policy(name: str, models: ModelBundle | str | Path | None = None) -> Policy:
     """The policy of that name, with its default parameters or those of a file, or one of the user's own.
 
     Args:
         name: One of `POLICIES`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
             `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
-        models: What was learnt, for the policies that ask it; None: what comes with the package.
+        models: What was learnt, for the policies that ask it: a bundle, the path of its folder, or `champion` for
+            the champions of the MLflow registry; None: what comes with the package.
 
     Raises:
         InputError: No policy has this name; the message lists the known ones. Or a parameter is unknown or wrong.
     """
+    bundle = read_models(models)
     if name in POLICIES:
-        return POLICIES[name](models)
+        return POLICIES[name](bundle)
     if name.endswith(_PARAMETER_FILES):
-        return _from_file(Path(name), models)
+        return _from_file(Path(name), bundle)
     if is_own(name):
         return load_policy(name)
     problem = unknown_name("policy", name, POLICIES).problem
@@ -116,7 +119,7 @@ def absolute_name(name: str) -> str:
     return f"{Path(place).absolute()}{colon}{within}"
 
 
-def policies(names: str | Sequence[str], models: ModelBundle | None = None) -> list[Policy]:
+def policies(names: str | Sequence[str], models: ModelBundle | str | Path | None = None) -> list[Policy]:
     """Policies from a list of names, or from one text with commas between them; `all` is every one in `POLICIES`.
 
     Args:
@@ -126,7 +129,8 @@ def policies(names: str | Sequence[str], models: ModelBundle | None = None) -> l
     Raises:
         InputError: A name is unknown, two policies have the same name, or there is none.
     """
-    chosen = [policy(name, models) for name in names_of(names)]
+    bundle = read_models(models)
+    chosen = [policy(name, bundle) for name in names_of(names)]
     check_names(chosen)
     return chosen
 

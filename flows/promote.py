@@ -1,0 +1,144 @@
+"""Promotion as a flow: every part of the bundle is registered, and becomes champion if it saves money."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from prefect import flow, task
+from prefect.logging import get_run_logger
+
+from ebbtide._cores import usable_cores
+from ebbtide._files import write_text
+from ebbtide.analysis.judging import Judgement, Setting, judge
+from ebbtide.analysis.model_registry import Registry
+from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle, Part, version_of
+from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
+from ebbtide.forecasts.learning_curves.curves import read_curves
+from ebbtide.market.availability import Availability
+from ebbtide.market.prices import PriceHistory
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@task(task_run_name="register-{kind}", retries=2, retry_delay_seconds=2, persist_result=False)
+def register(kind: str, bundle: ModelBundle, registry: Registry) -> str:
+    """Register a part of the bundle, once for each content; returns its version number."""
+    return registry.register(bundle, kind)
+
+
+@task(task_run_name="judge-{kind}", persist_result=False)
+def compare(kind: str, reigning: ModelBundle, bundle: ModelBundle, setting: Setting) -> Judgement:
+    """Run the policy that asks a kind of model with the champion and with the new version."""
+    with TemporaryDirectory(prefix="ebbtide-judging-") as folder:
+        return judge(kind, reigning, bundle, setting, Path(folder))
+
+
+@task(task_run_name="promote-{kind}", retries=2, retry_delay_seconds=2, persist_result=False)
+def crown(kind: str, row: Mapping[str, Any], registry: Registry) -> None:
+    """Make a version the champion."""
+    registry.promote(kind, row["version"], row["reason"])
+
+
+@flow(name="promote", validate_parameters=False)
+def promote(
+    parameters: Mapping[str, Any],
+    tracking: Mapping[str, Any],
+    bundle: Path,
+    prices: Path,
+    curves: Path,
+    into: Path,
+) -> None:
+    """Register all parts, compare them with the champions, keep the verdicts, and carry them out.
+
+    All are compared with the champions at the beginning. A verdict is given once for the same models, prices and
+    parameters: what was killed after it was kept is carried out by the next run, with the same report.
+
+    Args:
+        parameters: The `promote` section of params.yaml.
+        tracking: The `tracking` section.
+        bundle: The folder of the model bundle.
+        prices: The price file.
+        curves: The file of learning curves.
+        into: Where the report goes.
+
+    Raises:
+        InputError: There is no bundle, a job cannot be run, or a given start is within the days of training.
+    """
+    models = ModelBundle.read(bundle)
+    registry = Registry(tracking["uri"], tracking["artifacts"])
+    kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
+    numbers = {kind: register(kind, models, registry) for kind in kinds}
+    before = champion_versions(registry_client(registry.uri))
+    inputs = _digest(models, parameters, prices, curves)
+    report = registry.kept_verdicts(inputs)
+    if report is None or not _still_holds(report, before):
+        reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
+        setting = _setting(parameters, prices, curves)
+        rows = {}
+        for kind in kinds:
+            found = compare(kind, reigning, models, setting)
+            rows[kind] = _row(numbers[kind], reigning.parts.get(kind), models.parts[kind], found)
+        report = {"promoted": [kind for kind in kinds if rows[kind]["promoted"]], "kinds": rows}
+        registry.keep_verdicts(inputs, report)
+    for kind in report["promoted"]:
+        crown(kind, report["kinds"][kind], registry)
+    for kind, row in report["kinds"].items():
+        get_run_logger().info("%s version %s %s", kind, row["version"], row["reason"])
+    write_text(into, json.dumps(report, indent=2, allow_nan=False) + "\n")
+
+
+def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path) -> Setting:
+    """What versions are compared on, from the section of params.yaml."""
+    workload, capacity = parameters["curves"], parameters["availability"]
+    return Setting(
+        PriceHistory.read(prices),
+        parameters["starts"],
+        parameters["jobs"],
+        seed=parameters["seed"],
+        billing=parameters["billing"],
+        confidence=parameters["confidence"],
+        cookbook=parameters["cookbook"],
+        curves=tuple(curve for curve in read_curves(curves) if curve.workload == workload),
+        availability=None if capacity is None else Availability.read(capacity),
+        workers=usable_cores(),
+    )
+
+
+def _row(version: str, champion: Part | None, part: Part, found: Judgement) -> dict[str, Any]:
+    """What the report says of one kind; costs, misses and scores stand beside each other."""
+    before = None if champion is None else champion.registry_version
+    promoted = found.verdict.is_promotion
+    return {
+        "version": version,
+        "digest": part.version,
+        "champion_before": before,
+        "champion_after": version if promoted else before,
+        "promoted": promoted,
+        **found.to_dict(),
+        "scores": {
+            "champion": None if champion is None else dict(champion.scores),
+            "challenger": dict(part.scores),
+        },
+    }
+
+
+def _still_holds(report: Mapping[str, Any], champions: Mapping[str, ModelVersion]) -> bool:
+    """Whether the champions are those from which a kept report was made, or those that it made."""
+    now = {kind: str(version.version) for kind, version in champions.items()}
+    return all(
+        now.get(kind) in (row["champion_before"], row["champion_after"]) for kind, row in report["kinds"].items()
+    )
+
+
+def _digest(models: ModelBundle, parameters: Mapping[str, Any], prices: Path, curves: Path) -> str:
+    """The digest of everything that verdicts depend on beside the champions."""
+    versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
+    files = [version_of(file) for file in (prices, curves)]
+    told = json.dumps([versions, dict(parameters), files], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
