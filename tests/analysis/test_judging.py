@@ -69,7 +69,10 @@ def good(model: NetworkModel, known: PriceHistory, folder: Path) -> ModelBundle:
 def bad(model: NetworkModel, known: PriceHistory, folder: Path) -> ModelBundle:
     """The same model, but it says of every machine that it is not revoked; what is written as its score is better."""
     groups, generals = (
-        [replace(each, calibration=replace(each.calibration, offset=each.calibration.offset - 6.0)) for each in some]
+        [
+            replace(each, calibration=replace(each.calibration, offset=each.calibration.offset - 6.0))
+            for each in some
+        ]
         for some in (model.groups, model.generals)
     )
     spoilt = replace(model, groups=groups, generals=generals)
@@ -199,7 +202,9 @@ def test_early_curve_is_judged_on_a_workload_that_it_was_not_calibrated_on(
 
     asked = []
     run = judging._run
-    monkeypatch.setattr(judging, "_run", lambda case, bundle, *rest: asked.append(bundle) or run(case, bundle, *rest))
+    monkeypatch.setattr(
+        judging, "_run", lambda case, bundle, *rest: asked.append(bundle) or run(case, bundle, *rest)
+    )
     workload = next(iter(calibration.without))
     steps = np.arange(1.0, 101.0)
     curves = [Curve(workload, str(number), steps, number + 1.0 / steps, 100.0) for number in range(2)]
@@ -211,7 +216,11 @@ def test_early_curve_is_judged_on_a_workload_that_it_was_not_calibrated_on(
 
 
 def test_the_command_takes_the_champions_and_says_which(
-    good: ModelBundle, prices: PriceHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    good: ModelBundle,
+    prices: PriceHistory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -255,7 +264,9 @@ def test_the_command_takes_the_champions_and_says_which(
         eb.run(job, "spottune", "replay", prices=prices, start=prices.start_s, models="champion")
     # A bundle in the folder decides where none is named.
     good.copy_to(Path("models"))
-    assert f"models: revpred {good.parts['revpred'].version}" in ebbtide("run", "sweep.yaml", *run[2:], *words[:2])[1]
+    assert (
+        f"models: revpred {good.parts['revpred'].version}" in ebbtide("run", "sweep.yaml", *run[2:], *words[:2])[1]
+    )
     manifest = json.loads(Path("models/manifest.json").read_text())
     assert manifest["parts"]["revpred"]["registry_version"] is None
     (Path("models/revpred/model.json")).write_text("{}")

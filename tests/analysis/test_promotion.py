@@ -117,7 +117,10 @@ def test_two_versions_are_never_both_promoted_by_the_same_runs(
     assert not (there.is_promotion and back.is_promotion)
 
 
-@given(st.lists(st.floats(1.0, 1.02), min_size=2, max_size=12), st.lists(st.floats(1.0, 1.02), min_size=12, max_size=12))
+@given(
+    st.lists(st.floats(1.0, 1.02), min_size=2, max_size=12),
+    st.lists(st.floats(1.0, 1.02), min_size=12, max_size=12),
+)
 def test_nor_where_costs_are_nearly_the_same(some: list[float], others: list[float]) -> None:
     one, other = runs(*some), runs(*others[: len(some)])
     assert not (verdict(one, other).is_promotion and verdict(other, one).is_promotion)
