@@ -8,8 +8,14 @@ from pathlib import Path
 from ebbtide.analysis.nightly import Figures, Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.market.ingestion import Verdict
 
-BEFORE = Figures({"revpred (Brier)": 0.2}, {"on-demand": 5.0, "reactive": 1.0}, {"reactive": 0}, "1")
-AFTER = Figures({"revpred (Brier)": 0.1}, {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2}, {"wild": 3}, "2")
+BEFORE = Figures({"revpred (Brier)": 0.2}, {"on-demand": 5.0, "reactive": 1.0}, {"reactive": 0}, {"revpred": "1"})
+AFTER = Figures(
+    {"revpred (Brier)": 0.1},
+    {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2},
+    {"wild": 3},
+    {"revpred": "2"},
+    {"revpred": "version 2 is the new champion: cheaper"},
+)
 NIGHT = Night(
     [Verdict(Path("in/day.parquet"), 12)],
     [Verdict(Path("in/bad.csv"), 0, "has no column")],
@@ -33,22 +39,30 @@ def test_it_tells_what_was_added_what_ran_and_what_became_better() -> None:
     assert "| policy | wild | - | 0.2 | new |" in told
     # What does not always finish is no saving.
     assert "Cheapest policy that always finishes: reactive, 70% below on-demand (before: reactive, 80%)." in told
-    assert "version 2, new: better on later data" in told
+    assert "- revpred: version 2 is the new champion: cheaper." in told
     assert "pushed to the DVC remote" in told
     assert costs_picture(NIGHT).startswith(b"\x89PNG")
 
 
 def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> None:
-    assert read_figures(tmp_path, None) == Figures()
+    assert read_figures(tmp_path) == Figures()
     reports = {
         "metrics": {"policies": {"reactive": {"cost_usd": {"mean": 0.5}, "unfinished": 1}}},
         "revpred": {"pooled": {"published": {"brier": 0.2}, "5%": {"brier": 0.4}}},
         "price-chains": {"scores": {"log_likelihood": -0.25}},
+        "promotion": {
+            "kinds": {
+                "revpred": {"version": "3", "champion_after": "2", "reason": "remains a challenger"},
+                "speeds": {"version": "1", "champion_after": None, "reason": "is not asked"},
+            }
+        },
         "earlycurve": {"methods": {"earlycurve": {"0.7": {"relative_error_mean": 0.01}}, "slaq": {}}},
     }
     for name, content in reports.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    found = read_figures(tmp_path, "3")
+    found = read_figures(tmp_path)
+    assert found.champions == {"revpred": "2"}
+    assert found.verdicts["revpred"] == "version 3 remains a challenger"
     assert found.costs == {"reactive": 0.5}
     assert found.best == ""
     assert found.saving is None

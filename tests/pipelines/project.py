@@ -23,6 +23,7 @@ STAGES = [
     "fit_price_model",
     "bundle",
     "solve",
+    "promote",
     "execute",
     "evaluate",
 ]
@@ -40,6 +41,8 @@ SMALL = {
     "calibrate_earlycurve.windows": [1],
     "fit_price_model.test_days": 2,
     "solve.most": 20,
+    "promote.starts": 2,
+    "promote.cookbook.most": 6,
 }
 
 

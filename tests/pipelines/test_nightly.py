@@ -21,9 +21,19 @@ from ebbtide.market.price_series import PriceSeries
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
 
-TARGETS = ["interpolate", "train_revpred", "evaluate"]
+TARGETS = ["interpolate", "promote", "evaluate"]
 # A new day of prices changes all but the learning curves.
-DAILY = ["ingest", "interpolate", "train_revpred", "fit_price_model", "bundle", "solve", "execute", "evaluate"]
+DAILY = [
+    "ingest",
+    "interpolate",
+    "train_revpred",
+    "fit_price_model",
+    "bundle",
+    "solve",
+    "promote",
+    "execute",
+    "evaluate",
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +79,10 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
     ]
     assert {run.data.tags["ebbtide.kind"] for run in children} == {
         "backtest",
-        "revocation",
+        "revpred",
+        "earlycurve",
+        "price-chains",
+        "promotion",
         "learning-curve",
         "earlycurve-calibration",
         "price-chain",
@@ -80,7 +93,7 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
     stages, summary = night(project)
     assert stages == []
     assert "none, all is up to date" in summary
-    assert "Champion among revocation models: version 1, as before." in summary
+    assert "- revpred: version 1 is the first champion of its kind: there was none." in summary
     assert project.outputs() == before
 
 
@@ -98,7 +111,7 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     assert list(incoming.iterdir()) == []
     assert len(list((project.folder / "data" / "set-aside").glob("*.csv"))) == 1
     # The other is killed while it looks at batches, and then in one stage after the other.
-    for what in ("data/nightly/lock", "stage:ingest", "stage:train_revpred", "stage:bundle", "stage:execute"):
+    for what in ("data/nightly/lock", "stage:ingest", "stage:train_revpred", "stage:promote", "stage:execute"):
         process = other.start("pipelines.nightly")
         wait_for(other, what, process)
         process.send_signal(signal.SIGKILL)

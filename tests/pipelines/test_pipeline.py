@@ -70,7 +70,7 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
     ("changes", "rerun"),
     [
         ({"execute.starts": 5}, ["execute", "evaluate"]),
-        ({"train_revpred.seed": 7}, ["train_revpred", "bundle", "solve", "execute", "evaluate"]),
+        ({"train_revpred.seed": 7}, ["train_revpred", "bundle", "solve", "promote", "execute", "evaluate"]),
         ({"solve.risk_aversion": 1.0}, ["solve", "execute", "evaluate"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],

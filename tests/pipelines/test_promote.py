@@ -1,0 +1,113 @@
+"""The stage `promote`: champions of what the pipeline trains, the same report however often it is begun again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.pipelines.project import Project
+
+import ebbtide as eb
+from ebbtide._utc import DAY_S
+from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
+from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
+from ebbtide.forecasts.price_chain import PriceChain, save_chain
+from ebbtide.market.price_series import PriceSeries
+
+# `make long`: each stage is a process that starts Prefect and MLflow.
+pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+
+MARKET = "us-east-1a c3.xlarge"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Project:
+    """With prices and models as the stages before this one would have left them."""
+    made = Project(tmp_path_factory.mktemp("promote") / "main", prefect_server)
+    prices = eb.generate_prices(days=16, seed=1)
+    prices.write(made.folder / "data" / "prices.parquet")
+    curves = "src/ebbtide/forecasts/learning_curves/data/table-two.parquet"
+    (made.folder / "data" / "curves.parquet").write_bytes((made.folder / curves).read_bytes())
+    made.set({"promote.starts": 6, "promote.cookbook.most": 12, "promote.seed": 2})
+    return made
+
+
+def chain(project: Project, stretched: float) -> ModelBundle:
+    """A bundle with a price chain; of the training days, or of prices that are a multiple of theirs."""
+    prices = eb.PriceHistory.read(project.folder / "data" / "prices.parquet")
+    market = next(each for each in prices if str(each) == MARKET)
+    own, until_s = prices[market], prices.start_s + 9 * DAY_S
+    series = PriceSeries(own.times_s, own.prices[::-1].copy() if stretched != 1.0 else own.prices)
+    fitted = PriceChain.fit(series, prices.start_s, until_s)
+    models = project.folder / "models"
+    (models / "price-chains").mkdir(parents=True, exist_ok=True)
+    fields = [market.cloud, market.region, market.zone, market.instance_type, market.product]
+    save_chain(fitted, models / "price-chains" / "0000.safetensors", {"fields": fields, "stretched": stretched})
+    write_calibration(default_calibration(), models / "earlycurve.json")
+    window = prices.start_s, until_s
+    return write_manifest(
+        models,
+        {
+            "price-chains": part_of(models, "price-chains", window_s=window, scores={"log_likelihood": stretched}),
+            "earlycurve": part_of(models, "earlycurve.json"),
+        },
+    )
+
+
+def promoted(project: Project) -> Mapping[str, Any]:
+    done = project.run("pipelines.promote")
+    assert done.returncode == 0, done.stderr
+    told: Mapping[str, Any] = json.loads((project.folder / "reports" / "promotion.json").read_text())
+    return told
+
+
+def test_the_first_versions_are_champions_without_a_backtest(project: Project) -> None:
+    chain(project, 2.0)
+    told = promoted(project)
+    assert told["promoted"] == ["earlycurve", "price-chains"]
+    assert {row["verdict"] for row in told["kinds"].values()} == {"first"}
+    assert {row["champion_after"] for row in told["kinds"].values()} == {"1"}
+    # Begun again, it is the same report, though there are champions now.
+    assert promoted(project) == told
+
+
+def test_another_version_is_compared_and_a_killed_run_changes_nothing(project: Project) -> None:
+    chain(project, 1.0)
+    report = project.folder / "reports" / "promotion.json"
+    before = report.read_bytes()
+    for seconds in (4.0, 7.0, 10.0):
+        process = project.start("pipelines.promote")
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    report.unlink(missing_ok=True)
+    told = promoted(project)
+    assert report.read_bytes() != before
+    row = told["kinds"]["price-chains"]
+    assert (row["version"], row["champion_before"]) == ("2", "1")
+    assert (row["policy"], row["job"], row["starts"]) == ("cookbook", "rsvd-1", 6)
+    assert row["from"] >= "2015-04-10T00:00:00Z"
+    assert row["promoted"] == (row["champion_after"] == "2")
+    assert row["scores"] == {"champion": {"log_likelihood": 2.0}, "challenger": {"log_likelihood": 1.0}}
+    assert told["kinds"]["earlycurve"]["verdict"] == "unchanged"
+    assert promoted(project) == told
+    client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
+    assert len(client.search_model_versions("name = 'price-chains'")) == 2
+    champion = client.get_model_version_by_alias("price-chains", "champion")
+    assert str(champion.version) == row["champion_after"]
+
+
+def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -> None:
+    chain(project, 3.0)
+    project.set({"promote.starts": ["2015-04-03T00:00:00Z"]})
+    done = project.run("pipelines.promote")
+    assert done.returncode == 2
+    assert "price-chains was trained on prices until" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert Path(project.folder / "reports" / "promotion.json").exists()
