@@ -38,23 +38,23 @@ def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Pr
     return made
 
 
-def chain(project: Project, stretched: float) -> ModelBundle:
-    """A bundle with a price chain; of the training days, or of prices that are a multiple of theirs."""
+def trained(project: Project, score: float, *, backwards: bool = False) -> ModelBundle:
+    """A bundle with a price chain of the training days, or of the same prices in the wrong order."""
     prices = eb.PriceHistory.read(project.folder / "data" / "prices.parquet")
     market = next(each for each in prices if str(each) == MARKET)
     own, until_s = prices[market], prices.start_s + 9 * DAY_S
-    series = PriceSeries(own.times_s, own.prices[::-1].copy() if stretched != 1.0 else own.prices)
+    series = PriceSeries(own.times_s, own.prices[::-1].copy() if backwards else own.prices)
     fitted = PriceChain.fit(series, prices.start_s, until_s)
     models = project.folder / "models"
     (models / "price-chains").mkdir(parents=True, exist_ok=True)
     fields = [market.cloud, market.region, market.zone, market.instance_type, market.product]
-    save_chain(fitted, models / "price-chains" / "0000.safetensors", {"fields": fields, "stretched": stretched})
+    save_chain(fitted, models / "price-chains" / "0000.safetensors", {"fields": fields, "score": score})
     write_calibration(default_calibration(), models / "earlycurve.json")
     window = prices.start_s, until_s
     return write_manifest(
         models,
         {
-            "price-chains": part_of(models, "price-chains", window_s=window, scores={"log_likelihood": stretched}),
+            "price-chains": part_of(models, "price-chains", window_s=window, scores={"log_likelihood": score}),
             "earlycurve": part_of(models, "earlycurve.json"),
         },
     )
@@ -68,7 +68,7 @@ def promoted(project: Project) -> Mapping[str, Any]:
 
 
 def test_the_first_versions_are_champions_without_a_backtest(project: Project) -> None:
-    chain(project, 2.0)
+    trained(project, 2.0, backwards=True)
     told = promoted(project)
     assert told["promoted"] == ["earlycurve", "price-chains"]
     assert {row["verdict"] for row in told["kinds"].values()} == {"first"}
@@ -78,7 +78,7 @@ def test_the_first_versions_are_champions_without_a_backtest(project: Project) -
 
 
 def test_another_version_is_compared_and_a_killed_run_changes_nothing(project: Project) -> None:
-    chain(project, 1.0)
+    trained(project, 1.0)
     report = project.folder / "reports" / "promotion.json"
     before = report.read_bytes()
     for seconds in (4.0, 7.0, 10.0):
@@ -104,7 +104,7 @@ def test_another_version_is_compared_and_a_killed_run_changes_nothing(project: P
 
 
 def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -> None:
-    chain(project, 3.0)
+    trained(project, 3.0)
     project.set({"promote.starts": ["2015-04-03T00:00:00Z"]})
     done = project.run("pipelines.promote")
     assert done.returncode == 2
