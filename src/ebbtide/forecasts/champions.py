@@ -12,8 +12,6 @@ import json
 import logging
 import os
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,7 +56,7 @@ def read_models(given: ModelBundle | str | Path | None) -> ModelBundle | None:
     Raises:
         InputError: The folder is no bundle, or the registry has no champion or does not answer.
     """
-    if given is None or isinstance(given, ModelBundle):
+    if not isinstance(given, str | Path):
         return given
     return champions() if given == CHAMPION else ModelBundle.read(given)
 
@@ -173,6 +171,10 @@ def registry_client(uri: str) -> MlflowClient:
             f"there is no model registry at {uri}; the pipeline's stage `promote` makes it; {_URI} names another"
         )
     if uri.startswith("http"):
+        # Loaded here, since every command imports this module.
+        import urllib.error
+        import urllib.request
+
         try:
             with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_ANSWERS_S):
                 pass
