@@ -21,6 +21,8 @@ STAGES = [
     "measure_curves",
     "calibrate_earlycurve",
     "fit_price_model",
+    "fit_spells",
+    "measure_speeds",
     "bundle",
     "solve",
     "execute",
@@ -39,6 +41,7 @@ SMALL = {
     "measure_curves.settings": [1, 3],
     "calibrate_earlycurve.windows": [1],
     "fit_price_model.test_days": 2,
+    "fit_spells.test_days": 2,
     "solve.most": 20,
 }
 

@@ -23,7 +23,17 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.long]
 
 TARGETS = ["interpolate", "train_revpred", "evaluate"]
 # A new day of prices changes all but the learning curves.
-DAILY = ["ingest", "interpolate", "train_revpred", "fit_price_model", "bundle", "solve", "execute", "evaluate"]
+DAILY = [
+    "ingest",
+    "interpolate",
+    "train_revpred",
+    "fit_price_model",
+    "fit_spells",
+    "bundle",
+    "solve",
+    "execute",
+    "evaluate",
+]
 
 
 @pytest.fixture(scope="module")
