@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # The main job with its embedded defaults: the pipeline on a generated market, models trained, registered, solved
 # and executed; no account, no server.
 demo: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro promote evaluate
+	$(BIN)/python -m pipelines.repro
 	$(BIN)/ebbtide report data/record --out reports/report.html
 
 # Seconds of `make demo` on a quiet machine, and with one core kept busy beside it; reports/demo-times.json.

@@ -58,7 +58,9 @@ def track(found: ModelBundle, tracking: Mapping[str, Any]) -> None:
 
 
 @flow(name="bundle", validate_parameters=False)
-def bundle(tracking: Mapping[str, Any], folder: Path, reports: Path, prices: Path, curves: Path) -> None:
+def bundle(
+    tracking: Mapping[str, Any], folder: Path, reports: Path, prices: Path, capacity: Path, curves: Path
+) -> None:
     """Collect, write and track.
 
     Args:
@@ -66,7 +68,8 @@ def bundle(tracking: Mapping[str, Any], folder: Path, reports: Path, prices: Pat
         folder: The bundle's folder, with the trained parts.
         reports: Folder with the reports of the stages that trained them.
         prices: The price file that models were trained on.
+        capacity: The file of probes that spell models were fitted to.
         curves: The file of learning curves that EarlyCurve was calibrated on.
     """
-    data = {"revpred": prices, "price-chains": prices, "earlycurve": curves}
+    data = {"revpred": prices, "price-chains": prices, "spells": capacity, "earlycurve": curves}
     track(write_manifest(folder, collect(folder, reports, data)), tracking)

@@ -1,4 +1,4 @@
-"""Ingestion as a flow: prices from where the parameters say, to one clean file."""
+"""Ingestion as a flow: prices and capacity from where the parameters say, to one clean file each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from prefect import flow, task
 from prefect.logging import get_run_logger
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.forecasts.spells.probes import generated_probes, read_probes, write_probes
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
+from ebbtide.market.prices import PriceHistory
 
 
 def _may_pass(_task: object, _run: object, state: Any) -> bool:
@@ -48,14 +50,31 @@ def from_batches(into: Path, accepted: Path) -> str:
     return str(ingest_files(sorted(accepted.iterdir()), into))
 
 
+@task
+def generated_capacity(into: Path, prices: Path, tick_s: float, seed: int) -> str:
+    """Draw the capacity of every market of the prices: each has spells of its own level."""
+    table = generated_probes(PriceHistory.read(prices), seed, tick_s)
+    write_probes(table, into)
+    return f"{len(table)} probes generated"
+
+
+@task
+def capacity_from_files(into: Path, paths: list[str]) -> str:
+    """Read records of capacity; without any, an empty one."""
+    table = read_probes([Path(path) for path in paths])
+    write_probes(table, into)
+    return f"{len(table)} probes from {len(paths)} files"
+
+
 @flow(name="ingest")
-def ingest(parameters: Mapping[str, Any], into: Path, accepted: Path) -> None:
-    """Bring `into` up to date.
+def ingest(parameters: Mapping[str, Any], into: Path, accepted: Path, capacity_into: Path) -> None:
+    """Bring `into` and `capacity_into` up to date.
 
     Args:
         parameters: The `ingest` section of params.yaml.
         into: The price file.
         accepted: Folder of batches to be added, if it is there.
+        capacity_into: The file of probes of capacity.
     """
     source = parameters["source"]
     if source == "generated":
@@ -70,3 +89,12 @@ def ingest(parameters: Mapping[str, Any], into: Path, accepted: Path) -> None:
     get_run_logger().info("%s: %s", into, done)
     if accepted.exists():
         get_run_logger().info("%s: %s", into, from_batches(into, accepted))
+    capacity = parameters["capacity"]
+    if capacity["source"] == "generated":
+        done = generated_capacity(capacity_into, into, **capacity["generated"])
+    elif capacity["source"] == "files":
+        done = capacity_from_files(capacity_into, capacity["files"]["paths"])
+    else:
+        sources = ("generated", "files")
+        raise unknown_name("source of capacity in params.yaml", str(capacity["source"]), sources)
+    get_run_logger().info("%s: %s", capacity_into, done)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from prefect import flow, get_client, task, unmapped
+from prefect import flow, task, unmapped
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
@@ -30,6 +30,7 @@ from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from flows.parameters import parameters as section_of_params
+from flows.pipeline import server
 from flows.task_runner import task_runner
 
 PRICES = Path("data/prices.parquet")
@@ -147,7 +148,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
     verdicts = judge.map(files, known=unmapped(known), rules=unmapped(rules)).result() if files else []
     sort_out(verdicts)
     with pipeline_run("nightly", tracking, REPORTS) as parent:
-        stages = bring_up_to_date(parameters["targets"], {**_server(), PARENT: parent})
+        stages = bring_up_to_date(parameters["targets"], {**server(), PARENT: parent})
         get_run_logger().info("stages run: %s", ", ".join(stages) or "none")
     pushed = push() if parameters["push"] else False
     before = kept_figures(STATE / "accepted.json")
@@ -226,13 +227,6 @@ def _end_group(group: int) -> None:
     for process in ours:
         process.send_signal(signal.SIGKILL)
     psutil.wait_procs(ours, timeout=10.0)
-
-
-def _server() -> dict[str, str]:
-    """The address of the Prefect server of this run, so that stages need not start one each."""
-    with get_client(sync_client=True) as client:
-        url = str(client.api_url)
-    return {"PREFECT_API_URL": url} if url.startswith("http") else {}
 
 
 def _digest(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""Stage `bundle`: models/revpred, models/earlycurve.json, models/price-chains -> models/manifest.json."""
+"""Stage `bundle`: all that was trained, in models/ -> models/manifest.json."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ def main() -> None:
         Path("models"),
         Path("reports"),
         Path("data/prices.parquet"),
+        Path("data/capacity.parquet"),
         Path("data/curves.parquet"),
     )
 

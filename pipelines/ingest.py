@@ -1,4 +1,4 @@
-"""Stage `ingest`: params.yaml -> data/prices.parquet."""
+"""Stage `ingest`: params.yaml -> data/prices.parquet and data/capacity.parquet."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.ingest import ingest
 
-    ingest(parameters("ingest"), Path("data/prices.parquet"), Path("data/accepted"))
+    data = Path("data")
+    ingest(parameters("ingest"), data / "prices.parquet", data / "accepted", data / "capacity.parquet")
 
 
 if __name__ == "__main__":

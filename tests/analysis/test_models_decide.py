@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_bundle import small_bundle
 
 import ebbtide as eb
 from ebbtide._utc import DAY_S, iso
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
-from ebbtide.forecasts.revocation.minutes import minutes_of
-from ebbtide.forecasts.revocation.models import revpred
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.serving import Served
-from ebbtide.forecasts.revocation.splits import split_at
-from ebbtide.forecasts.revocation.storage import save_model
-from ebbtide.forecasts.revocation.training import Training
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.handle import Run
 from ebbtide.live.run import begin
@@ -39,17 +35,8 @@ def prices() -> eb.PriceHistory:
 
 @pytest.fixture(scope="module")
 def bundle(prices: eb.PriceHistory, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
-    folder = tmp_path_factory.mktemp("bundle") / "models"
-    until_s = prices.start_s + TRAINED_DAYS * DAY_S
-    known = prices.window(prices.start_s, until_s)
-    minutes = minutes_of(known)
-    model = revpred()
-    model.training = Training(epochs=1)
-    split = split_at(minutes, 60, 6, 0.5, stride=60)
-    model.fit(minutes, split.train, split.validation)
-    save_model(model, folder / "revpred")
-    part = part_of(folder, "revpred", window_s=(known.start_s, known.end_s), scores={"brier": 0.1})
-    return write_manifest(folder, {"revpred": part})
+    known = prices.window(prices.start_s, prices.start_s + TRAINED_DAYS * DAY_S)
+    return small_bundle(known, tmp_path_factory.mktemp("bundle") / "models")
 
 
 @pytest.fixture

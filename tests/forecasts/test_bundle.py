@@ -36,7 +36,7 @@ def bundle(tmp_path: Path, prices: Path) -> ModelBundle:
     (folder / "price-chains").mkdir()
     fields = [market.cloud, market.region, market.zone, market.instance_type, market.product]
     save_chain(chain, folder / "price-chains" / "0.safetensors", {"fields": fields})
-    (folder / "speeds.json").write_text(json.dumps({"resnet": {"c3.xlarge": 1200.0}}))
+    (folder / "speeds.json").write_text(json.dumps({"resnet": {"steps_per_hour": {"c3.xlarge": 1200}}}))
     (folder / "solved").mkdir()
     (folder / "solved" / "bids.json").write_text("[]")
     window = history.start_s, history.end_s - 86_400
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(bundle: ModelBundle, prices: Path) -> None:
     assert found.spells is not None
     assert found.spells.by_market.keys() == default_spell_models().by_market.keys()
     assert list(found.price_chains) == [history.markets[0]]
-    assert found.steps_per_hour == {"resnet": {"c3.xlarge": 1200.0}}
+    assert found.speeds == {"resnet": {"steps_per_hour": {"c3.xlarge": 1200.0}}}
     assert found.revocation is None
     assert found.solved("bids").read_text() == "[]"
     assert found.trained_until_s == history.end_s - 86_400

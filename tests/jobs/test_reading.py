@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.reading import Kind, kind_of, read_jobs, read_sweep
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.reading import Kind, kind_of, measured_job, read_jobs, read_sweep, read_work
 from ebbtide.jobs.single import folder_below, literal, name_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
@@ -164,3 +165,26 @@ def test_what_has_no_program_is_told_so_before_its_speed(tmp_path: Path) -> None
     (tmp_path / "job.yaml").write_text("name: x\nsteps: 100\n")
     with pytest.raises(InputError, match="nothing to run: write `command"):
         read_sweep(tmp_path / "job.yaml", to_run=True)
+
+
+SPEEDS = {"s": {"steps_per_hour": {"c3.xlarge": 10.0, "r3.large": 4.0}, "other_steps_per_hour_per_vcpu": 2.0}}
+
+
+def test_measured_speeds_stand_for_what_a_file_does_not_say(tmp_path: Path) -> None:
+    path = file(tmp_path, **SWEEP)
+    with pytest.raises(InputError, match="steps_per_hour"):
+        read_work(path)
+    (job, _) = read_work(path, speeds=SPEEDS).jobs
+    assert (job.steps_per_hour, job.other_steps_per_hour_per_vcpu) == ({"c3.xlarge": 10.0, "r3.large": 4.0}, 2.0)
+    # What is written down stays.
+    own = file(tmp_path, **SWEEP, steps_per_hour={"c3.xlarge": 7}, other_steps_per_hour_per_vcpu=3)
+    sweep = read_sweep(own, speeds=SPEEDS)
+    assert sweep.steps_per_hour == {"c3.xlarge": 7.0, "r3.large": 4.0}
+    assert sweep.other_steps_per_hour_per_vcpu == 3.0
+    assert not read_sweep(file(tmp_path, **{**SWEEP, "name": "other"}), speeds=SPEEDS).is_measured
+
+
+def test_a_job_object_gets_them_too() -> None:
+    job = Job(name="s", command="python train.py", steps=9)
+    assert measured_job(job, SPEEDS).steps_per_hour == {"c3.xlarge": 10.0, "r3.large": 4.0}
+    assert measured_job(job, {}) is job

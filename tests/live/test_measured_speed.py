@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ebbtide.live.measured_speed import MeasuredSpeeds, speed_text, steps_per_hour
+from ebbtide.live.measured_speed import MeasuredSpeeds, speed_text
 
 
 def trained(
@@ -69,9 +69,6 @@ def test_a_controller_that_is_started_again_knows_it() -> None:
     again = MeasuredSpeeds()
     again.restore(kept)
     assert again.measured(0, "a") == speeds.measured(0, "a") == pytest.approx(1 / 20)
-    # Of both: twelve steps in 160 s.
-    assert steps_per_hour(kept) == {"a": 270.0}
-    assert steps_per_hour({}) == {}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ DAILY = [
     "interpolate",
     "train_revpred",
     "fit_price_model",
+    "fit_spells",
     "bundle",
     "solve",
     "promote",

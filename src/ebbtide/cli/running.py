@@ -29,10 +29,11 @@ from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
-from ebbtide.live.measured_speed import speed_text, steps_per_hour
+from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -186,22 +187,21 @@ def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
     """Print the measured speed in the form that job files for `plan` and `backtest` need."""
     journal = Journal(folder.journal) if folder.journal.exists() else None
     kept = journal.run() if journal else None
-    rates = steps_per_hour(kept["provider"]["speeds"]) if kept else {}
-    if kept is None or not rates or any(trial["problem"] for trial in kept["provider"]["trials"]):
+    rates = rates_of([folder])
+    if kept is None or rates == Rates():
         return
-    if folder.settings.provider == "local":
-        # All instance types are this machine, on the market's clock.
-        rate = max(rates.values()) * folder.settings.options["speed"]
-        cores = usable_cores()
+    if rates.other_steps_per_hour_per_vcpu is not None:
+        rate, cores = rates.other_steps_per_hour_per_vcpu, usable_cores()
         typer.echo(
-            f"measured {speed_text(rate / HOUR_S)} on this machine of {cores} cores; rented machines are measured "
-            "when they train. As a first estimate for `ebbtide plan` and `backtest` write"
+            f"measured {speed_text(rate * cores / HOUR_S)} on this machine of {cores} cores; rented machines are "
+            "measured when they train. As a first estimate for `ebbtide plan` and `backtest` write"
         )
-        typer.echo(f"  other_steps_per_hour_per_vcpu: {rate / cores:.4g}")
+        typer.echo(f"  other_steps_per_hour_per_vcpu: {rate:.4g}")
     else:
-        measured = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in rates.items())
+        known = rates.steps_per_hour.items()
+        measured = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in known)
         typer.echo(f"measured {measured}; for `ebbtide plan` and `backtest` write")
-        typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in rates.items())}}}")
+        typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in known)}}}")
     jobs = kept["engine"]["jobs"]
     done = max(job["steps_done"] for job in jobs)
     # The number of steps of a stopped training is not known.

@@ -241,17 +241,15 @@ class ModelBundle:
         return found
 
     @cached_property
-    def steps_per_hour(self) -> Mapping[str, Mapping[str, float]]:
-        """Measured steps per hour, by name of the job and instance type."""
+    def speeds(self) -> Mapping[str, Mapping[str, Any]]:
+        """Measured speeds by name of the job: `steps_per_hour` by instance type, and of all other types
+        `other_steps_per_hour_per_vcpu`, where they were measured."""
         if "speeds" not in self.parts:
             return {}
         path = self.folder / self.parts["speeds"].path
         content = read_json(path)
         try:
-            return {
-                str(job): {str(name): float(rate) for name, rate in rates.items()}
-                for job, rates in content.items()
-            }
+            return {str(job): _speeds(found) for job, found in content.items()}
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(f"holds no measured speeds: {error}", file=path) from None
 
@@ -383,6 +381,13 @@ def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
 
 def _model_versions(parts: Mapping[str, Part]) -> dict[str, str]:
     return {name: part.version for name, part in parts.items() if name in MODEL_PARTS}
+
+
+def _speeds(found: Mapping[str, Any]) -> dict[str, Any]:
+    rates = {str(name): float(rate) for name, rate in found.get("steps_per_hour", {}).items()}
+    other = found.get("other_steps_per_hour_per_vcpu")
+    speeds: dict[str, Any] = {"steps_per_hour": rates} if rates else {}
+    return speeds if other is None else speeds | {"other_steps_per_hour_per_vcpu": float(other)}
 
 
 def _inside(folder: Path, path: str, manifest: Path) -> Path:

@@ -74,13 +74,45 @@ class Work:
         return prices if self.sweep is None else self.sweep.allowed(prices, catalogue)
 
 
+# Measured speeds by name of the job: the fields of a job file that have them (`ModelBundle.speeds`).
+Speeds = Mapping[str, Mapping[str, Any]]
+
+
+def with_speeds(content: Mapping[str, Any], speeds: Speeds) -> dict[str, Any]:
+    """The fields of a job with the speeds that were measured for its name; what its user has written stays.
+
+    Args:
+        content: Fields of a job or a sweep.
+        speeds: Measured speeds by name of the job.
+    """
+    measured, declared = speeds.get(str(content.get("name"))), content.get("steps_per_hour") or {}
+    if measured is None or not isinstance(declared, Mapping):
+        return dict(content)
+    rates = {**measured.get("steps_per_hour", {}), **declared}
+    own = {name: value for name, value in content.items() if value is not None}
+    return {**content, **measured, **own, **({"steps_per_hour": rates} if rates else {})}
+
+
+def measured_job(job: Job, speeds: Speeds) -> Job:
+    """A job with the speeds that were measured for its name; see `with_speeds`."""
+    if job.name not in speeds:
+        return job
+    known = {name: getattr(job, name) for name in ("name", "steps_per_hour", "other_steps_per_hour_per_vcpu")}
+    return job.model_copy(update=with_speeds(known, speeds))
+
+
 def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
     """The jobs alone of `read_work`."""
     return read_work(path, catalogue).jobs
 
 
-def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
+def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Speeds | None = None) -> Work:
     """The work in a file, for commands that replay it.
+
+    Args:
+        path: Path of the YAML file.
+        catalogue: Known instance types; the embedded catalogue by default.
+        speeds: Measured speeds, for what the file does not say.
 
     Raises:
         InputError: The file is missing or is not a job or sweep; a field is wrong; its speed or its number of
@@ -89,6 +121,7 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
     known = catalogue or default_catalogue()
     content = read_mapping(path, _WHAT)
     kind = kind_of(content)
+    content = with_speeds(content, speeds or {})
     if kind is Kind.JOB:
         return Work((Job.parse(content, path, known),))
     replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
@@ -105,13 +138,20 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None) -> Work:
     return Work(sweep.jobs(), sweep)
 
 
-def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False) -> Sweep:
+def read_sweep(
+    path: str | Path,
+    catalogue: Catalogue | None = None,
+    *,
+    to_run: bool = False,
+    speeds: Speeds | None = None,
+) -> Sweep:
     """The sweep in a file, for commands that plan or run it; a job is a sweep of one trial.
 
     Args:
         path: Path of the YAML file.
         catalogue: Known instance types; the embedded catalogue by default.
         to_run: Whether the sweep needs a program.
+        speeds: Measured speeds, for what the file does not say.
 
     Raises:
         InputError: The file is missing or is not a job or sweep; a field is wrong; a program is missing.
@@ -119,6 +159,7 @@ def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: 
     known = catalogue or default_catalogue()
     content = read_mapping(path, _WHAT)
     kind = kind_of(content)
+    content = with_speeds(content, speeds or {})
     # A missing program is reported before other fields: with a program, no speed is needed.
     sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
     if sweep is None or (to_run and sweep.command is None and sweep.entry_point is None):

@@ -116,6 +116,9 @@ class AgentProvider:
         self._seen_s: dict[int, float] = {}
         self._missing_since_s: dict[int, float] = {}
         self._trouble, self._trouble_warned_s = "", -math.inf
+        # The price of each market at the last look; None: prices are not watched, or not looked at yet.
+        self._watches_prices = False
+        self._price_seen: dict[Market, float] | None = None
 
     # What the engine asks.
 
@@ -139,8 +142,9 @@ class AgentProvider:
         """The trials, one for each job."""
         return self._training.trials
 
-    def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:  # noqa: ARG002
+    def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         self._training.begin(jobs)
+        self._watches_prices = watch_prices
         if self._kept is not None:
             self._restore(self._kept)
 
@@ -339,10 +343,22 @@ class AgentProvider:
                 self._compare(lease, instance)
             else:
                 self._missing(lease)
+        if self._watches_prices:
+            self._compare_prices()
         self._training.converge()
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._unended
         )
+
+    def _compare_prices(self) -> None:
+        """Tell of every market whose price has changed since the last look."""
+        seen = self._price_seen
+        now = {market: self._cloud.prices(market).at(self.now_s) for market in self._cloud.markets}
+        self._price_seen = now
+        if seen is not None:
+            for market, price in now.items():
+                if price != seen.get(market):
+                    self._notify(Event(Wake.PRICE, self.now_s, market=market))
 
     def _launch(self, lease: Lease) -> None:
         if not lease.is_open:

@@ -147,19 +147,3 @@ def speed_text(steps_per_s: float) -> str:
         if steps_per_s * factor >= 1.0:
             return f"{steps_per_s * factor:.3g} steps/{unit}"
     return f"{steps_per_s * 3600.0:.3g} steps/h"
-
-
-def steps_per_hour(kept: SpeedRecords) -> dict[str, float]:
-    """Measured steps an hour by instance type, over all trainings of a run, for a sweep's `steps_per_hour`.
-
-    Args:
-        kept: Plain values that `MeasuredSpeeds.snapshot` gave.
-    """
-    together: dict[str, Seen] = {}
-    for of in kept.values():
-        for name, values in of.items():
-            seen, total = Seen(**values), together.setdefault(name, Seen())
-            total.steps += seen.steps
-            total.duration_s += seen.duration_s
-    rates = {name: seen.steps_per_s for name, seen in sorted(together.items())}
-    return {name: float(f"{rate * 3600.0:.4g}") for name, rate in rates.items() if rate is not None}

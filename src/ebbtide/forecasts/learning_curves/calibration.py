@@ -19,8 +19,10 @@ from ebbtide._input_files import read_json
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, Floats
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.learning_curves.evaluation import ends_of
+from ebbtide.forecasts.learning_curves.evaluation import Ends, ends_of
 from ebbtide.forecasts.learning_curves.stages import StageThresholds, stage_starts
+
+Bools = np.ndarray
 
 CHANGES = (0.03, 0.05, 0.08, 0.12, 0.2, 0.5)
 STEADIES = (0.01, 0.02, 0.04, 0.08)
@@ -83,21 +85,22 @@ def calibrate(
     tried = [replace(own, thresholds=each, band=1.0) for each in _different(curves, changes, steadies, windows)]
     workload = np.array([curve.workload for curve in curves])
     if workers > 1:
-        found = in_processes(partial(_errors_of, list(curves)), tried, workers=workers)
+        found = in_processes(partial(_ends_of, list(curves)), tried, workers=workers)
     else:
         found = []
         for row, predictor in enumerate(tried):
             if on_progress:
                 on_progress(f"thresholds {row + 1} of {len(tried)}")
-            found.append(_errors_of(curves, predictor))
-    errors = np.array([[np.nanmean(each[workload == name]) for name in names] for each in found])
+            found.append(_ends_of(curves, predictor))
+    whole = [ends.errors() for ends in found]
+    errors = np.array([[np.nanmean(each[workload == name]) for name in names] for each in whole])
 
     def chosen(kept: Sequence[str]) -> EarlyCurve:
         columns = [names.index(name) for name in kept]
         # Relative to the best on each workload, or the workload with the largest errors would decide alone.
         best = np.maximum(errors[:, columns].min(axis=0), 1e-9)
-        predictor = tried[int(np.argmin((errors[:, columns] / best).mean(axis=1)))]
-        return replace(predictor, band=_band([curve for curve in curves if curve.workload in kept], predictor))
+        row = int(np.argmin((errors[:, columns] / best).mean(axis=1)))
+        return replace(tried[row], band=_band(found[row], np.isin(workload, kept)))
 
     without = {name: chosen([other for other in names if other != name]) for name in names}
     rows = [
@@ -107,9 +110,9 @@ def calibrate(
     return Calibration(chosen(names), without, rows)
 
 
-def _errors_of(curves: Sequence[Curve], predictor: EarlyCurve) -> Floats:
-    """Relative error of a predictor on each curve, by share of its steps that is known."""
-    return ends_of(curves, predictor, _THETAS).errors()
+def _ends_of(curves: Sequence[Curve], predictor: EarlyCurve) -> Ends:
+    """What a predictor says of each curve, by share of its steps that is known."""
+    return ends_of(curves, predictor, _THETAS)
 
 
 def _different(
@@ -128,11 +131,16 @@ def _finite(metric: Floats) -> Floats:
     return metric[np.isfinite(metric)]
 
 
-def _band(curves: Sequence[Curve], predictor: EarlyCurve) -> float:
-    """Half the width of the band, in units of the expected error, that covers the wanted share of curves."""
-    ends = ends_of(curves, predictor, _THETAS)
+def _band(ends: Ends, kept: Bools) -> float:
+    """Half the width of the band, in units of the expected error, that covers the wanted share of the kept curves.
+
+    Args:
+        ends: Predictions with a band of one expected error on each side.
+        kept: Which curves count, shape (curves,).
+    """
+    values = ends.values[kept]
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Floats = np.abs(ends.values - ends.truth[:, None]) / (ends.upper - ends.values)
+        ratio: Floats = np.abs(values - ends.truth[kept, None]) / (ends.upper[kept] - values)
     return float(np.nanquantile(ratio[np.isfinite(ratio)], _COVERAGE))
 
 

@@ -21,7 +21,6 @@ from ebbtide.forecasts.spells.fitting import (
     AGE_BINS_S,
     PARTS_OF_DAY,
     SpellModel,
-    Spells,
     fit_spells,
     spells_of,
     spells_of_probes,
@@ -30,6 +29,7 @@ from ebbtide.forecasts.spells.records import kind_of, read_records
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
@@ -108,23 +108,47 @@ def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellMo
     Raises:
         InputError: A column is missing, or there is no spell whose beginning is known.
     """
+    markets = probed_markets(probes, file)
+    seen = {
+        str(market): spells_of_probes(times_s, available, longest_gap_s)
+        for market, (times_s, available, longest_gap_s) in markets.items()
+    }
+    names = list(seen)
+    pooled = fit_spells(None, list(seen.values()))
+    each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
+    return SpellModels(pooled, each)
+
+
+def probed_markets(
+    probes: pd.DataFrame, file: Path | None = None
+) -> dict[Market, tuple[Floats, np.ndarray, float]]:
+    """The probes of each market that has two or more, by time.
+
+    Args:
+        probes: One row per probe; see `fit_market_spells`.
+        file: File that error messages name.
+
+    Returns:
+        Times in seconds since 1970, shape (n,); whether there was capacity, shape (n,); and the longest time
+        between two probes of one spell, seconds.
+
+    Raises:
+        InputError: A column is missing.
+    """
     missing = [name for name in PROBE_COLUMNS if name not in probes]
     if missing:
         raise InputError(f"has no column {missing[0]!r}; needs {', '.join(PROBE_COLUMNS)}", file=file)
     times = parsed_times(probes["timestamp"], str(file or "probes"), "timestamp")
     table = probes.assign(time_s=times.astype("int64").to_numpy() / 1e6)
-    seen: dict[str, Spells] = {}
+    found = {}
     for key, rows in table.groupby(["cloud", "region", "zone", "instance_type"], observed=True):
         rows = rows.sort_values("time_s", kind="stable").drop_duplicates("time_s", keep="last")
         if len(rows) < 2:
             continue
         times_s = rows["time_s"].to_numpy(dtype=np.float64)
-        gap_s = _MAX_INTERVALS * float(np.median(np.diff(times_s)))
-        seen[str(Market(*map(str, key)))] = spells_of_probes(times_s, rows["available"].to_numpy() >= 1, gap_s)
-    names = list(seen)
-    pooled = fit_spells(None, list(seen.values()))
-    each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
-    return SpellModels(pooled, each)
+        longest_gap_s = _MAX_INTERVALS * float(np.median(np.diff(times_s)))
+        found[Market(*map(str, key))] = times_s, rows["available"].to_numpy() >= 1, longest_gap_s
+    return found
 
 
 def _plain(model: SpellModel) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Measured speeds of past runs, by job, in the fields that job files have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ebbtide._cores import usable_cores
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import EbbtideError
+from ebbtide.live.journal import Journal
+from ebbtide.live.measured_speed import Seen, SpeedRecords
+from ebbtide.live.settings import RunFolder
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured speeds of a job.
+
+    Attributes:
+        steps_per_hour: Steps an hour by instance type, on rented machines.
+        other_steps_per_hour_per_vcpu: Steps an hour and core of this machine, an estimate for any other; None: the
+            job has not run here.
+    """
+
+    steps_per_hour: dict[str, float] = field(default_factory=dict)
+    other_steps_per_hour_per_vcpu: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of a job file; a speed that was not measured is left out."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+def rates_of(runs: Iterable[RunFolder]) -> Rates:
+    """The speeds that runs of one job measured, together; runs without whole trials have none.
+
+    Locally, machines of all types are this one, and time is the market's; elsewhere they are what they are called.
+    """
+    types: dict[str, Seen] = {}
+    here = Seen()
+    for folder in runs:
+        records = _measured(folder)
+        is_local = folder.settings.provider == "local"
+        speed = float(folder.settings.options["speed"]) if is_local else 1.0
+        for of in records.values():
+            for name, values in of.items():
+                seen, total = Seen(**values), here if is_local else types.setdefault(name, Seen())
+                if seen.steps_per_s is not None:
+                    total.steps += seen.steps
+                    total.duration_s += seen.duration_s / speed
+    found = {name: _per_hour(seen) for name, seen in sorted(types.items()) if seen.duration_s > 0}
+    return Rates(found, _per_hour(here) / usable_cores() if here.duration_s > 0 else None)
+
+
+def speeds_of_runs(runs: Path) -> dict[str, Rates]:
+    """The speeds of every job that has run, by the job's name.
+
+    Args:
+        runs: Folder in which runs are kept; it need not be there. What is no readable run is left out.
+    """
+    of_job: dict[str, list[RunFolder]] = {}
+    for path in sorted(runs.glob("*/run.json")):
+        folder = RunFolder(path.parent)
+        try:
+            of_job.setdefault(str(folder.settings.sweep["name"]), []).append(folder)
+        except (EbbtideError, KeyError, TypeError):
+            continue
+    rates = {name: rates_of(found) for name, found in sorted(of_job.items())}
+    return {name: found for name, found in rates.items() if found != Rates()}
+
+
+def _measured(folder: RunFolder) -> SpeedRecords:
+    kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
+    if kept is None or any(trial["problem"] for trial in kept["provider"]["trials"]):
+        return {}
+    return kept["provider"]["speeds"]
+
+
+def _per_hour(seen: Seen) -> float:
+    return float(f"{seen.steps / seen.duration_s * HOUR_S:.4g}")

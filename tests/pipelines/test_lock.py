@@ -1,0 +1,49 @@
+"""`dvc.lock` is of this very code and these parameters, so that `make demo` leaves a checkout as it was."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+from tests.pipelines.project import ROOT
+
+# Made by the pipeline; what they were made from is compared instead.
+MADE = ("data/", "models/", "reports/")
+
+
+def stale(folder: str) -> list[str]:
+    """What each stage was made from that is different now."""
+    found = []
+    for stage in Repo(folder).index.stages:
+        changed: dict[str, Any] = {}
+        for dependency in stage.deps:
+            changed |= {name: what for name, what in dependency.status().items() if not name.startswith(MADE)}
+        if stage.cmd_changed:
+            changed["command"] = "modified"
+        found += [f"{stage.name}: {name} {what}" for name, what in changed.items()]
+    return found
+
+
+def test_the_lock_is_current() -> None:
+    told = stale(str(ROOT))
+    assert not told, "dvc.lock is older than this; run `make demo` and commit it:\n" + "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stages"),
+    [
+        ("flows/solve.py", "Solving", "Resolving", {"solve"}),
+        ("params.yaml", "\n  test_days: 3 ", "\n  test_days: 4 ", {"train_revpred"}),
+    ],
+)
+def test_a_change_makes_it_stale(file: str, old: str, new: str, stages: set[str], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
+    before = set(stale(str(copy)))
+    text = (copy / file).read_text()
+    assert old in text
+    (copy / file).write_text(text.replace(old, new, 1))
+    assert {told.split(":")[0] for told in set(stale(str(copy))) - before} == stages
