@@ -116,8 +116,24 @@ def read_sweep(path: str | Path, catalogue: Catalogue | None = None, *, to_run: 
     Raises:
         InputError: The file is missing or is not a job or sweep; a field is wrong; a program is missing.
     """
+    return sweep_from(read_mapping(path, _WHAT), path, catalogue, to_run=to_run)
+
+
+def sweep_from(
+    content: dict[str, Any], path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False
+) -> Sweep:
+    """The sweep in the content of a file, as `read_sweep` reads it.
+
+    Args:
+        content: What the file holds, as plain values.
+        path: Path of the file, for errors.
+        catalogue: Known instance types; the embedded catalogue by default.
+        to_run: Whether the sweep needs a program.
+
+    Raises:
+        InputError: The content is not a job or sweep; a field is wrong; a program is missing.
+    """
     known = catalogue or default_catalogue()
-    content = read_mapping(path, _WHAT)
     kind = kind_of(content)
     # A missing program is reported before other fields: with a program, no speed is needed.
     sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
