@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_no_time_is_run_twice_and_none_is_missed(cron: str, times_s: list[float]
         night_s = next(now_s for now_s in times_s if now_s >= scheduled_s)
         assert any(now_s == night_s and due_s >= scheduled_s for now_s, due_s in runs)
     # And there is no run without a new time.
-    for (before_s, _), (_, due_s) in zip(runs, runs[1:], strict=False):
+    for (before_s, _), (_, due_s) in itertools.pairwise(runs):
         assert due_s > before_s
 
 
@@ -82,13 +83,18 @@ def test_a_file_names_a_job_or_holds_one(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     write(tmp_path / "code", "command: python train.py\nbudget_usd: 3\n", "job.yaml")
     job = DueJob.read(
-        write(tmp_path, "run: code/job.yaml\nschedule: 0 2 * * *\ndeadline_h: 5\nmodels: models\npolicy: deadline\n")
+        write(
+            tmp_path, "run: code/job.yaml\nschedule: 0 2 * * *\ndeadline_h: 5\nmodels: models\npolicy: deadline\n"
+        )
     )
     sweep = job.sweep()
     assert (job.name, sweep.budget_usd, sweep.deadline_h) == ("small", 3.0, 5.0)
     assert (job.code, job.path("models"), job.path("prices")) == (tmp_path / "code", tmp_path / "models", None)
     inline = DueJob.read(
-        write(tmp_path, "run: {command: python train.py}\nonce: 2026-11-22T02:00:00+02:00\nbudget_usd: 1\nfolder: code\n")
+        write(
+            tmp_path,
+            "run: {command: python train.py}\nonce: 2026-11-22T02:00:00+02:00\nbudget_usd: 1\nfolder: code\n",
+        )
     )
     assert (inline.sweep().budget_usd, inline.code) == (1.0, tmp_path / "code")
     assert inline.content.latest_s(to_epoch_s("2027-01-01T00:00:00Z")) == to_epoch_s("2026-11-22T00:00:00Z")
