@@ -103,7 +103,7 @@ class DueContent(Schedule):
         run: Path of a job or sweep file, or the content of one.
         deadline_h: Hours from its start by which the run should be done, in place of the job's own.
         budget_usd: The most that the run may spend in USD, in place of the job's own.
-        policy: Name of the policy that decides; `default`: the one that suits.
+        policy: Name of the policy that decides, or its file; `default`: the one that suits.
         provider: `local` for processes on this machine and a replayed market, `ec2` for machines of EC2.
         models: Path of the model bundle that the policy asks; None: it asks none.
         prices: For `local`: path of the price history that is replayed; None: a generated one.
@@ -187,6 +187,14 @@ class DueJob:
         """The path in one of the fields, from the working directory; None: the field is empty."""
         value = getattr(self.content, name)
         return None if value is None else self.file.parent / str(value)
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy that decides; one in a file, by the file's path from the working directory."""
+        name = self.content.policy
+        place, colon, within = name.rpartition(":")
+        file = self.file.parent / (place if colon else name)
+        return f"{file}{colon}{within if colon else ''}" if file.is_file() else name
 
     def sweep(self, catalogue: Catalogue | None = None) -> Sweep:
         """What is trained, with the deadline and the budget of this file where it has them.

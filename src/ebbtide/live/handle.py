@@ -157,6 +157,11 @@ class Run:
             raise
         return True
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the controller that this handle started; None: it runs, or ended as it should."""
+        return self._error
+
     def result(self, timeout_s: float | None = None) -> Outcome:
         """Wait for the end, and say how it ended: cost, revocations, every charge and event.
 
