@@ -22,6 +22,7 @@ from ebbtide.analysis.due_runs import (
     mark_done,
     result_of,
     stop_runs,
+    unreadable,
 )
 from ebbtide.errors import TrainingError
 from ebbtide.live.settings import RUNS
@@ -100,7 +101,7 @@ def train(
         for due, found in zip(dues, ended, strict=True)
     ]
     mark_done(list(zip(dues, results, strict=True)))
-    results += [DueResult(Path(file).stem, "", problem=problem) for file, problem in wrong.items()]
+    results += unreadable(wrong)
     create_table_artifact(rows_of(results), key="train-costs", description="What training cost, and on demand")
     if problem := failed(results):
         get_run_logger().error(problem)

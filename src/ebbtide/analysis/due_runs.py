@@ -212,7 +212,14 @@ def _begin(due: DueRun) -> Run:
     if content.start is None and history is not None and models is not None:
         # A run on prices that its models were trained on would be judged on what they have seen.
         options["start"] = max(LocalMarket(history).begins_s, models.trained_until_s)
-    return begin(job.sweep(), job.code, job.policy, content.provider, options)
+    try:
+        return begin(job.sweep(), job.code, job.policy, content.provider, options)
+    except InputError as error:
+        # What names no file is about the job's own.
+        file = error.file or job.file
+        raise InputError(
+            error.problem, file=file, row=error.row, field=error.field, problems=error.problems
+        ) from None
 
 
 def progress_of(run: Run) -> float:
@@ -262,6 +269,11 @@ def result_of(due: DueRun, error: BaseException | None = None) -> DueResult:
         found.money.on_demand_usd,
         ModelBundle.read(bundle).versions if (bundle / MANIFEST).exists() else None,
     )
+
+
+def unreadable(problems: Mapping[str, str]) -> list[DueResult]:
+    """Results for files of due jobs that cannot be read: what is wrong with each, by its path."""
+    return [DueResult(Path(file).stem, "", problem=problem) for file, problem in problems.items()]
 
 
 def stop_runs(dues: Sequence[DueRun]) -> None:

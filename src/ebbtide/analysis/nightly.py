@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
+from ebbtide.analysis.due_runs import DueResult
 from ebbtide.market.ingestion import Verdict
 
 # Reports of the pipeline whose figures are compared; lower is better in all.
@@ -25,12 +27,14 @@ class Figures:
         costs: Mean cost by policy, USD.
         unfinished: Number of unfinished runs by policy.
         champion: Version of the registry's best revocation model on later data; None: there is none.
+        versions: Version of each part of the model bundle, by name.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     unfinished: Mapping[str, int] = field(default_factory=dict)
     champion: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> str:
@@ -45,8 +49,14 @@ class Figures:
         return 1.0 - self.costs[self.best] / on_demand if on_demand and self.best else None
 
 
-def read_figures(reports: Path, champion: str | None) -> Figures:
-    """Read the figures from the stages' reports; missing reports are left out."""
+def read_figures(reports: Path, champion: str | None, versions: Mapping[str, str] | None = None) -> Figures:
+    """Read the figures from the stages' reports; missing reports are left out.
+
+    Args:
+        reports: Folder with the stages' reports.
+        champion: Version of the registry's best revocation model; None: there is none.
+        versions: Version of each part of the model bundle, by name; None: there is no bundle.
+    """
     reports_by_name = {name: _read(reports / f"{name}.json") for name in METRICS}
     models = {}
     pooled = reports_by_name["revpred"].get("pooled", {})
@@ -61,7 +71,9 @@ def read_figures(reports: Path, champion: str | None) -> Figures:
     policies = reports_by_name["metrics"].get("policies", {})
     means = {name: row["cost_usd"]["mean"] for name, row in policies.items()}
     costs = {name: mean for name, mean in means.items() if mean is not None}
-    return Figures(models, costs, {name: int(row["unfinished"]) for name, row in policies.items()}, champion)
+    return Figures(
+        models, costs, {name: int(row["unfinished"]) for name, row in policies.items()}, champion, versions or {}
+    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,8 @@ class Night:
         before: Figures of the last accepted run.
         after: Figures of this run.
         pushed: Whether data was pushed to the DVC remote.
+        jobs: How each due job went.
+        promoted: Names of the models that the night has promoted.
     """
 
     accepted: Sequence[Verdict]
@@ -85,6 +99,8 @@ class Night:
     before: Figures
     after: Figures
     pushed: bool
+    jobs: Sequence[DueResult] = ()
+    promoted: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each model and policy: before, after, and which is better."""
@@ -114,9 +130,29 @@ class Night:
         if self.after.champion is not None:
             kept = "as before" if self.after.champion == self.before.champion else "new: better on later data"
             lines += [f"Champion among revocation models: version {self.after.champion}, {kept}.", ""]
+        lines += self._changed_models() + self._trained()
         if self.pushed:
             lines += ["Data and models are pushed to the DVC remote.", ""]
         return "\n".join(lines)
+
+    def _changed_models(self) -> list[str]:
+        was, now = self.before.versions, self.after.versions
+        lines = [
+            f"- `{name}`: {was.get(name, 'none')} now {now[name]}" for name in now if was.get(name) != now[name]
+        ]
+        lines = ["Models that changed:", "", *lines, ""] if lines else []
+        return lines + ([f"Promoted: {', '.join(self.promoted)}.", ""] if self.promoted else [])
+
+    def _trained(self) -> list[str]:
+        if not self.jobs:
+            return ["No job was due.", ""]
+        cost_usd = math.fsum(job.cost_usd for job in self.jobs)
+        on_demand_usd = math.fsum(job.on_demand_usd for job in self.jobs)
+        lines = [f"Trained for {cost_usd:.4f} USD; on demand {on_demand_usd:.4f} USD.", ""]
+        for job in self.jobs:
+            text = f"- `{job.job}`: {job.cost_usd:.4f} USD, {job.revocations} revocations, {job.state}"
+            lines.append(text if job.is_done else f"- **`{job.job}` did not finish**: {job.problem}")
+        return [*lines, ""]
 
     def _saving(self) -> str:
         if self.after.saving is None:

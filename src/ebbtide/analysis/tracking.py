@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -292,22 +293,31 @@ def _batches(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
 
 
 @contextmanager
-def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Iterator[str]:
+def pipeline_run(
+    name: str, parameters: Mapping[str, Any], reports: Path, run: str = ""
+) -> Iterator[tuple[str, dict[str, float]]]:
     """A run of the whole pipeline: the parent of all runs of its stages; reports are added at the end.
 
     Args:
         name: Name of the flow.
         parameters: The `tracking` section of params.yaml.
         reports: Folder with the reports to keep.
+        run: Id of the run that a killed process has begun; empty: there is none.
 
     Returns:
-        The run's id, for the stages' environment variable `PARENT`.
+        The run's id, for the stages' environment variable `PARENT`, and metrics by name, to be filled; they are
+        logged at the end.
     """
     with tracking(parameters["uri"], _PIPELINE, parameters["artifacts"]) as client:
         home = client.get_experiment_by_name(_PIPELINE).experiment_id
-        run: str = client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
+        run = run or client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
+        client.update_run(run, status="RUNNING")
+        metrics: dict[str, float] = {}
         try:
-            yield run
+            yield run, metrics
+            client.log_batch(
+                run, metrics=[Metric(key, value, int(time.time() * 1000), 0) for key, value in metrics.items()]
+            )
             for file in sorted(reports.glob("*.json")) + sorted(reports.glob("*.html")):
                 client.log_artifact(run, str(file), "reports")
         except BaseException:
