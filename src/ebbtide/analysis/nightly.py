@@ -137,9 +137,8 @@ class Night:
 
     def _changed_models(self) -> list[str]:
         was, now = self.before.versions, self.after.versions
-        lines = [
-            f"- `{name}`: {was.get(name, 'none')} now {now[name]}" for name in now if was.get(name) != now[name]
-        ]
+        changed = [name for name in now if was.get(name) != now[name]]
+        lines = [f"- `{name}`: {was.get(name, 'none')}, now {now[name]}" for name in changed]
         lines = ["Models that changed:", "", *lines, ""] if lines else []
         return lines + ([f"Promoted: {', '.join(self.promoted)}.", ""] if self.promoted else [])
 
