@@ -34,7 +34,7 @@ run:
   checkpoint: {{save_s: 5, restore_s: 20}}
   steps_per_hour: {{c3.xlarge: 1_400}}
 schedule: 0 2 * * *
-policy: cheapest-spot
+policy: exosphere
 prices: prices.parquet
 start: {iso(START_S)}
 speed: 120

@@ -128,12 +128,12 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
 JOB = f"""
 run:
   command: {sys.executable} program.py {{checkpoint_dir}} {{max_steps}} LR
-  steps: 700
+  steps: 1200
   metric: loss
   checkpoint: {{save_s: 5, restore_s: 20}}
   steps_per_hour: {{c3.xlarge: 1_400}}
 schedule: 0 2 * * *
-policy: cheapest-spot
+policy: exosphere
 prices: prices.parquet
 start: {iso(START_S)}
 speed: 120
@@ -237,7 +237,7 @@ def test_two_due_jobs_are_trained_once_though_the_night_is_killed_ten_times(
             check_money(project)
             check_tracked(project)
         assert trained(killed) == trained(quiet)
-        assert trained(killed)["second"] == [700, pytest.approx(total(0.2, 700))]
+        assert trained(killed)["second"] == [1200, pytest.approx(total(0.2, 1200))]
         assert killed.outputs() == quiet.outputs()
         # All is done: nothing is due, and nothing is trained or charged again.
         night(killed)
