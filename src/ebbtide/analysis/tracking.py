@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +53,7 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         artifacts: Folder for artifacts, if `uri` is a file; a server has its own.
     """
     if uri.startswith("sqlite:///"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        _create_database(Path(uri.removeprefix("sqlite:///")))
     client = MlflowClient(tracking_uri=uri)
     if client.get_experiment_by_name(experiment) is None:
         own = uri.startswith("http")
@@ -59,6 +61,20 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
     _hear_our_loggers()
     yield client
+
+
+def _create_database(file: Path) -> None:
+    """Create MLflow's database under another name first: a process that is killed leaves no half of one."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".creating-") as place:
+        made, copy = Path(place) / "made.db", Path(place) / "copy.db"
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        shutil.copyfile(made, copy)
+        # Unlike a rename, a link never replaces the database of another process that was faster.
+        with suppress(FileExistsError):
+            os.link(copy, file)
 
 
 def _hear_our_loggers() -> None:
