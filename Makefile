@@ -34,7 +34,8 @@ first-steps: $(INSTALLED)
 wrong-inputs: $(INSTALLED)
 	$(BIN)/python -m tests.cli.wrong_inputs reports/wrong-inputs.md
 
-# The nightly run, once, without a server: adds new prices, updates what depends on them, reports what changed.
+# The nightly run, once, without a server: adds new prices, updates what depends on them, trains the jobs that are due,
+# reports what changed.
 nightly: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.nightly
 

@@ -1,19 +1,23 @@
-"""The nightly run: checks and adds new prices, brings the pipeline up to date, and reports what changed.
+"""The nightly run: adds new prices, brings the pipeline up to date, trains the jobs that are due, reports changes.
 
 It is safe to run twice and after a crash: a batch is recognised by its content, the state of the pipeline is known
-to DVC, and the next run repeats whatever a killed run left undone.
+to DVC, a job's run is found by its name, and a night that was killed is continued, not begun anew.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +27,26 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact, c
 from prefect.logging import get_run_logger
 
 from ebbtide._files import only_one, write_text
+from ebbtide.analysis.due_runs import DueResult, DueRun, due_runs, failed, unreadable
+from ebbtide.analysis.night_state import NightReport, NightState
 from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.analysis.tracking import PARENT, pipeline_run
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, TrainingError
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, ModelBundle
+from ebbtide.jobs.due import DueJob
+from ebbtide.live.settings import RUNS
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import server
 from flows.task_runner import task_runner
+from flows.train import train
 
 PRICES = Path("data/prices.parquet")
 ACCEPTED, SET_ASIDE = Path("data/accepted"), Path("data/set-aside")
 STATE = Path("data/nightly")
+_NIGHT = STATE / "night.json"
 REPORTS = Path("reports")
 SUMMARY = REPORTS / "nightly.md"
 
@@ -64,16 +75,25 @@ def judge(file: Path, known: PriceHistory | None, rules: BatchRules) -> Verdict:
 
 @task
 def sort_out(verdicts: Sequence[Verdict]) -> None:
-    """Move good batches to those that the pipeline reads, and set bad ones aside with the reason."""
+    """Move good batches to those that the pipeline reads, numbered as they came; set bad ones aside and say why.
+
+    The pipeline reads batches in the order of their names, so that a later batch corrects an earlier one. One that
+    was accepted before is not accepted again.
+    """
     for verdict in verdicts:
         if not verdict.file.exists():
             continue  # a run that was killed has moved it already
         folder = SET_ASIDE if verdict.problem else ACCEPTED
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{_digest(verdict.file)}{''.join(verdict.file.suffixes)}"
+        digest, suffix = _digest(verdict.file), "".join(verdict.file.suffixes)
         if verdict.problem:
-            write_text(folder / f"{name}.txt", f"{verdict.file.name}: {verdict.problem}\n")
-        os.replace(verdict.file, folder / name)
+            write_text(folder / f"{digest}{suffix}.txt", f"{verdict.file.name}: {verdict.problem}\n")
+            os.replace(verdict.file, folder / f"{digest}{suffix}")
+        elif any(folder.glob(f"*-{digest}*")):
+            verdict.file.unlink()
+        else:
+            number = max((int(file.name.split("-")[0]) for file in folder.glob("*-*")), default=0) + 1
+            os.replace(verdict.file, folder / f"{number:06d}-{digest}{suffix}")
 
 
 @task(retries=1, retry_delay_seconds=30, timeout_seconds=_STAGES_S)
@@ -115,7 +135,7 @@ def tell(night: Night) -> None:
 
 @flow(name="nightly", validate_parameters=False, timeout_seconds=8 * 3600, task_runner=task_runner())
 def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, Any] | None = None) -> str:
-    """Run one night.
+    """Run one night, or continue one that was killed.
 
     Args:
         parameters: The `nightly` section of params.yaml by name; None: read from the file.
@@ -126,55 +146,120 @@ def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, 
 
     Raises:
         InputError: Another nightly run is under way, or a parameter is not what it should be.
+        TrainingError: Everything is done and reported, and a due job did not finish.
     """
     parameters = section_of_params("nightly") if parameters is None else parameters
     tracking = section_of_params("tracking") if tracking is None else tracking
     STATE.mkdir(parents=True, exist_ok=True)
     with only_one(STATE / "lock", "nightly run"):
         _end_leftovers()
-        return _night(parameters, tracking)
+        night = _night(parameters, tracking)
+    if problem := failed(night.jobs):
+        raise TrainingError(problem)
+    return night.summary()
 
 
-def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> str:
+def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
+    known = PriceHistory.read(PRICES) if PRICES.exists() else None
+    began = NightState(time.time(), known.change_points if known else 0)
+    state = (NightState.read(_NIGHT) or began).write(_NIGHT)
+    state = _add_batches(parameters, known, state)
+    with pipeline_run("nightly", tracking, REPORTS, state.pipeline_run) as (parent, metrics):
+        state = replace(state, pipeline_run=parent).write(_NIGHT)
+        stages = bring_up_to_date(parameters["targets"], {**server(), PARENT: parent})
+        state = state.with_stages(stages).write(_NIGHT)
+        get_run_logger().info("stages run: %s", ", ".join(stages) or "none")
+        jobs, state = _train(parameters, tracking, parent, state)
+        pushed = push() if parameters["push"] else False
+        versions = ModelBundle.read(DEFAULT_BUNDLE).versions if (DEFAULT_BUNDLE / MANIFEST).exists() else {}
+        after = read_figures(REPORTS, versions)
+        promoted = _promoted()
+        report = NightReport(
+            sum(job.is_done for job in jobs),
+            sum(job.revocations for job in jobs),
+            math.fsum(job.cost_usd for job in jobs),
+            math.fsum(job.on_demand_usd for job in jobs),
+            versions,
+            promoted,
+            time.time() - state.began_s,
+            [job.to_dict() for job in jobs],
+        )
+        report.write(REPORTS / "nightly.json")
+        metrics.update(report.metrics | {f"expected_usd.{name}": usd for name, usd in after.costs.items()})
+    night = Night(
+        state.batches(accepted=True),
+        state.batches(accepted=False),
+        (state.change_points, PriceHistory.read(PRICES).change_points),
+        state.stages,
+        kept_figures(STATE / "accepted.json"),
+        after,
+        pushed,
+        jobs,
+        promoted,
+    )
+    tell(night)
+    keep_figures(after, STATE / "accepted.json")
+    _NIGHT.unlink()
+    return night
+
+
+def _add_batches(parameters: Mapping[str, Any], known: PriceHistory | None, state: NightState) -> NightState:
+    """Check the batches that have come, and move them; returns the state with what was found."""
     incoming = Path(parameters["incoming"])
     incoming.mkdir(parents=True, exist_ok=True)
     try:
         rules = BatchRules(**parameters["rules"])
     except TypeError as error:
         raise InputError(str(error), file="params.yaml", field="nightly.rules") from None
-    known = PriceHistory.read(PRICES) if PRICES.exists() else None
     collect(parameters["regions"], parameters["instance_types"], known, incoming)
     files = batches(incoming)
     verdicts = judge.map(files, known=unmapped(known), rules=unmapped(rules)).result() if files else []
+    state = state.with_verdicts(verdicts).write(_NIGHT)
     sort_out(verdicts)
-    with pipeline_run("nightly", tracking, REPORTS) as parent:
-        stages = bring_up_to_date(parameters["targets"], {**server(), PARENT: parent})
-        get_run_logger().info("stages run: %s", ", ".join(stages) or "none")
-    pushed = push() if parameters["push"] else False
-    before = kept_figures(STATE / "accepted.json")
-    after = read_figures(REPORTS)
-    points = PriceHistory.read(PRICES).change_points
-    night = Night(
-        [verdict for verdict in verdicts if not verdict.problem],
-        [verdict for verdict in verdicts if verdict.problem],
-        (known.change_points if known else 0, points),
-        stages,
-        before,
-        after,
-        pushed,
-    )
-    tell(night)
-    keep_figures(after, STATE / "accepted.json")
-    return night.summary()
+    return state
+
+
+def _train(
+    parameters: Mapping[str, Any], tracking: Mapping[str, Any], parent: str, state: NightState
+) -> tuple[list[DueResult], NightState]:
+    """Train what is due, below the night's run in MLflow; what it trained before it was killed counts."""
+    found, wrong = due_runs(parameters["jobs"], RUNS, time.time())
+    state = state.with_due([(str(due.job.file), due.due_s) for due in found]).write(_NIGHT)
+    dues = [DueRun(job, due_s, RUNS) for file, due_s in state.due if (job := _readable(file)) is not None]
+    before = os.environ.get(PARENT)
+    os.environ[PARENT] = parent
+    try:
+        results: list[DueResult] = train(parameters["jobs"], RUNS, tracking, dues) if dues else []
+    finally:
+        os.environ.pop(PARENT)
+        if before is not None:
+            os.environ[PARENT] = before
+    return [*results, *unreadable(wrong)], state
+
+
+def _readable(file: str) -> DueJob | None:
+    """The due job in a file; None: it was removed or spoilt since the night was killed."""
+    try:
+        return DueJob.read(file)
+    except InputError:
+        return None
+
+
+def _promoted() -> list[str]:
+    """Names of the models that the last promotion has promoted; none without one."""
+    file = REPORTS / "promotion.json"
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return [str(name) for name in content.get("promoted", [])]
 
 
 def batches(incoming: Path) -> list[Path]:
-    """Files to check, sorted by name; those still being written begin with a dot or end with .part."""
-    return sorted(
+    """Files to check, in the order in which they were written; unfinished: a dot first, or .part at the end."""
+    found = (
         file
         for file in incoming.iterdir()
         if file.is_file() and not file.name.startswith(".") and file.suffix != ".part"
     )
+    return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
 def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,32 +14,33 @@ from mlflow.tracking import MlflowClient
 from tests.live.sweeps import START_S, A, sweep
 
 from ebbtide.analysis import live_tracking
+from ebbtide.analysis.live_series import trial_costs
 from ebbtide.analysis.live_tracking import (
     abandon_tracking,
     begin_tracking,
     best_trial,
     end_tracking,
+    followed,
     resume_tracking,
-    trial_costs,
 )
-from ebbtide.engine.ledger import Ledger
-from ebbtide.engine.outcome import Outcome
+from ebbtide.analysis.tracking import PARENT
 from ebbtide.engine.snapshot import lease_values
-from ebbtide.engine.timeline import Timeline
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import Stretch
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
-from ebbtide.market.billing import Bill, Charge
 from ebbtide.market.leases import Lease, LeaseState
 
 
 def lease(number: int, hours: float) -> Lease:
     ended_s = START_S + hours * 3600
     return Lease(number, A, math.inf, False, START_S, LeaseState.RELEASED, START_S, START_S, math.inf, ended_s)
+
+
+def charge(end_s: float, usd: float) -> dict[str, float]:
+    return {"start_s": START_S, "end_s": end_s, "price_usd_per_hour": usd / 2, "usd": usd}
 
 
 @dataclass
@@ -70,41 +72,47 @@ class Live:
     def begin(self) -> None:
         begin_tracking(self.folder, self.uri, self.path / "artifacts")
 
-    def end(self, *, done: int = 0, gave_up: str = "") -> None:
-        jobs = tuple(JobProgress(number, job) for number, job in enumerate(self.wanted.jobs()))
-        for job in jobs:
-            job.steps_run = job.steps_done = float(10 * (job.job_id + 1))
-        for job in jobs[:done]:
-            job.finished_s = START_S
-        leases, ledger = tuple(lease(number, 2.0) for number in range(len(self.spent))), Ledger()
-        for one, usd in zip(leases, self.spent, strict=True):
-            ledger.add(one, Bill((Charge(START_S, one.ended_s, usd / 2, usd),), 0.0))
+    def keep(self, *, done: int = 0, figures: dict[str, Any] | None = None) -> float:
+        """Write the journal as a controller does; returns what machines cost."""
+        jobs = [
+            {
+                "steps_run": 10.0 * (number + 1),
+                "steps_done": 10.0 * (number + 1),
+                "steps_lost": 0.0,
+                "checkpoints": 0,
+                "finished_s": START_S if number < done else math.nan,
+            }
+            for number in range(len(self.trials))
+        ]
+        leases = [lease(number, 2.0) for number in range(len(self.spent))]
+        bills = [
+            [one.lease_id, {"charges": [charge(one.ended_s, usd)], "refund_usd": 0.0}]
+            for one, usd in zip(leases, self.spent, strict=True)
+        ]
         engine = {
+            "started_s": START_S,
             "leases": [lease_values(one) for one in leases],
-            "bills": [[one.lease_id, asdict(bill)] for one, bill in ledger._bills],
+            "bills": bills,
+            "jobs": jobs,
         }
         provider = {"trials": self.trials, "leases": [], "posts": [], "launching": [], "out": []}
-        Journal(self.folder.journal).keep({"run": {"provider": provider, "engine": engine}})
-        end_tracking(
-            self.folder,
-            Outcome(
-                "p",
-                START_S,
-                START_S + 7200,
-                done == len(jobs),
-                ledger.total_usd,
-                0.0,
-                0,
-                0,
-                0.0,
-                leases,
-                jobs,
-                ledger,
-                Timeline(),
-                0,
-                gave_up,
-            ),
-        )
+        Journal(self.folder.journal).keep({"run": {"provider": provider, "engine": engine}, "figures": figures})
+        return math.fsum(self.spent)
+
+    def end(self, *, done: int = 0, gave_up: str = "") -> None:
+        cost_usd = self.keep(done=done)
+        outcome = {
+            "finished": done == len(self.trials),
+            "gave_up": gave_up,
+            "start_s": START_S,
+            "end_s": START_S + 7200,
+            "cost_usd": cost_usd,
+            "refund_usd": 0.0,
+            "revocations": 0,
+            "steps_lost": 0.0,
+        }
+        Journal(self.folder.journal).keep({"outcome": outcome})
+        end_tracking(self.folder)
 
     def runs(self) -> tuple[Run, list[Run]]:
         (experiment,) = self.client.search_experiments(filter_string="name = 'live runs'")
@@ -113,6 +121,13 @@ class Live:
         return parent, sorted(
             (run for run in found if run is not parent), key=lambda run: str(run.data.tags["ebbtide.trial"])
         )
+
+    def series(self, trial: int | None, name: str) -> list[tuple[int, float]]:
+        """What MLflow has of a metric, of a trial or of the whole run."""
+        parent, trials = self.runs()
+        run = parent if trial is None else trials[trial]
+        found = self.client.get_metric_history(run.info.run_id, name)
+        return sorted((point.step, point.value) for point in found)
 
     def statuses(self) -> list[str]:
         parent, trials = self.runs()
@@ -157,8 +172,7 @@ def test_a_run_that_is_stopped_is_killed_runs_again_when_resumed_and_has_each_va
     assert [(point.step, point.value) for point in history] == [(5, 0.5), (10, 0.25), (30, 0.3)]
     assert [run.data.tags["ebbtide.winner"] for run in trials] == ["false", "false", "true"]
     assert parent.data.tags["ebbtide.winner"] == "run-1-002"
-    (best,) = live.client.get_metric_history(parent.info.run_id, "best_loss")[1:]
-    assert (best.step, best.value) == (5, 0.2)
+    assert (parent.data.metrics["best_loss"], parent.data.tags["ebbtide.best_step"]) == (0.2, "5")
     assert parent.data.metrics["cost_usd"] == pytest.approx(3.0)
     # c3.xlarge; what was thrown away is no saving.
     assert parent.data.metrics["on_demand_usd"] == pytest.approx(3 * 0.21)
@@ -258,36 +272,89 @@ def test_the_best_is_the_best_ever_reported() -> None:
     assert best_trial(Direction.MINIMIZE, trials[2:]) is None
 
 
-def outcome(spent: list[float], steps: list[float]) -> Outcome:
-    leases, ledger = tuple(lease(number, 1.0) for number in range(len(spent))), Ledger()
-    for one, usd in zip(leases, spent, strict=True):
-        ledger.add(one, Bill((Charge(START_S, one.ended_s, usd, usd),), 0.0))
-    jobs = tuple(JobProgress(number, None, steps_run=run) for number, run in enumerate(steps))  # type: ignore[arg-type]
-    return Outcome("p", 0.0, 1.0, True, ledger.total_usd, 0.0, 0, 0, 0.0, leases, jobs, ledger, Timeline(), 0)
+def kept(spent: list[float], steps: list[float], trials: list[dict[str, Any]]) -> dict[str, Any]:
+    bills = [
+        [number, {"charges": [charge(START_S + 1, usd)], "refund_usd": 0.0}] for number, usd in enumerate(spent)
+    ]
+    return {
+        "engine": {"bills": bills, "jobs": [{"steps_run": run} for run in steps]},
+        "provider": {"trials": trials},
+    }
 
 
 def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
     def stretch(lease_id: int, duration_s: float) -> dict[str, Any]:
         return {"lease_id": lease_id, "duration_s": duration_s}
 
-    kept = [
+    trials = [
         {"stretches": [stretch(0, 300.0), stretch(0, 600.0)]},
         {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]},
         {"stretches": []},
     ]
     # The third machine trained nothing: shared by all training time, 900 to 1,100 seconds.
-    costs = trial_costs(outcome([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]), kept)
+    costs = trial_costs(kept([1.0, 2.0, 4.0], [0.0, 0.0, 0.0], trials), 7.0)
     assert costs == pytest.approx([0.9 + 4.0 * 0.45, 0.1 + 2.0 + 4.0 * 0.55, 0.0])
 
 
 def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same() -> None:
-    assert trial_costs(outcome([3.0], [10.0, 20.0]), [{"stretches": []}, {"stretches": []}]) == pytest.approx(
-        [1.0, 2.0]
-    )
-    assert trial_costs(outcome([3.0], [0.0, 0.0]), [{"stretches": []}, {"stretches": []}]) == pytest.approx(
-        [1.5, 1.5]
-    )
-    assert trial_costs(outcome([], [0.0]), [{"stretches": []}]) == [0.0]
+    trials: list[dict[str, Any]] = [{"stretches": []}, {"stretches": []}]
+    assert trial_costs(kept([3.0], [10.0, 20.0], trials), 3.0) == pytest.approx([1.0, 2.0])
+    assert trial_costs(kept([3.0], [0.0, 0.0], trials), 3.0) == pytest.approx([1.5, 1.5])
+    assert trial_costs(kept([], [0.0], trials[:1]), 0.0) == [0.0]
+
+
+def test_costs_refunds_and_moves_are_told_over_time_each_once(tmp_path: Path) -> None:
+    live = Live(tmp_path, sweep(tmp_path, trials=1, steps=30))
+    live.begin()
+    stretch = asdict(Stretch(0, 3600.0, 0, 0.0, 20.0, 10.0, True))
+    live.spent = [1.0]
+    live.trials[0] |= {"stretches": [stretch], "on": 1, "began_s": START_S + 7200.0, "metrics": [[5, 0.5]]}
+    figures = {"time_s": START_S + 9000.0, "spent_usd": 1.25, "open_usd": [[1, 0.25]]}
+    # A machine is rented still.
+    live.spent = [1.0]
+    live.keep(figures=figures)
+    with followed(live.folder, 0.05):
+        deadline_s = time.monotonic() + 60.0
+        while not live.series(0, "ebbtide.moves") and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+    again = {name: live.series(0, name) for name in ("ebbtide.cost_usd", "ebbtide.moves")}
+    assert again == {
+        "ebbtide.cost_usd": [(0, 0.0), (7200, 1.0), (9000, 1.25)],
+        "ebbtide.moves": [(7200, 1.0)],
+    }
+    # Another process that follows the same run tells nothing twice.
+    with followed(live.folder, 0.05):
+        time.sleep(0.5)
+    assert {name: live.series(0, name) for name in again} == again
+    live.trials[0] |= {"stretches": [stretch, stretch | {"lease_id": 1}], "on": None}
+    live.spent = [1.0, 0.5]
+    for _ in range(2):
+        live.end(done=1)
+    assert live.series(0, "ebbtide.cost_usd") == [(0, 0.0), (7200, 1.0), (9000, 1.25), (9001, 1.5)]
+    assert live.series(None, "cost_usd")[-1][1] == 1.5
+    (run,) = live.runs()[1]
+    moves = Path(live.client.download_artifacts(run.info.run_id, "moves.csv")).read_text().splitlines()
+    assert [line.split(",")[1] for line in moves[1:]] == [str(A)] * 2
+
+
+def test_mlflow_runs_of_a_process_that_was_killed_are_found_again(live: Live) -> None:
+    live.begin()
+    before = live.runs()
+    # Killed before the journal had them.
+    Journal(live.folder.journal).keep({"tracking": None})
+    live.begin()
+    assert [run.info.run_id for run in live.runs()[1]] == [run.info.run_id for run in before[1]]
+
+
+def test_the_run_is_below_the_pipeline_s_and_says_for_which_job_it_is(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PARENT, "0123")
+    begin_tracking(live.folder, live.uri, live.path / "artifacts", {"ebbtide.job": "digits"})
+    parent, trials = live.runs()
+    assert parent.data.tags["mlflow.parentRunId"] == "0123"
+    assert {run.data.tags["ebbtide.job"] for run in (parent, *trials)} == {"digits"}
+    assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
 
 
 def test_a_run_whose_controller_broke_is_killed_until_it_goes_on(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.analysis.due_runs import DueResult
+from ebbtide.analysis.night_state import NightReport, NightState
 from ebbtide.analysis.nightly import Figures, Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.market.ingestion import Verdict
 
@@ -42,6 +45,50 @@ def test_it_tells_what_was_added_what_ran_and_what_became_better() -> None:
     assert "- revpred: version 2 is the new champion: cheaper." in told
     assert "pushed to the DVC remote" in told
     assert costs_picture(NIGHT).startswith(b"\x89PNG")
+
+
+def test_it_tells_what_was_trained_and_what_failed_and_which_models_changed() -> None:
+    done = DueResult("small", "2026-11-22T02:00:00Z", "small-1", "finished", "", 5, 0.5, 0.1, 2.0)
+    wrong = DueResult("lost", "2026-11-22T02:00:00Z", problem="nowhere.py is not there")
+    before, after = (
+        replace(BEFORE, versions={"revpred": "1"}),
+        replace(AFTER, versions={"revpred": "2", "spells": "1"}),
+    )
+    told = replace(NIGHT, jobs=[done, wrong], before=before, after=after, promoted=["revpred"]).summary()
+    assert "Trained for 0.5000 USD; on demand 2.0000 USD." in told
+    assert "- `small`: 0.5000 USD, 5 revocations, finished" in told
+    assert "- **`lost` did not finish**: nowhere.py is not there" in told
+    assert "- `revpred`: 1, now 2\n- `spells`: none, now 1" in told
+    assert "Promoted: revpred." in told
+    assert "No job was due." in NIGHT.summary()
+
+
+def test_a_night_that_was_killed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "night.json"
+    assert NightState.read(path) is None
+    night = NightState(1.5, 7).with_verdicts([Verdict(Path("a.csv"), 3), Verdict(Path("b.csv"), 0, "bad")])
+    night = night.with_stages(["ingest"]).with_due([("jobs/a.yaml", 60.0)])
+    assert night.write(path) == NightState.read(path) == night
+    # Started again, it checks nothing twice, and what is due is due once.
+    again = night.with_verdicts([Verdict(Path("b.csv"), 0, "bad")]).with_stages(["ingest", "interpolate"])
+    again = again.with_due([("jobs/a.yaml", 60.0), ("jobs/b.yaml", 60.0)])
+    assert [verdict.file.name for verdict in again.batches(accepted=True)] == ["a.csv"]
+    assert [verdict.problem for verdict in again.batches(accepted=False)] == ["bad"]
+    assert (again.stages, len(again.due)) == (("ingest", "interpolate"), 2)
+    report = NightReport(1, 5, 0.5, 2.0, {"revpred": "2"}, ["revpred"], 3.0)
+    report.write(tmp_path / "nightly.json")
+    told = json.loads((tmp_path / "nightly.json").read_text())
+    assert list(told) == [
+        "jobs_done",
+        "revocations",
+        "cost_usd",
+        "on_demand_usd",
+        "models",
+        "promoted",
+        "seconds",
+        "jobs",
+    ]
+    assert report.metrics["cost_usd"] == 0.5
 
 
 def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> None:

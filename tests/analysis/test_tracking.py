@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ebbtide as eb
+from ebbtide.analysis import tracking as tracking_module
 from ebbtide.analysis.tracking import log_record
 from ebbtide.policies.registry import policies
 
@@ -52,3 +53,19 @@ def test_a_log_that_breaks_is_marked_failed(tmp_path: Path, one_day: eb.Job) -> 
     client = MlflowClient(uri)
     home = client.get_experiment_by_name("tests").experiment_id
     assert {run.info.run_name: run.info.status for run in client.search_runs([home])}[record.title] == "FAILED"
+
+
+def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, file = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlflow.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking_module.os, "link", _killed)
+        with pytest.raises(KeyboardInterrupt), tracking_module.tracking(uri, "e", tmp_path):
+            pass
+    assert not file.exists()
+    with tracking_module.tracking(uri, "e", tmp_path) as client:
+        assert client.get_experiment_by_name("e") is not None
+    assert file.exists()
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt

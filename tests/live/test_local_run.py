@@ -21,7 +21,7 @@ from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
-from ebbtide.live.settings import RunFolder, find_run
+from ebbtide.live.settings import NewRun, RunFolder, find_run
 from ebbtide.live.storage import object_store
 from ebbtide.policies.exosphere.master import ExoSphere
 
@@ -29,7 +29,7 @@ CONTROLLER = """
 import logging, sys
 from pathlib import Path
 from ebbtide.live.local_run import run_local
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.policies.exosphere.master import ExoSphere
 logging.basicConfig(level=logging.WARNING)
 run_local(RunFolder(Path(sys.argv[1])), ExoSphere())
@@ -48,7 +48,7 @@ def begun() -> Iterator[list[RunFolder]]:
 def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **options: object) -> RunFolder:
     wanted = sweep(tmp_path, **options)  # type: ignore[arg-type]
     folder = begin_local(
-        wanted, tmp_path, tmp_path / "runs", LocalMarket(flapping(), START_S, speed), policy="exosphere"
+        wanted, tmp_path, NewRun(tmp_path / "runs"), LocalMarket(flapping(), START_S, speed), policy="exosphere"
     )
     begun.append(folder)
     return folder

@@ -89,17 +89,7 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
         run.logs(1)
 
 
-def test_a_flow_is_the_same_run(tmp_path: Path, runs: Path) -> None:
-    from flows.train import train
-
-    (tmp_path / "job.yaml").write_text(f"command: {sys.executable} -c 'print(1)'\ncpus: 3\n")
-    found = train.fn(tmp_path / "job.yaml", options={"prices": flapping(), "start": START_S, "runs": runs})
-    assert (found["finished"], found["run"]) == (True, known_runs(runs)[-1].path.name)
-
-
 def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs: Path) -> None:
-    from flows.train import train
-
     command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
     run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
     with pytest.raises(eb.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
@@ -107,10 +97,20 @@ def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs:
     assert run.id in str(failed.value)
     assert failed.value.outcome.cost_usd > 0.0
     assert run.status().state is State.FAILED
-    (tmp_path / "job.yaml").write_text(f"command: {sys.executable} -c 'raise SystemExit(3)'\ncpus: 3\n")
-    # It printed nothing: no colon stands before nothing.
-    with pytest.raises(eb.TrainingError, match="exit code 3$"):
-        train.fn(tmp_path / "job.yaml", options={"prices": flapping(), "start": START_S, "runs": runs})
+
+
+def test_a_run_that_is_named_is_written_down_once_and_whole(tmp_path: Path, runs: Path) -> None:
+    from ebbtide.live.run import begin
+
+    options: eb.RunOptions = {"prices": flapping(), "runs": runs, "name": "nightly-1"}
+    # A process that was killed has left a folder, and no run in it.
+    (runs / "nightly-1" / "logs").mkdir(parents=True)
+    run = begin(sweep(tmp_path), tmp_path, "cheapest-spot", "local", options)
+    assert (run.id, run.status().state) == ("nightly-1", State.NEW)
+    with pytest.raises(eb.InputError, match="run nightly-1 exists; `ebbtide resume nightly-1` continues it"):
+        begin(sweep(tmp_path), tmp_path, "cheapest-spot", "local", options)
+    with pytest.raises(eb.InputError, match="'../x' is no name of a run"):
+        begin(sweep(tmp_path), tmp_path, "cheapest-spot", "local", {**options, "name": "../x"})
 
 
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:

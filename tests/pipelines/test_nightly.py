@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from mlflow.tracking import MlflowClient
+from tests.live.sweeps import PROGRAM, START_S, flapping, total
 from tests.pipelines.project import SMALL, STAGES, Project
 
 import ebbtide as eb
 from ebbtide._files import only_one
-from ebbtide._utc import DAY_S
+from ebbtide._utc import DAY_S, iso
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.clouds.local.server import bills_of
+from ebbtide.live.local_run import end_local
+from ebbtide.live.settings import RunFolder, known_runs
+from ebbtide.live.standing import standing_of
+from ebbtide.live.storage import object_store
 from ebbtide.market.price_series import PriceSeries
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
@@ -124,6 +137,130 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     )
     assert second["costs"] == first["costs"]
     assert second["models"] == first["models"]
+
+
+JOB = f"""
+run:
+  command: {sys.executable} program.py {{checkpoint_dir}} {{max_steps}} LR
+  steps: 1200
+  metric: loss
+  checkpoint: {{save_s: 5, restore_s: 20}}
+  steps_per_hour: {{c3.xlarge: 1_400}}
+schedule: 0 2 * * *
+policy: exosphere
+prices: prices.parquet
+start: {iso(START_S)}
+speed: 120
+"""
+# Moments at which a night is killed, seconds after its start: while it checks, in DVC, while jobs train, at its end.
+KILLS = 10
+
+
+def two_jobs(folder: Path, server: str) -> Project:
+    """A project with two jobs that are due, on a market that revokes every few seconds."""
+    made = Project(folder, server)
+    made.set(SMALL | {"nightly.targets": ["interpolate"], "nightly.push": False})
+    shutil.rmtree(made.folder / "jobs")
+    (made.folder / "jobs").mkdir()
+    flapping(hours=100.0).write(made.folder / "jobs" / "prices.parquet")
+    (made.folder / "jobs" / "program.py").write_text(PROGRAM)
+    for name, rate in (("first", "0.1"), ("second", "0.2")):
+        (made.folder / "jobs" / f"{name}.yaml").write_text(JOB.replace("LR", rate))
+    return made
+
+
+def trained(project: Project) -> dict[str, list[float]]:
+    """The newest checkpoint of each job: steps, and what they added up to. No machine is left."""
+    found = {}
+    for run in known_runs(project.folder / ".ebbtide" / "runs"):
+        (trial,) = {path.name for path in (run.path / "objects" / "trials").iterdir()}
+        with tempfile.TemporaryDirectory() as place:
+            CheckpointStore(object_store(run.settings.store), trial).restore(Path(place) / "c")
+            found[run.path.name.split("-")[0]] = json.loads((Path(place) / "c" / "state.json").read_text())
+        assert not (run.path / "cloud" / "cloud.json").exists()
+    return found
+
+
+def check_money(project: Project) -> None:
+    """Every machine is charged once: our ledger has what the cloud has, and the report has their sum."""
+    report = json.loads((project.folder / "reports" / "nightly.json").read_text())
+    whole_usd = 0.0
+    for run in known_runs(project.folder / ".ebbtide" / "runs"):
+        bills = bills_of(run.path / "cloud")
+        assert len({bill["token"] for bill in bills}) == len(bills)
+        billed_usd = math.fsum(bill["usd"] for bill in bills)
+        found = standing_of(run, run.catalogue)
+        assert found.money.paid_usd == pytest.approx(billed_usd, abs=1e-9)
+        assert found.revoked >= 5
+        whole_usd += billed_usd
+    assert report["cost_usd"] == pytest.approx(whole_usd, abs=1e-9)
+    assert report["jobs_done"] == 2
+    assert report["revocations"] >= 10
+    assert report["on_demand_usd"] > 0.0
+    assert (report["models"], report["promoted"]) == ({}, [])
+    assert report["seconds"] > 0.0
+
+
+def check_tracked(project: Project) -> None:
+    """One run for each job and one for its trial, below the night's; no value of a series twice."""
+    client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
+    found = {
+        experiment.name: client.search_runs([experiment.experiment_id])
+        for experiment in client.search_experiments()
+    }
+    (night,) = found["pipeline"]
+    assert night.info.status == "FINISHED"
+    assert night.data.metrics["jobs_done"] == 2.0
+    parents = [run for run in found["live runs"] if run.data.tags["ebbtide.kind"] == "live"]
+    trials = [run for run in found["live runs"] if run.data.tags["ebbtide.kind"] == "trial"]
+    assert sorted(run.data.tags["ebbtide.job"] for run in parents) == ["first", "second"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in parents} == {night.info.run_id}
+    assert len(trials) == 2
+    for run in trials:
+        assert run.info.status == "FINISHED"
+        for name in ("loss", "ebbtide.cost_usd", "ebbtide.refund_usd", "ebbtide.moves"):
+            steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
+            assert steps, name
+            assert len(set(steps)) == len(steps)
+        assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"moves.csv", "checkpoints.csv"}
+
+
+def test_two_due_jobs_are_trained_once_though_the_night_is_killed_ten_times(
+    tmp_path: Path, prefect_server: str
+) -> None:
+    quiet = two_jobs(tmp_path / "quiet", prefect_server)
+    killed = two_jobs(tmp_path / "killed", prefect_server)
+    try:
+        night(quiet)
+        random = Random(7)
+        for _ in range(KILLS):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.nightly"],
+                cwd=killed.folder,
+                env=killed.environment,
+                start_new_session=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(random.uniform(1.0, 25.0))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        night(killed)
+        for project in (quiet, killed):
+            check_money(project)
+            check_tracked(project)
+        assert trained(killed) == trained(quiet)
+        assert trained(killed)["second"] == [1200, pytest.approx(total(0.2, 1200))]
+        assert killed.outputs() == quiet.outputs()
+        # All is done: nothing is due, and nothing is trained or charged again.
+        night(killed)
+        assert json.loads((killed.folder / "reports" / "nightly.json").read_text())["jobs_done"] == 0
+        assert trained(killed) == trained(quiet)
+    finally:
+        for project in (quiet, killed):
+            for path in (project.folder / ".ebbtide" / "runs").glob("*/run.json"):
+                end_local(RunFolder(path.parent))
 
 
 def wait_for(project: Project, what: str, process: subprocess.Popen[str]) -> None:

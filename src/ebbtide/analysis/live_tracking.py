@@ -6,23 +6,27 @@ import json
 import logging
 import math
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Param, RunTag
 from mlflow.tracking import MlflowClient
 
 from ebbtide._utc import HOUR_S
-from ebbtide.analysis.tracking import tracking
-from ebbtide.engine.outcome import Outcome
+from ebbtide.analysis.live_following import Follower, trial_id_of
+from ebbtide.analysis.live_series import MetricLog, Point, trial_costs
+from ebbtide.analysis.tracking import parent_tags, tracking
 from ebbtide.errors import DamagedCheckpointError
-from ebbtide.jobs.progress import JobProgress
+from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.handle import KEPT_MODELS
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import money_of
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -31,17 +35,15 @@ from ebbtide.live.storage import object_store
 _LOGGER = logging.getLogger(__name__)
 
 _EXPERIMENT = "live runs"
-# The most metrics that MLflow accepts at once.
-_BATCH = 1000
 # A larger checkpoint of the best trial is not copied.
 _MOST_MODEL_BYTES = 200_000_000
 _MOST_TEXT = 5000
 
-# Tag of runs whose metric we log: a program that logs to MLflow itself should not have it twice.
-_OUR_METRIC = "ebbtide.logs_metric"
+# Real seconds between looks at a run that is followed, and after its end for the last look to finish.
+_FOLLOWED_EVERY_S, _LAST_LOOK_S = 5.0, 60.0
 
 
-def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
+def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[str, str] | None = None) -> None:
     """Create the MLflow runs, or resume those in the journal. Programs find theirs in their environment.
 
     MLflow reads `MLFLOW_RUN_ID` by itself: `mlflow.start_run()` in a program continues its trial's run on any
@@ -51,6 +53,7 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
         folder: Folder of the live run.
         uri: Tracking URI; machines elsewhere need that of a server.
         artifacts: Folder for artifacts, if `uri` is a file.
+        tags: Further tags of all its MLflow runs, by name.
     """
     journal = Journal(folder.journal)
     if journal.state("tracking") is not None:
@@ -61,14 +64,19 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
     with tracking(uri, _EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(_EXPERIMENT).experiment_id
         about = {"run": settings.run, "policy": settings.policy, "provider": settings.provider}
-        tags = {f"ebbtide.{name}": value for name, value in about.items()}
-        parent = client.create_run(home, run_name=settings.run, tags={"ebbtide.kind": "live", **tags}).info.run_id
+        common = (
+            {f"ebbtide.{name}": value for name, value in about.items()} | _model_tags(folder) | dict(tags or {})
+        )
+        known = _known_runs(client, home, settings.run)
+        parent = known.get("") or _created(
+            client, home, settings.run, {"ebbtide.kind": "live", **common, **parent_tags()}
+        )
         client.log_batch(parent, params=[Param(key, value) for key, value in _parameters(settings, sweep).items()])
         runs = {}
         for trial in sweep.trials():
-            trial_id = _trial_id(settings, trial.number)
-            own = {"ebbtide.kind": "trial", "ebbtide.trial": trial_id, "mlflow.parentRunId": parent}
-            run = client.create_run(home, run_name=trial.name or trial_id, tags={**own, **tags}).info.run_id
+            trial_id = trial_id_of(settings, trial.number)
+            own = {"ebbtide.kind": "trial", "ebbtide.trial": trial_id, "mlflow.parentRunId": parent, **common}
+            run = known.get(trial_id) or _created(client, home, trial.name or trial_id, own)
             client.log_batch(run, params=[Param(key, str(value)) for key, value in trial.values.items()])
             # Checkpoints are too large to copy; their place is enough to find them.
             client.set_tag(run, "ebbtide.checkpoints_at", f"{settings.store}/trials/{trial_id}")
@@ -81,68 +89,146 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path) -> None:
     journal.keep({"tracking": kept, "environment": environment})
 
 
+def _created(client: MlflowClient, home: str, name: str, tags: Mapping[str, str]) -> str:
+    run_id: str = client.create_run(home, run_name=name, tags=dict(tags)).info.run_id
+    return run_id
+
+
+def _known_runs(client: MlflowClient, home: str, run: str) -> dict[str, str]:
+    """MLflow runs that a process created for this live run before it was killed, by trial; "": for all of it."""
+    found = client.search_runs([home], filter_string=f"tags.`ebbtide.run` = '{run}'")
+    return {each.data.tags.get("ebbtide.trial", ""): each.info.run_id for each in found}
+
+
+def _model_tags(folder: RunFolder) -> dict[str, str]:
+    """The version of each model that the run's policy asks."""
+    bundle = folder.path / KEPT_MODELS
+    if not (bundle / MANIFEST).exists():
+        return {}
+    return {f"ebbtide.model.{name}": version for name, version in ModelBundle.read(bundle).versions.items()}
+
+
 def resume_tracking(folder: RunFolder) -> None:
     """Mark the killed MLflow runs of a resumed live run as running. Does nothing without tracking."""
     kept = _kept(folder)
     if kept is None:
         return
     with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+        for key, value in parent_tags().items():
+            client.set_tag(kept["parent"], key, value)
         for run in (kept["parent"], *kept["runs"].values()):
             if client.get_run(run).info.status == "KILLED":
                 client.update_run(run, status="RUNNING")
 
 
-def end_tracking(folder: RunFolder, outcome: Outcome) -> None:
-    """Log the trials' metrics, their costs and the best trial, and close the runs. Does nothing without tracking.
+@contextmanager
+def followed(folder: RunFolder, every_s: float = _FOLLOWED_EVERY_S) -> Iterator[None]:
+    """Log metrics, costs, refunds and moves of a run every few seconds while the block runs it.
 
-    A stopped run and its unfinished trials are KILLED; a run with failed trials is FAILED.
+    A tracking server that does not answer delays nothing but the log: the journal is read in a thread of its own.
+    Does nothing without tracking.
+
+    Args:
+        folder: Folder of the live run.
+        every_s: Real seconds between looks at its journal.
     """
     kept = _kept(folder)
     if kept is None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_follow, args=(folder, kept, ended, every_s), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_LAST_LOOK_S)
+
+
+def _follow(folder: RunFolder, kept: Mapping[str, Any], ended: threading.Event, every_s: float) -> None:
+    has_warned = False
+    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+        follower = Follower(folder, kept, MetricLog(client), client)
+        while not ended.wait(every_s):
+            try:
+                follower.look()
+            except Exception as error:
+                if not has_warned:
+                    _LOGGER.warning("MLflow is not told how run %s goes on: %s", folder.path.name, error)
+                has_warned = True
+
+
+def end_tracking(folder: RunFolder) -> None:
+    """Log the trials' metrics, their costs and the best trial, and close the runs. Does nothing without tracking.
+
+    Everything comes from the run's journal, so this may be called again, by another process too. A stopped run and
+    its unfinished trials are KILLED; a run with failed trials is FAILED.
+
+    Args:
+        folder: Folder of a live run whose controller has ended.
+    """
+    kept = _kept(folder)
+    journal = Journal(folder.journal)
+    outcome = journal.state("outcome")
+    if kept is None or outcome is None:
         return
     settings = folder.settings
-    sweep, state = Sweep.model_validate(settings.sweep), Journal(folder.journal).run()
-    if state is None:
-        return
-    trials = state["provider"]["trials"]
+    sweep = Sweep.model_validate(settings.sweep)
     now_ms = int(time.time() * 1000)
-    best = best_trial(sweep.direction, trials)
-    winner = best[0] if best is not None else _only_one(trials)
     with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
-        costs = trial_costs(outcome, trials)
-        for number, (job, trial, cost_usd) in enumerate(zip(outcome.jobs, trials, costs, strict=True)):
+        log = MetricLog(client)
+        state = Follower(folder, kept, log, client).look(is_last=True)
+        if state is None:
+            return
+        trials, jobs = state["provider"]["trials"], state["engine"]["jobs"]
+        end_step = max(int(outcome["end_s"] - outcome["start_s"]), 0)
+        best = best_trial(sweep.direction, trials)
+        winner = best[0] if best is not None else _only_one(trials)
+        for number, (job, trial, cost_usd) in enumerate(
+            zip(jobs, trials, trial_costs(state, outcome["cost_usd"]), strict=True)
+        ):
             run = kept["runs"][str(number)]
-            found = _trial_metrics(client, run, sweep, job, trial, cost_usd, now_ms)
-            for first in range(0, len(found), _BATCH):
-                client.log_batch(run, metrics=found[first : first + _BATCH])
+            values = {
+                "steps_done": job["steps_done"],
+                "steps_lost": job["steps_lost"],
+                "checkpoints": job["checkpoints"],
+                "moves": max(len(trial.get("stretches", ())) - 1, 0),
+                "cost_usd": cost_usd,
+            }
+            log.end(
+                run, [Point(f"ebbtide.{name}", end_step, float(value)) for name, value in values.items()], now_ms
+            )
             client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
-            client.set_terminated(run, _status(job.is_finished, bool(trial["problem"])))
+            client.set_terminated(run, _status(not math.isnan(job["finished_s"]), bool(trial["problem"])))
         parent = kept["parent"]
         money = money_of(state, folder.catalogue)
         whole = {
-            "cost_usd": outcome.cost_usd,
+            "cost_usd": outcome["cost_usd"],
             "on_demand_usd": money.on_demand_usd,
             "lost_usd": money.lost_usd,
-            "refund_usd": outcome.refund_usd,
-            "revocations": outcome.revocations,
-            "steps_lost": outcome.steps_lost,
-            "makespan_h": outcome.makespan_s / HOUR_S,
+            "refund_usd": outcome["refund_usd"],
+            "revocations": outcome["revocations"],
+            "steps_lost": outcome["steps_lost"],
+            "makespan_h": (outcome["end_s"] - outcome["start_s"]) / HOUR_S,
         }
         if money.saved_share is not None:
             whole["saved_share"] = money.saved_share
-        metrics = [Metric(name, float(value), now_ms, 0) for name, value in whole.items()]
-        tags = {"ebbtide.ended": outcome.gave_up or ("finished" if outcome.finished else "the prices are over")}
+        log.end(parent, [Point(name, end_step, float(value)) for name, value in whole.items()], now_ms)
+        ended = outcome["gave_up"] or ("finished" if outcome["finished"] else "the prices are over")
+        tags = {"ebbtide.ended": ended}
         if best is not None:
-            metrics.append(Metric(f"best_{sweep.metric}", best[2], now_ms, best[1]))
+            log.end(parent, [Point(f"best_{sweep.metric}", end_step, best[2])], now_ms)
+            tags["ebbtide.best_step"] = str(best[1])
         if winner is not None:
             tags |= {
-                "ebbtide.winner": _trial_id(settings, winner),
+                "ebbtide.winner": trial_id_of(settings, winner),
                 "ebbtide.winner_run": kept["runs"][str(winner)],
                 "ebbtide.winner_setting": sweep.trials()[winner].name[:_MOST_TEXT],
             }
-            tags |= _log_model(client, parent, settings, winner, outcome.finished)
-        client.log_batch(parent, metrics=metrics, tags=[RunTag(key, text) for key, text in tags.items()])
-        client.set_terminated(parent, _status(outcome.finished, any(trial["problem"] for trial in trials)))
+            tags |= _log_model(client, parent, settings, winner, outcome["finished"])
+        client.log_batch(parent, tags=[RunTag(key, text) for key, text in tags.items()])
+        client.set_terminated(parent, _status(outcome["finished"], any(trial["problem"] for trial in trials)))
 
 
 def abandon_tracking(folder: RunFolder, why: str) -> None:
@@ -215,40 +301,11 @@ def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
     return {name: str(value)[:_MOST_TEXT] for name, value in found.items() if value is not None}
 
 
-def _trial_metrics(
-    client: MlflowClient,
-    run: str,
-    sweep: Sweep,
-    job: JobProgress,
-    trial: TrialRecord,
-    cost_usd: float,
-    now_ms: int,
-) -> list[Metric]:
-    """Metrics that are not logged yet: a run that was stopped before has logged earlier steps."""
-    progress = {
-        "steps_done": job.steps_done,
-        "steps_lost": job.steps_lost,
-        "checkpoints": job.checkpoints,
-        "cost_usd": cost_usd,
-    }
-    found = [Metric(f"ebbtide.{name}", float(value), now_ms, 0) for name, value in progress.items()]
-    data = client.get_run(run).data
-    if not sweep.metric:
-        return found
-    if sweep.metric in data.metrics and _OUR_METRIC not in data.tags:
-        return found
-    logged = {point.step for point in client.get_metric_history(run, sweep.metric)} if data.metrics else set()
-    new = [(int(step), float(value)) for step, value in sorted(trial["metrics"]) if int(step) not in logged]
-    if new:
-        client.set_tag(run, _OUR_METRIC, "true")
-    return found + [Metric(sweep.metric, value, now_ms, step) for step, value in new]
-
-
 def _log_model(
     client: MlflowClient, parent: str, settings: LiveSettings, number: int, is_over: bool
 ) -> dict[str, str]:
     """Tags with the place of the best trial's newest checkpoint; at the end, a small one is copied to MLflow."""
-    trial_id = _trial_id(settings, number)
+    trial_id = trial_id_of(settings, number)
     tags = {"ebbtide.winner_checkpoint": f"{settings.store}/trials/{trial_id}"}
     try:
         store = CheckpointStore(object_store(settings.store), trial_id)
@@ -274,43 +331,3 @@ def _status(is_done: bool, has_failed: bool) -> str:
 def _kept(folder: RunFolder) -> dict[str, Any] | None:
     found: dict[str, Any] | None = Journal(folder.journal).state("tracking")
     return found
-
-
-def _trial_id(settings: LiveSettings, number: int) -> str:
-    return f"{settings.run}-{number:03d}"
-
-
-def trial_costs(outcome: Outcome, kept: Sequence[TrialRecord]) -> list[float]:
-    """The cost of each trial, USD; the sum is the cost of the run.
-
-    A machine's cost is divided among the trials that trained on it, by time. The cost of unused machines and of
-    data transfer is divided among all trials, by their training time.
-
-    Args:
-        outcome: Outcome of the run.
-        kept: The controller's state of each trial: `stretches`, each with `lease_id` and `duration_s`; where
-            there is none, steps are used in place of time.
-    """
-    times: list[dict[int, float]] = [{} for _ in kept]
-    for time_s, trial in zip(times, kept, strict=True):
-        for stretch in trial["stretches"]:
-            lease_id = int(stretch["lease_id"])
-            time_s[lease_id] = time_s.get(lease_id, 0.0) + float(stretch["duration_s"])
-    costs = [0.0] * len(times)
-    for lease in outcome.leases:
-        shares = _shares([time_s.get(lease.lease_id, 0.0) for time_s in times])
-        if shares is not None:
-            usd = outcome.ledger.usd_of(lease.lease_id)
-            costs = [cost + share * usd for cost, share in zip(costs, shares, strict=True)]
-    left = outcome.cost_usd - math.fsum(costs)
-    of_all = (
-        _shares([math.fsum(time_s.values()) for time_s in times])
-        or _shares([job.steps_run for job in outcome.jobs])
-        or [1.0 / len(times) for _ in times]
-    )
-    return [cost + share * left for cost, share in zip(costs, of_all, strict=True)]
-
-
-def _shares(weights: Sequence[float]) -> list[float] | None:
-    whole = math.fsum(weights)
-    return [weight / whole for weight in weights] if whole > 0 else None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
+from ebbtide.analysis.due_runs import DueResult
 from ebbtide.market.ingestion import Verdict
 
 # Reports of the pipeline whose figures are compared; lower is better in all.
@@ -26,6 +28,7 @@ class Figures:
         unfinished: Number of unfinished runs by policy.
         champions: Version number in the registry of the champion of each kind of model, by name.
         verdicts: What came of the newest version of each kind of model, in a sentence, by name.
+        versions: Version of each part of the model bundle, by name.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
@@ -33,6 +36,7 @@ class Figures:
     unfinished: Mapping[str, int] = field(default_factory=dict)
     champions: Mapping[str, str] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> str:
@@ -47,8 +51,13 @@ class Figures:
         return 1.0 - self.costs[self.best] / on_demand if on_demand and self.best else None
 
 
-def read_figures(reports: Path) -> Figures:
-    """Read the figures from the stages' reports; missing reports are left out."""
+def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> Figures:
+    """Read the figures from the stages' reports; missing reports are left out.
+
+    Args:
+        reports: Folder with the stages' reports.
+        versions: Version of each part of the model bundle, by name; None: there is no bundle.
+    """
     reports_by_name = {name: _read(reports / f"{name}.json") for name in METRICS}
     models = {}
     pooled = reports_by_name["revpred"].get("pooled", {})
@@ -67,7 +76,7 @@ def read_figures(reports: Path) -> Figures:
     kinds = _read(reports / "promotion.json").get("kinds", {})
     champions = {name: row["champion_after"] for name, row in kinds.items() if row["champion_after"] is not None}
     verdicts = {name: f"version {row['version']} {row['reason']}" for name, row in kinds.items()}
-    return Figures(models, costs, unfinished, champions, verdicts)
+    return Figures(models, costs, unfinished, champions, verdicts, versions or {})
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Night:
         before: Figures of the last accepted run.
         after: Figures of this run.
         pushed: Whether data was pushed to the DVC remote.
+        jobs: How each due job went.
+        promoted: Names of the models that the night has promoted.
     """
 
     accepted: Sequence[Verdict]
@@ -91,6 +102,8 @@ class Night:
     before: Figures
     after: Figures
     pushed: bool
+    jobs: Sequence[DueResult] = ()
+    promoted: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each model and policy: before, after, and which is better."""
@@ -120,9 +133,28 @@ class Night:
         if self.after.verdicts:
             lines += ["Models, compared with the champions by what policies pay:", ""]
             lines += [f"- {name}: {verdict}." for name, verdict in self.after.verdicts.items()] + [""]
+        lines += self._changed_models() + self._trained()
         if self.pushed:
             lines += ["Data and models are pushed to the DVC remote.", ""]
         return "\n".join(lines)
+
+    def _changed_models(self) -> list[str]:
+        was, now = self.before.versions, self.after.versions
+        changed = [name for name in now if was.get(name) != now[name]]
+        lines = [f"- `{name}`: {was.get(name, 'none')}, now {now[name]}" for name in changed]
+        lines = ["Models that changed:", "", *lines, ""] if lines else []
+        return lines + ([f"Promoted: {', '.join(self.promoted)}.", ""] if self.promoted else [])
+
+    def _trained(self) -> list[str]:
+        if not self.jobs:
+            return ["No job was due.", ""]
+        cost_usd = math.fsum(job.cost_usd for job in self.jobs)
+        on_demand_usd = math.fsum(job.on_demand_usd for job in self.jobs)
+        lines = [f"Trained for {cost_usd:.4f} USD; on demand {on_demand_usd:.4f} USD.", ""]
+        for job in self.jobs:
+            text = f"- `{job.job}`: {job.cost_usd:.4f} USD, {job.revocations} revocations, {job.state}"
+            lines.append(text if job.is_done else f"- **`{job.job}` did not finish**: {job.problem}")
+        return [*lines, ""]
 
     def _saving(self) -> str:
         if self.after.saving is None:

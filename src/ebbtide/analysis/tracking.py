@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +53,7 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         artifacts: Folder for artifacts, if `uri` is a file; a server has its own.
     """
     if uri.startswith("sqlite:///"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        _create_database(Path(uri.removeprefix("sqlite:///")))
     client = MlflowClient(tracking_uri=uri)
     if client.get_experiment_by_name(experiment) is None:
         own = uri.startswith("http")
@@ -58,6 +61,20 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
         client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
     _hear_our_loggers()
     yield client
+
+
+def _create_database(file: Path) -> None:
+    """Create MLflow's database under another name first: a process that is killed leaves no half of one."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".creating-") as place:
+        made, copy = Path(place) / "made.db", Path(place) / "copy.db"
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        shutil.copyfile(made, copy)
+        # Unlike a rename, a link never replaces the database of another process that was faster.
+        with suppress(FileExistsError):
+            os.link(copy, file)
 
 
 def _hear_our_loggers() -> None:
@@ -292,22 +309,31 @@ def _batches(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
 
 
 @contextmanager
-def pipeline_run(name: str, parameters: Mapping[str, Any], reports: Path) -> Iterator[str]:
+def pipeline_run(
+    name: str, parameters: Mapping[str, Any], reports: Path, run: str = ""
+) -> Iterator[tuple[str, dict[str, float]]]:
     """A run of the whole pipeline: the parent of all runs of its stages; reports are added at the end.
 
     Args:
         name: Name of the flow.
         parameters: The `tracking` section of params.yaml.
         reports: Folder with the reports to keep.
+        run: Id of the run that a killed process has begun; empty: there is none.
 
     Returns:
-        The run's id, for the stages' environment variable `PARENT`.
+        The run's id, for the stages' environment variable `PARENT`, and metrics by name, to be filled; they are
+        logged at the end.
     """
     with tracking(parameters["uri"], _PIPELINE, parameters["artifacts"]) as client:
         home = client.get_experiment_by_name(_PIPELINE).experiment_id
-        run: str = client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
+        run = run or client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
+        client.update_run(run, status="RUNNING")
+        metrics: dict[str, float] = {}
         try:
-            yield run
+            yield run, metrics
+            client.log_batch(
+                run, metrics=[Metric(key, value, int(time.time() * 1000), 0) for key, value in metrics.items()]
+            )
             for file in sorted(reports.glob("*.json")) + sorted(reports.glob("*.html")):
                 client.log_artifact(run, str(file), "reports")
         except BaseException:

@@ -166,7 +166,8 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
                 live.update(run_table(_now(folder, engine, provider, catalogue)))
 
         try:
-            outcome = run_live(folder, policy, looked)
+            with _followed(folder):
+                run_live(folder, policy, looked)
         except CloudGoneError as error:
             _abandon_tracking(folder, error)
             raise CloudGoneError(f"{error}; `ebbtide resume {run}` continues with a new one") from None
@@ -176,7 +177,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
     if _is_tracked(folder):
         from ebbtide.analysis.live_tracking import end_tracking
 
-        end_tracking(folder, outcome)
+        end_tracking(folder)
     found = standing_of(folder, catalogue)
     table_console().print(run_table(found))
     for line in answer_lines(found):
@@ -187,6 +188,18 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
 def _is_tracked(folder: RunFolder) -> bool:
     return Journal(folder.journal, read_only=True).state("tracking") is not None
+
+
+@contextmanager
+def _followed(folder: RunFolder) -> Iterator[None]:
+    """Tell MLflow how the run goes on, if it is tracked."""
+    if not _is_tracked(folder):
+        yield
+        return
+    from ebbtide.analysis.live_tracking import followed
+
+    with followed(folder):
+        yield
 
 
 def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:

@@ -69,8 +69,12 @@ class Accounts:
 
     def spent_usd(self, rented: Iterable[Lease], now_s: float) -> float:
         """What is entered, and what is rented as if it were released now."""
-        open_usd = (self._bill(lease, now_s, Ending.RELEASED).usd for lease in rented if lease.is_charged)
-        return math.fsum([self.ledger.total_usd, *open_usd])
+        return math.fsum([self.ledger.total_usd, *self.open_usd(rented, now_s).values()])
+
+    def open_usd(self, rented: Iterable[Lease], now_s: float) -> dict[int, float]:
+        """What each lease would cost if it were released now, USD by lease id."""
+        charged = (lease for lease in rented if lease.is_charged)
+        return {lease.lease_id: self._bill(lease, now_s, Ending.RELEASED).usd for lease in charged}
 
     def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
         if not lease.on_demand:

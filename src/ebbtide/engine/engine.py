@@ -217,6 +217,11 @@ class Engine:
         return self._accounts.spent_usd(self._open.values(), self.now_s)
 
     @property
+    def open_usd(self) -> dict[int, float]:
+        """What each open lease would cost if it were released now, USD by lease id."""
+        return self._accounts.open_usd(self._open.values(), self.now_s)
+
+    @property
     def random(self) -> np.random.Generator:
         return np.random.default_rng([self._seed, self._decisions])
 

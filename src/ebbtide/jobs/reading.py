@@ -119,9 +119,8 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Spee
             steps is not given.
     """
     known = catalogue or default_catalogue()
-    content = read_mapping(path, _WHAT)
+    content = with_speeds(read_mapping(path, _WHAT), speeds or {})
     kind = kind_of(content)
-    content = with_speeds(content, speeds or {})
     if kind is Kind.JOB:
         return Work((Job.parse(content, path, known),))
     replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
@@ -156,10 +155,26 @@ def read_sweep(
     Raises:
         InputError: The file is missing or is not a job or sweep; a field is wrong; a program is missing.
     """
+    content = with_speeds(read_mapping(path, _WHAT), speeds or {})
+    return sweep_from(content, path, catalogue, to_run=to_run)
+
+
+def sweep_from(
+    content: dict[str, Any], path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False
+) -> Sweep:
+    """The sweep in the content of a file, as `read_sweep` reads it.
+
+    Args:
+        content: What the file holds, as plain values.
+        path: Path of the file, for errors.
+        catalogue: Known instance types; the embedded catalogue by default.
+        to_run: Whether the sweep needs a program.
+
+    Raises:
+        InputError: The content is not a job or sweep; a field is wrong; a program is missing.
+    """
     known = catalogue or default_catalogue()
-    content = read_mapping(path, _WHAT)
     kind = kind_of(content)
-    content = with_speeds(content, speeds or {})
     # A missing program is reported before other fields: with a program, no speed is needed.
     sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
     if sweep is None or (to_run and sweep.command is None and sweep.entry_point is None):

@@ -250,19 +250,20 @@ class Controller:
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
         try:
-            spent_usd = engine.spent_usd
+            spent_usd, open_usd = engine.spent_usd, list(engine.open_usd.items())
             rate = math.fsum(
                 (engine.on_demand_price(lease.market) or 0.0) if lease.on_demand else engine.price(lease.market)
                 for lease in rented
             )
         except (CloudError, InputError):
-            spent_usd, rate = None, None
+            spent_usd, rate, open_usd = None, None, []
         return {
             "time_s": now_s,
             "at_epoch_s": time.time(),
             "spent_usd": spent_usd,
             "usd_per_hour": rate,
             "speed": self._settings.options.get("speed", 1.0),
+            "open_usd": open_usd,
         }
 
     def _state(self) -> RunSnapshot:

@@ -21,7 +21,7 @@ from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
-from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
+from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_store import PriceStore
@@ -38,7 +38,7 @@ _MTTR_S = 6 * HOUR_S
 def begin_ec2(
     sweep: Sweep,
     sweep_folder: Path,
-    runs: Path,
+    new: NewRun,
     settings: Ec2Settings,
     *,
     policy: str,
@@ -50,15 +50,15 @@ def begin_ec2(
     Args:
         sweep: The sweep that is to be trained.
         sweep_folder: Folder with the user's code.
-        runs: Folder in which runs are kept.
+        new: Where the run is kept, and under which id.
         settings: Regions, images and other properties of machines.
         policy: Name of the policy, with which the run can be resumed.
         seed: Seed of all random numbers of the run.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: The sweep has no budget, or calls a file that is not beside it; there are no credentials, or
-            they end too early; there is too much code.
+        InputError: There is a run with that id; the sweep has no budget, or calls a file that is not beside it;
+            there are no credentials, or they end too early; there is too much code.
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
@@ -66,9 +66,10 @@ def begin_ec2(
     warning = check_credentials(time.time() + _longest_s(sweep))
     if warning:
         _LOGGER.warning("%s", warning)
-    run = new_run_id(sweep.name)
+    folder = new.folder(sweep.name)
+    run = folder.path.name
     object_store(settings.store).put_once(_code_key(run), packed(sweep_folder))
-    folder = RunFolder((runs / run).resolve())
+    new.keep(folder)
     folder.begin(
         LiveSettings(
             run,

@@ -24,6 +24,8 @@ from ebbtide.policies.registry import POLICIES
 
 # Models of capacity, in the run's folder.
 _SPELLS = "spells.json"
+# The model bundle, in the run's folder.
+KEPT_MODELS = DEFAULT_BUNDLE.name
 # A file there: its policy was given as an object that its name does not lead to.
 _OBJECT = "policy-is-an-object"
 # Real seconds between looks at a run that another process controls.
@@ -155,6 +157,11 @@ class Run:
             raise
         return True
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the controller that this handle started; None: it runs, or ended as it should."""
+        return self._error
+
     def result(self, timeout_s: float | None = None) -> Outcome:
         """Wait for the end, and say how it ended: cost, revocations, every charge and event.
 
@@ -267,7 +274,7 @@ def keep_policy(
     if spells is not None:
         spells.write(folder.path / _SPELLS)
     if models is not None:
-        models.copy_to(folder.path / DEFAULT_BUNDLE.name)
+        models.copy_to(folder.path / KEPT_MODELS)
     if not isinstance(policy, str) and not _is_named(policy):
         (folder.path / _OBJECT).touch()
 
@@ -285,7 +292,7 @@ def _kept_policy(folder: RunFolder) -> Policy:
             f"policy {settings.policy} of run {settings.run} was given as an object: give it again, "
             "`eb.resume(run, policy=...)`"
         )
-    spells, bundle = folder.path / _SPELLS, folder.path / DEFAULT_BUNDLE.name
+    spells, bundle = folder.path / _SPELLS, folder.path / KEPT_MODELS
     return policy_for(
         Sweep.model_validate(settings.sweep),
         settings.policy,

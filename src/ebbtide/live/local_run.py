@@ -25,7 +25,7 @@ from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.phase import LOCK
-from ebbtide.live.settings import LiveSettings, RunFolder, new_run_id
+from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
@@ -131,7 +131,7 @@ def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
 def begin_local(
     sweep: Sweep,
     sweep_folder: Path,
-    runs: Path,
+    new: NewRun,
     market: LocalMarket,
     *,
     policy: str,
@@ -144,7 +144,7 @@ def begin_local(
     Args:
         sweep: The sweep that is to be trained.
         sweep_folder: Folder with the user's code, in which programs run.
-        runs: Folder in which runs are kept.
+        new: Where the run is kept, and under which id.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
         seed: Seed of all random numbers.
@@ -152,14 +152,14 @@ def begin_local(
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: The program that the sweep calls does not exist.
+        InputError: The program that the sweep calls does not exist, or there is a run with that id.
     """
-    run = new_run_id(sweep.name)
-    folder = RunFolder((runs / run).resolve())
+    check_command(sweep, sweep_folder, here=True)
+    folder = new.folder(sweep.name)
+    run = folder.path.name
     prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
     where = store or str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
-    check_command(sweep, sweep_folder, here=True)
     code = _packed(sweep_folder)
     if code is not None:
         options["code"] = f"runs/{run}/code.tar.gz"
@@ -174,8 +174,9 @@ def begin_local(
         options,
         seed,
     )
-    folder.begin(settings, catalogue)
     prices.write(folder.path / "prices.parquet")
+    new.keep(folder)
+    folder.begin(settings, catalogue)
     return folder
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -22,7 +23,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.handle import Run, keep_policy
 from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
-from ebbtide.live.settings import RUNS
+from ebbtide.live.settings import RUNS, NewRun
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
@@ -64,6 +65,8 @@ class RunOptions(TypedDict, total=False):
         runs: Folder in which runs are kept; by default `.ebbtide/runs`.
         store: For `local`: where checkpoints go, a folder or s3://bucket/prefix; by default the run's folder.
         machines: For `ec2`, required: settings of its machines, or the path of their file.
+        name: For `local` and `ec2`: name of the run, which no run there may have; by default one from the name of
+            what is trained and the time.
     """
 
     prices: PriceHistory | None
@@ -79,6 +82,7 @@ class RunOptions(TypedDict, total=False):
     runs: str | Path
     store: str
     machines: Ec2Settings | str | Path | None
+    name: str
 
 
 @overload
@@ -170,6 +174,7 @@ def begin(
         decides = policy_for(sweep, name, spells, models)
     else:
         name, decides = policy.name, within_budget(sweep, policy)
+    new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
     if provider == "ec2":
         from ebbtide.live.ec2_run import begin_ec2
 
@@ -177,7 +182,15 @@ def begin(
         if machines is None:
             raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
         settings = machines if isinstance(machines, Ec2Settings) else Ec2Settings.read(machines)
-        kept = begin_ec2(sweep, folder, runs, settings, policy=name, seed=seed, catalogue=catalogue)
+        kept = begin_ec2(
+            sweep,
+            folder,
+            new,
+            settings,
+            policy=name,
+            seed=seed,
+            catalogue=catalogue,
+        )
     else:
         prices, start = options.get("prices"), options.get("start")
         market = LocalMarket(
@@ -190,14 +203,13 @@ def begin(
         kept = begin_local(
             sweep,
             folder,
-            runs,
+            new,
             market,
             policy=name,
             seed=seed,
             store=options.get("store", ""),
             catalogue=catalogue,
         )
-    keep_policy(kept, policy, spells, models)
     return Run(kept, decides)
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,18 +81,23 @@ class RunFolder:
             raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
     def begin(self, settings: LiveSettings, catalogue: Catalogue | None = None) -> None:
-        """Make the folder, with the settings and the catalogue in it.
+        """Make the folder, with the catalogue in it, and last the settings, with which the run counts as begun.
 
         Args:
             settings: What the run was started with.
             catalogue: Instance types and list prices; None: those that ship with Ebbtide.
         """
-        (self.path / "logs").mkdir(parents=True)
+        (self.path / "logs").mkdir(parents=True, exist_ok=True)
         # The one that ships is not copied: a run that is resumed by a later version finds its new types, too.
         if catalogue is not None and catalogue is not default_catalogue():
             catalogue.write(self.catalogue_file)
         content = {"schema_version": SCHEMA_VERSION} | asdict(settings)
         write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run was written down whole; a folder without one was left by a process that was killed."""
+        return (self.path / "run.json").exists()
 
     @property
     def catalogue_file(self) -> Path:
@@ -187,6 +193,43 @@ def new_run_id(name: str) -> str:
     before = next(_given)
     again = f"-{before}" if before else ""
     return f"{plain[:40]}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 1000:03d}{again}"
+
+
+def _nothing(_folder: RunFolder) -> None:
+    """Keep nothing else with a run."""
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Where a run is to be written down.
+
+    Attributes:
+        runs: Folder in which runs are kept.
+        run_id: Id of the run; empty: one from the name of what is trained and the time.
+        keep: Writes what else the run needs into its folder, before it counts as begun.
+    """
+
+    runs: Path
+    run_id: str = ""
+    keep: Callable[[RunFolder], None] = _nothing
+
+    def folder(self, name: str) -> RunFolder:
+        """The folder of the run, made if it does not exist; a killed process may have left one without a run.
+
+        Args:
+            name: Name of what is trained.
+
+        Raises:
+            InputError: There is a run with that id, or the id could lead to another place.
+        """
+        run_id = self.run_id
+        if run_id and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", run_id):
+            raise InputError(f"{run_id!r} is no name of a run; use letters, digits, - and _", field="name")
+        folder = RunFolder((self.runs / (run_id or new_run_id(name))).resolve())
+        if folder.is_begun:
+            raise InputError(f"run {run_id} exists; `ebbtide resume {run_id}` continues it", field="name")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
 def known_runs(runs: Path) -> list[RunFolder]:

@@ -67,6 +67,7 @@ class Figures(TypedDict):
         spent_usd: USD spent, open leases as if released now; None: prices are not known.
         usd_per_hour: Present cost rate in USD an hour; None: prices are not known.
         speed: Seconds of the cloud's clock in a real second.
+        open_usd: Pairs of the id of an open lease and what it would cost in USD if it were released now.
     """
 
     time_s: float
@@ -74,6 +75,7 @@ class Figures(TypedDict):
     spent_usd: float | None
     usd_per_hour: float | None
     speed: float
+    open_usd: list[tuple[int, float]]
 
 
 class OutcomeRecord(TypedDict):

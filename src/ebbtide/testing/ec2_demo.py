@@ -20,6 +20,7 @@ from pathlib import Path
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.live.ec2_run import begin_ec2, end_ec2, run_ec2
+from ebbtide.live.settings import NewRun
 from ebbtide.market.billing import Billing, Ending, billing_preset
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.markets import Market
@@ -82,7 +83,7 @@ def ec2_demo(
     prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
     with stand_in(runs / "stand-in", prices) as (api, machines, settings):
         api.refusals.launches.extend(REFUSED)
-        folder = begin_ec2(sweep, sweep_file.parent, runs, settings, policy="spottune", seed=seed)
+        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy="spottune", seed=seed)
         over = threading.Event()
         taker = threading.Thread(target=_take, args=(machines, api, runs, over, seed, most_taken))
         taker.start()

@@ -25,7 +25,7 @@ from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.controller import command_of, metrics_of
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import generate_prices
@@ -75,7 +75,7 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
     folder = begin_local(
         sweep,
         sweep_file.parent,
-        runs,
+        NewRun(runs),
         LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED),
         policy="spottune",
         seed=seed,

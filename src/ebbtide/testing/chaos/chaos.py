@@ -31,7 +31,7 @@ from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local
 from ebbtide.live.phase import controller_pid
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.live.standing import standing_of
 from ebbtide.live.storage import object_store
 from ebbtide.market.generator import generate_prices
@@ -62,7 +62,7 @@ _CONTROLLER = """
 import logging, sys
 from pathlib import Path
 from ebbtide.live.local_run import run_local
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.policies.choice import policy_of
 from ebbtide.jobs.sweep import Sweep
 logging.basicConfig(level=logging.WARNING)
@@ -133,7 +133,7 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
         folder = begin_local(
             _sweep(notes),
             place,
-            place / "runs",
+            NewRun(place / "runs"),
             LocalMarket(generate_prices(days=10, seed=seed)),
             policy="spottune",
             seed=seed,

@@ -1,0 +1,153 @@
+"""Jobs that are due: which, and each brought to its end once, however often it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tests.live.sweeps import PROGRAM, START_S, flapping, total
+
+from ebbtide._utc import DAY_S, iso, to_epoch_s
+from ebbtide.analysis.due_runs import DueRun, bring_to_end, due_runs, failed, mark_done, result_of
+from ebbtide.live.clouds.local.server import bills_of
+from ebbtide.live.handle import Run
+from ebbtide.live.local_run import end_local
+from ebbtide.live.phase import State
+from ebbtide.live.settings import RunFolder
+
+NOW_S = to_epoch_s("2026-11-22T03:00:00Z")
+DUE_S = to_epoch_s("2026-11-22T02:00:00Z")
+
+JOB = f"""
+run:
+  command: {sys.executable} program.py {{checkpoint_dir}} {{max_steps}} 0.1
+  steps: STEPS
+  metric: loss
+  checkpoint: {{save_s: 5, restore_s: 20}}
+  steps_per_hour: {{c3.xlarge: 1_400}}
+schedule: 0 2 * * *
+policy: exosphere
+prices: prices.parquet
+start: {iso(START_S)}
+speed: 120
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Path]:
+    """A folder of due jobs: whatever becomes of a test, no machine of theirs is left."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    flapping().write(folder / "prices.parquet")
+    yield folder
+    for path in (tmp_path / "kept" / "runs").glob("*/run.json"):
+        end_local(RunFolder(path.parent))
+
+
+def of(jobs: Path, now_s: float = NOW_S) -> list[DueRun]:
+    return due_runs(jobs, jobs.parent / "kept" / "runs", now_s)[0]
+
+
+def end(due: DueRun) -> list[float]:
+    """Bring it to its end; the shares of its steps that were shown meanwhile."""
+    shown: list[float] = []
+    bring_to_end(
+        due, f"sqlite:///{due.job.file.parent.parent}/mlflow.db", due.job.file.parent.parent / "a", shown.append
+    )
+    return shown
+
+
+def test_a_job_is_trained_once_for_each_time(jobs: Path) -> None:
+    (jobs / "small.yaml").write_text(JOB.replace("STEPS", "150"))
+    (due,) = of(jobs)
+    assert (due.run_id, result_of(due).problem) == ("small-20261122-020000", "it was not begun")
+    shown = end(due)
+    assert shown == sorted(shown)
+    assert shown[-1] == 1.0
+    result = result_of(due)
+    assert (result.state, result.problem, result.is_done) == ("finished", "", True)
+    assert result.cost_usd > 0.0
+    assert Run(due.kept).fetch(into=jobs.parent / "best").step == 150
+    client = MlflowClient(f"sqlite:///{jobs.parent}/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'live runs'")
+    runs = client.search_runs([experiment.experiment_id])
+    assert {(run.data.tags["ebbtide.job"], run.data.tags["ebbtide.due"]) for run in runs} == {
+        ("small", "2026-11-22T02:00:00Z")
+    }
+    # Not written down as done, it is due still; it has ended, so nothing is trained or told again.
+    before = {run.info.run_id: client.get_run(run.info.run_id).data.metrics for run in runs}
+    assert of(jobs) == [due]
+    end(due)
+    assert {run: client.get_run(run).data.metrics for run in before} == before
+    assert result_of(due) == result
+    mark_done([(due, result)])
+    assert of(jobs) == []
+    # Though its folder is deleted.
+    due.kept.path.rename(jobs.parent / "away")
+    assert of(jobs) == []
+    assert [each.run_id for each in of(jobs, NOW_S + 3 * DAY_S)] == ["small-20261125-020000"]
+
+
+def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path) -> None:
+    (jobs / "small.yaml").write_text(JOB.replace("STEPS", "1200"))
+    (due,) = of(jobs)
+    script = (
+        "from tests.analysis.test_due_runs import end, of; from pathlib import Path; import sys\n"
+        "end(of(Path(sys.argv[1]))[0])"
+    )
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(jobs)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])},
+            start_new_session=True,
+        )
+        until_s = time.monotonic() + 60.0
+        while time.monotonic() < until_s:
+            if due.kept.is_begun and Run(due.kept).status().state is State.RUNNING:
+                break
+            time.sleep(0.1)
+        time.sleep(2.0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert Run(due.kept).status().state is State.GONE
+    # A day later it is due for the same time still.
+    assert of(jobs, NOW_S + DAY_S) == [due]
+    end(due)
+    result = result_of(due)
+    assert result.is_done
+    saved = Run(due.kept).fetch(into=jobs.parent / "best")
+    assert json.loads((saved.folder / "checkpoint" / "state.json").read_text())[1] == pytest.approx(
+        total(0.1, 1200)
+    )
+    billed_usd = sum(bill["usd"] for bill in bills_of(due.kept.path / "cloud"))
+    assert result.cost_usd == pytest.approx(billed_usd, abs=1e-9)
+
+
+def test_what_fails_says_why_and_is_not_tried_again_before_its_next_time(jobs: Path) -> None:
+    failing = JOB.replace("STEPS", "50").replace("program.py", "-c 'raise SystemExit(3)'")
+    (jobs / "failing.yaml").write_text(failing)
+    (jobs / "lost.yaml").write_text(JOB.replace("STEPS", "50").replace("program.py", "nowhere.py"))
+    (jobs / "wrong.yaml").write_text("run: x\n")
+    dues, problems = due_runs(jobs, jobs.parent / "kept" / "runs", NOW_S)
+    assert [due.job.name for due in dues] == ["failing", "lost"]
+    assert list(problems) == [str(jobs / "wrong.yaml")]
+    end(dues[0])
+    with pytest.raises(ValueError, match="lost.yaml, field command: nowhere.py is not in") as error:
+        end(dues[1])
+    results = [result_of(dues[0]), result_of(dues[1], error.value)]
+    assert [result.is_done for result in results] == [False, False]
+    assert "exit code 3" in results[0].problem
+    assert failed(results).startswith("2 of 2 due jobs did not finish: failing: trial 0 failed")
+    mark_done(list(zip(dues, results, strict=True)))
+    # What was never begun is tried again.
+    assert [due.job.name for due in of(jobs)] == ["lost"]
