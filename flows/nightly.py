@@ -109,7 +109,11 @@ def tell(night: Night) -> None:
     create_image_artifact(
         image_url=f"data:image/png;base64,{picture}", key="nightly-picture", description="Costs, before and after"
     )
-    costs = [{"policy": name, "mean cost, USD": round(cost, 4)} for name, cost in night.after.costs.items()]
+    costs = [
+        {"job": job, "policy": name, "mean cost, USD": round(cost, 4)}
+        for job, by_policy in night.after.costs.items()
+        for name, cost in by_policy.items()
+    ]
     create_table_artifact(costs, key="nightly-costs", description="What each policy costs on the newest prices")
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from ebbtide._compiled_records import (
+    NOTHING,
     SlackGrid,
     SpellChances,
     ZoneChoices,
@@ -119,6 +120,15 @@ class ZoneTable:
         return ZonesCosts(
             self.usd, self.tick_s, self.step_s, AGE_BINS_S, self.lasts_s, self.ages, self.home, self.away_s
         )
+
+    @property
+    def begins_usd(self) -> float:
+        """Expected cost from the start on, USD, plus gamma times its standard deviation; no zone is known then."""
+        age = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
+        place = self.problem.slack_s / self.step_s
+        low, share = int(place), place - int(place)
+        costs = self.usd[-1, NOTHING, self.home, age]
+        return float((1.0 - share) * costs[low] + share * costs[low + 1])
 
 
 def solve_zones(
