@@ -54,7 +54,8 @@ class Record:
     @property
     def title(self) -> str:
         """A line with jobs, number of starts and billing."""
-        jobs = ", ".join(self.about["jobs"])
+        first, *others = self.about["jobs"]
+        jobs = f"{first} and {len(others)} more" if len(others) > 2 else ", ".join([first, *others])
         return f"{jobs}: {self.about['starts']} starts, billing {self.about['billing']}"
 
     def summary(self) -> Summary:

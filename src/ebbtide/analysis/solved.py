@@ -37,6 +37,7 @@ from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide.policies.cookbook.storage import save_cookbook
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.deadline.table import cost_at_start
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.allocation import Resources, allocate
 from ebbtide.policies.exosphere.applications import PortfolioRequest
@@ -268,12 +269,11 @@ def solve_deadline(known: Known, settings: Mapping[str, Any], folder: Path) -> S
     rule = Deadline(deadline_s=deadline_h * HOUR_S, models=models, gamma=gamma)
     view = known.view(work, rule, "ec2-second")
     table, risky = (rule.table(view, view.jobs[0], weight) for weight in (gamma, gamma + _GAMMA))
-    # The deviation is how fast the least sum of mean and weighted deviation grows with the weight.
-    deviation_usd = max(risky.begins_usd - table.begins_usd, 0.0) / _GAMMA
+    expected_usd, deviation_usd = cost_at_start(table, risky, gamma, _GAMMA)
     problem = table.problem
     up = [model.share_up for model in table.models]
     scores = {
-        "expected_usd": table.begins_usd - gamma * deviation_usd,
+        "expected_usd": expected_usd,
         "deviation_usd": deviation_usd,
         "on_demand_usd": (problem.work_h + problem.restart_h) * problem.on_demand_usd_per_hour,
         "spot_available": 1.0 - math.prod(1.0 - share for share in up),

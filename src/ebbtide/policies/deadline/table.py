@@ -16,6 +16,7 @@ import numpy as np
 
 from ebbtide._compiled_records import (
     NOTHING,
+    SPOT,
     SlackGrid,
     SpellChances,
     ZoneChoices,
@@ -121,14 +122,48 @@ class ZoneTable:
             self.usd, self.tick_s, self.step_s, AGE_BINS_S, self.lasts_s, self.ages, self.home, self.away_s
         )
 
-    @property
-    def begins_usd(self) -> float:
-        """Expected cost from the start on, USD, plus gamma times its standard deviation; no zone is known then."""
-        age = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
-        place = self.problem.slack_s / self.step_s
-        low, share = int(place), place - int(place)
-        costs = self.usd[-1, NOTHING, self.home, age]
-        return float((1.0 - share) * costs[low] + share * costs[low + 1])
+    def beginnings(self) -> tuple[Floats, Floats]:
+        """How a job begins: zones are asked by their cost until one gives a machine, or all refuse.
+
+        Returns:
+            Chance of each zone to be the one, and of a refusal by all; expected cost in USD after that, plus gamma
+            times its standard deviation. Both of shape (zones + 1,), in the order of the zones.
+        """
+        slack_s = self.problem.slack_s
+        given = slack_s - self.problem.restart_h * HOUR_S
+        usd = [self.ages[zone] @ self._at(SPOT, zone, given) for zone in range(len(self.models))]
+        waits = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
+        usd.append(self._at(NOTHING, self.home, slack_s)[waits])
+        chances = np.zeros(len(usd))
+        left = 1.0
+        for zone in sorted(range(len(self.models)), key=lambda one: float(usd[one])):
+            chances[zone] = left * self.models[zone].share_up
+            left -= chances[zone]
+        chances[-1] = left
+        return chances, np.array(usd, dtype=np.float64)
+
+    def _at(self, held: int, zone: int, slack_s: float) -> Floats:
+        """Costs at the start by bin of age, interpolated between steps of slack; shape (bins,)."""
+        costs = self.usd[-1, held, zone].astype(np.float64)
+        places = np.arange(costs.shape[1]) * self.step_s
+        return np.array([np.interp(slack_s, places, row) for row in costs])
+
+
+def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float, more: float) -> tuple[float, float]:
+    """Expected cost of a job and its standard deviation, USD, before any zone was asked.
+
+    Args:
+        table: The table that decides.
+        risky: The same, solved with a slightly higher weight of the deviation. The deviation is how fast the least
+            sum of mean and weighted deviation grows with the weight.
+        gamma: Weight of the deviation in the first table.
+        more: By how much it is higher in the second.
+    """
+    chances, usd = table.beginnings()
+    deviation = np.maximum(risky.beginnings()[1] - usd, 0.0) / more
+    means = usd - gamma * deviation
+    mean = float(chances @ means)
+    return mean, float(np.sqrt(max(float(chances @ (deviation**2 + means**2)) - mean**2, 0.0)))
 
 
 def solve_zones(
