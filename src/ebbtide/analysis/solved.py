@@ -47,7 +47,7 @@ from ebbtide.policies.spottune.offers import Offer
 from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.simulation.scenario import Scenario
 
-# Weight of the standard deviation in a second solution, from which the deviation of the first follows.
+# Weight of the standard deviation in a second table, from which the deviation of the first follows.
 _GAMMA = 0.01
 
 # Distance of the past starts over which the cost of an allocation is compared, seconds.
@@ -257,19 +257,19 @@ def solve_deadline(known: Known, settings: Mapping[str, Any], folder: Path) -> S
 
     Args:
         known: Models and prices.
-        settings: `job`, whose file has a deadline, and `gamma`.
+        settings: `job`, whose file has a deadline.
         folder: The bundle's folder.
 
     Raises:
         InputError: The deadline cannot be kept, or no market can run the job.
     """
-    work, gamma = read_work(settings["job"]), settings["gamma"]
+    work = read_work(settings["job"])
     deadline_h = math.inf if work.sweep is None else work.sweep.deadline_h or math.inf
     models = known.models.spells or default_spell_models()
-    rule = Deadline(deadline_s=deadline_h * HOUR_S, models=models, gamma=gamma)
+    rule = Deadline(deadline_s=deadline_h * HOUR_S, models=models)
     view = known.view(work, rule, "ec2-second")
-    table, risky = (rule.table(view, view.jobs[0], weight) for weight in (gamma, gamma + _GAMMA))
-    expected_usd, deviation_usd = cost_at_start(table, risky, gamma, _GAMMA)
+    table, risky = (rule.table(view, view.jobs[0], weight) for weight in (0.0, _GAMMA))
+    expected_usd, deviation_usd = cost_at_start(table, risky, _GAMMA)
     problem = table.problem
     up = [model.share_up for model in table.models]
     scores = {
@@ -280,7 +280,6 @@ def solve_deadline(known: Known, settings: Mapping[str, Any], folder: Path) -> S
     }
     about = {
         "job": settings["job"],
-        "gamma": gamma,
         "work_h": problem.work_h,
         "deadline_h": problem.deadline_h,
         "zones": len(problem.zones),

@@ -149,19 +149,17 @@ class ZoneTable:
         return np.array([np.interp(slack_s, places, row) for row in costs])
 
 
-def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float, more: float) -> tuple[float, float]:
+def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float) -> tuple[float, float]:
     """Expected cost of a job and its standard deviation, USD, before any zone was asked.
 
     Args:
-        table: The table that decides.
-        risky: The same, solved with a slightly higher weight of the deviation. The deviation is how fast the least
-            sum of mean and weighted deviation grows with the weight.
-        gamma: Weight of the deviation in the first table.
-        more: By how much it is higher in the second.
+        table: The table of least expected cost, with a weight of 0.
+        risky: The same, solved with a small weight of the deviation. The least sum of mean and weighted deviation
+            grows with a small weight as fast as the deviation.
+        gamma: The weight in the second table, USD of expected cost for a USD of deviation.
     """
-    chances, usd = table.beginnings()
-    deviation = np.maximum(risky.beginnings()[1] - usd, 0.0) / more
-    means = usd - gamma * deviation
+    chances, means = table.beginnings()
+    deviation = np.maximum(risky.beginnings()[1] - means, 0.0) / gamma
     mean = float(chances @ means)
     return mean, float(np.sqrt(max(float(chances @ (deviation**2 + means**2)) - mean**2, 0.0)))
 
