@@ -12,6 +12,7 @@ from tests.analysis.small_bundle import section, solved, trained
 from ebbtide.analysis.executing import WITHOUT, JobRun, executed, played, record_of, runs_of
 from ebbtide.analysis.record import Record, metrics_of, read_records, write_records
 from ebbtide.analysis.report import render
+from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.market.prices import PriceHistory
@@ -106,7 +107,9 @@ def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
     assert starts == {models.trained_until_s, models.trained_until_s + 86_400.0}
 
 
-def test_records_are_one_folder_each_and_one_report(records: dict[str, Record], tmp_path: Path) -> None:
+def test_records_are_one_folder_each_and_one_report(
+    records: dict[str, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_records(records, tmp_path)
     again = read_records(tmp_path)
     assert list(again) == list(RUNS)
@@ -121,6 +124,12 @@ def test_records_are_one_folder_each_and_one_report(records: dict[str, Record], 
     assert all(f'<section id="job-{name}">' in page for name in RUNS)
     assert page.count("plotly.js v") == render(records["array"]).count("plotly.js v")
     assert render(again) == page
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")])
+    assert not ended.value.code
+    assert (tmp_path / "report.html").read_text() == page
+    printed = capsys.readouterr().out
+    assert all(f"{name}: " in printed for name in RUNS)
     (tmp_path / "records.json").write_text('["../elsewhere"]')
     with pytest.raises(InputError, match="is no list of records"):
         read_records(tmp_path)
