@@ -54,7 +54,7 @@ class JobRun:
         name: Name of the run in reports.
         job: File of the job, sweep or workflow.
         policies: Names of the policies; `cookbook` follows the one of the bundle.
-        starts: Number of starts.
+        starts: Number of starts that each policy has.
         seed: Seed of the starts and of the policies' random numbers.
         billing: Name of the billing preset.
         market: The only market that is rented in; None: all that the job allows.
