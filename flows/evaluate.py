@@ -1,4 +1,4 @@
-"""Evaluation as a flow: statistics, report and tracked runs of a record."""
+"""Evaluation as a flow: statistics, report and tracked runs of the records of all jobs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from prefect import flow, task
 
 from ebbtide._files import write_text
 from ebbtide._json import json_text
-from ebbtide.analysis.record import Record
+from ebbtide.analysis.record import metrics_of, read_records
 from ebbtide.analysis.report import write_report
 from ebbtide.analysis.tracking import log_record
 from ebbtide_papers.readme_table import write_pages
 
 
 @task
-def report(record: Path, into: Path) -> None:
-    """Write the page."""
-    write_report(Record.read(record), into)
+def report(records: Path, into: Path) -> None:
+    """Write the page, with a section for each job."""
+    write_report(read_records(records), into)
 
 
 @task
@@ -29,26 +29,30 @@ def pages(reproductions: Path, into: Path) -> None:
 
 
 @task
-def metrics(record: Path, into: Path) -> None:
-    """Write the statistics."""
-    write_text(into, json_text(Record.read(record).to_dict()))
+def metrics(records: Path, into: Path) -> None:
+    """Write the statistics of all jobs, and the models that decided."""
+    write_text(into, json_text(metrics_of(read_records(records))))
 
 
-@task(retries=2, retry_delay_seconds=2)
+@task(task_run_name="track-{name}", retries=2, retry_delay_seconds=2)
 def track(
-    record: Path,
-    parameters: Mapping[str, Any],
+    records: Path,
+    name: str,
+    prices: str,
     tracking: Mapping[str, Any],
     experiment: str,
     files: tuple[Path, ...],
 ) -> None:
-    """Log a run for each policy."""
+    """Log a run for a job, with one below it for each policy."""
+    record = read_records(records)[name]
+    about = {key: record.about[key] for key in ("billing", "starts", "seed")}
     log_record(
-        Record.read(record),
+        record,
         uri=tracking["uri"],
         experiment=experiment,
         artifacts=tracking["artifacts"],
-        parameters=parameters,
+        name=name,
+        parameters={"job": name, "prices": prices, **about},
         files=files,
     )
 
@@ -57,23 +61,23 @@ def track(
 def evaluate(
     parameters: Mapping[str, Any],
     tracking: Mapping[str, Any],
-    made_with: Mapping[str, Any],
-    record: Path,
+    prices: str,
+    records: Path,
     reproductions: Path,
     into: Path,
 ) -> None:
-    """Evaluate a record.
+    """Evaluate the records of all jobs.
 
     Args:
         parameters: The `evaluate` section of params.yaml.
         tracking: The `tracking` section.
-        made_with: What to log as parameters of the tracked runs.
-        record: The record's folder.
+        prices: Source of the prices, a parameter of the tracked runs.
+        records: Folder of the records.
         reproductions: Folder of what `ebbtide reproduce --json` wrote, if it is there.
         into: The folder for the report and the statistics.
     """
-    report(record, into / "report.html")
+    report(records, into / "report.html")
     pages(reproductions, into / "reproductions")
-    metrics(record, into / "metrics.json")
-    files = (into / "report.html", into / "metrics.json")
-    track(record, made_with, tracking, parameters["experiment"], files)
+    metrics(records, into / "metrics.json")
+    for name in read_records(records):
+        track(records, name, prices, tracking, parameters["experiment"], (into / "metrics.json",))

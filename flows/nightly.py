@@ -129,7 +129,11 @@ def tell(night: Night) -> None:
     create_image_artifact(
         image_url=f"data:image/png;base64,{picture}", key="nightly-picture", description="Costs, before and after"
     )
-    costs = [{"policy": name, "mean cost, USD": round(cost, 4)} for name, cost in night.after.costs.items()]
+    costs = [
+        {"job": job, "policy": name, "mean cost, USD": round(cost, 4)}
+        for job, by_policy in night.after.costs.items()
+        for name, cost in by_policy.items()
+    ]
     create_table_artifact(costs, key="nightly-costs", description="What each policy costs on the newest prices")
 
 
@@ -185,7 +189,10 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
             [job.to_dict() for job in jobs],
         )
         report.write(REPORTS / "nightly.json")
-        metrics.update(report.metrics | {f"expected_usd.{name}": usd for name, usd in after.costs.items()})
+        metrics.update(report.metrics)
+        metrics.update(
+            {f"expected_usd.{job}.{name}": usd for job, costs in after.costs.items() for name, usd in costs.items()}
+        )
     night = Night(
         state.batches(accepted=True),
         state.batches(accepted=False),

@@ -8,16 +8,14 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.evaluate import evaluate
 
-    execute = parameters("execute")
-    made_with = {
-        "prices": parameters("ingest")["source"],
-        "job": execute["job"],
-        "billing": execute["billing"],
-        "starts": execute["starts"],
-        "seed": execute["seed"],
-    }
-    record, reproductions = Path("data/record"), Path("data/reproductions")
-    evaluate(parameters("evaluate"), parameters("tracking"), made_with, record, reproductions, Path("reports"))
+    evaluate(
+        parameters("evaluate"),
+        parameters("tracking"),
+        parameters("ingest")["source"],
+        Path("data/record"),
+        Path("data/reproductions"),
+        Path("reports"),
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stage `execute`: data/prices.parquet and models -> data/record."""
+"""Stage `execute`: data/prices.parquet and models -> a folder for each job in data/record."""
 
 from pathlib import Path
 

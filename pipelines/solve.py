@@ -1,4 +1,4 @@
-"""Stage `solve`: models/manifest.json and what it names -> models/solved."""
+"""Stage `solve`: the models that models/manifest.json names, and data/prices.parquet -> models/solved."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from pipelines.stage import parameters, run_stage
 
 
 def main() -> None:
-    from flows.solve import solve_cookbook
+    from flows.solve import solve
 
-    solve_cookbook(parameters("solve"), parameters("tracking"), Path("models"))
+    solve(parameters("solve"), parameters("tracking"), Path("models"), Path("data/prices.parquet"))
 
 
 if __name__ == "__main__":

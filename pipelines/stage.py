@@ -19,6 +19,7 @@ _DEFAULTS = {
     "PREFECT_HOME": str(Path(".prefect").resolve()),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",  # the stage itself reports a failure, once
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # on a busy machine its 20 s are too few
     "DO_NOT_TRACK": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # Work is spread over processes; threads inside each would only compete for the same cores.

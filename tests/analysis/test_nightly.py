@@ -11,11 +11,16 @@ from ebbtide.analysis.night_state import NightReport, NightState
 from ebbtide.analysis.nightly import Figures, Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.market.ingestion import Verdict
 
-BEFORE = Figures({"revpred (Brier)": 0.2}, {"on-demand": 5.0, "reactive": 1.0}, {"reactive": 0}, {"revpred": "1"})
+BEFORE = Figures(
+    {"revpred (Brier)": 0.2},
+    {"day": {"on-demand": 5.0, "reactive": 1.0}},
+    {"day": {"reactive": 0}},
+    {"revpred": "1"},
+)
 AFTER = Figures(
     {"revpred (Brier)": 0.1},
-    {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2},
-    {"wild": 3},
+    {"day": {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2}, "sweep": {"wild": 0.1}},
+    {"day": {"wild": 3}},
     {"revpred": "2"},
     {"revpred": "version 2 is the new champion: cheaper"},
 )
@@ -37,11 +42,16 @@ def test_it_tells_what_was_added_what_ran_and_what_became_better() -> None:
     assert "- **set aside** `bad.csv`: has no column" in told
     assert "Stages run: ingest." in told
     assert "| model | revpred (Brier) | 0.2 | 0.1 | better |" in told
-    assert "| policy | on-demand | 5 | 5 | same |" in told
-    assert "| policy | reactive | 1 | 1.5 | worse |" in told
-    assert "| policy | wild | - | 0.2 | new |" in told
-    # What does not always finish is no saving.
-    assert "Cheapest policy that always finishes: reactive, 70% below on-demand (before: reactive, 80%)." in told
+    assert "| policy | day: on-demand | 5 | 5 | same |" in told
+    assert "| policy | day: reactive | 1 | 1.5 | worse |" in told
+    assert "| policy | day: wild | - | 0.2 | new |" in told
+    assert "| policy | sweep: wild | - | 0.1 | new |" in told
+    # What does not always finish is no saving, and without on-demand machines there is nothing to compare with.
+    assert (
+        "- day: cheapest policy that always finishes: reactive, 70% below on-demand (before: reactive, 80%)."
+        in told
+    )
+    assert "- sweep:" not in told
     assert "- revpred: version 2 is the new champion: cheaper." in told
     assert "pushed to the DVC remote" in told
     assert costs_picture(NIGHT).startswith(b"\x89PNG")
@@ -94,7 +104,12 @@ def test_a_night_that_was_killed_is_read_again(tmp_path: Path) -> None:
 def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> None:
     assert read_figures(tmp_path) == Figures()
     reports = {
-        "metrics": {"policies": {"reactive": {"cost_usd": {"mean": 0.5}, "unfinished": 1}}},
+        "metrics": {
+            "jobs": {
+                "day": {"policies": {"reactive": {"cost_usd": {"mean": 0.5}, "unfinished": 1}}},
+                "late": {"policies": {"deadline": {"cost_usd": {"mean": 0.7}, "unfinished": 0, "missed": 2}}},
+            }
+        },
         "revpred": {"pooled": {"published": {"brier": 0.2}, "5%": {"brier": 0.4}}},
         "price-chains": {"scores": {"log_likelihood": -0.25}},
         "promotion": {
@@ -110,9 +125,10 @@ def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> Non
     found = read_figures(tmp_path)
     assert found.champions == {"revpred": "2"}
     assert found.verdicts["revpred"] == "version 3 remains a challenger"
-    assert found.costs == {"reactive": 0.5}
-    assert found.best == ""
-    assert found.saving is None
+    assert found.costs == {"day": {"reactive": 0.5}, "late": {"deadline": 0.7}}
+    assert found.unfinished == {"day": {"reactive": 1}, "late": {"deadline": 2}}
+    assert found.best("day") == found.best("late") == ""
+    assert found.saving("day") is None
     assert {name.split()[0]: round(value, 6) for name, value in found.models.items()} == {
         "revpred": 0.3,
         "price": 0.25,

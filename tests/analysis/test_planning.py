@@ -12,7 +12,7 @@ import yaml
 from tests.markets import C3, R3, history
 
 import ebbtide as eb
-from ebbtide.analysis.planning import _stand_in_curves, plan
+from ebbtide.analysis.planning import plan
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import default_spell_models
@@ -20,6 +20,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.choice import policy_of
+from ebbtide.simulation.stand_in_curves import stand_in_curves
 
 CALM = history({C3: [(0, 0.36)], R3: [(0, 0.10)]}, hours=14 * 24.0)
 
@@ -210,7 +211,7 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
             CALM,
             billing="gcp-spot",
             starts=2,
-            curves=_stand_in_curves(jobs, maximise=False),
+            curves=stand_in_curves(jobs, maximise=False),
         ).outcomes["spottune-bid"]
         assert all(outcome.finished for outcome in outcomes)
 

@@ -34,6 +34,9 @@ SMALL = {
     "ingest.generated.days": 20,
     "held_back.days": 9,
     "execute.starts": 4,
+    "execute.runs.sweep.starts": 2,
+    "execute.runs.by-morning.starts": 2,
+    "execute.runs.array.starts": 2,
     "train_revpred.train_days": 4,
     "train_revpred.test_days": 2,
     "train_revpred.stride": 60,
@@ -43,7 +46,7 @@ SMALL = {
     "calibrate_earlycurve.windows": [1],
     "fit_price_model.test_days": 2,
     "fit_spells.test_days": 2,
-    "solve.most": 20,
+    "solve.cookbook.most": 20,
     "promote.starts": 2,
     "promote.cookbook.most": 6,
 }

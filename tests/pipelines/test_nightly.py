@@ -102,6 +102,10 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
         "price-chain",
         "model-bundle",
         "cookbook",
+        "bids",
+        "allocation",
+        "portfolio",
+        "deadline",
     }
     before = project.outputs()
     stages, summary = night(project)

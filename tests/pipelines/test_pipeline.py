@@ -6,26 +6,34 @@ import json
 from typing import Any
 
 import pytest
-from flows.execute import named
 from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 
 import ebbtide as eb
 from ebbtide._utc import DAY_S
+from ebbtide.analysis.executing import JobRun, executed, record_of
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.forecasts.price_chain import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
 
-POLICIES = [
-    "on-demand",
-    "cheapest-spot",
-    "fastest-spot",
-    "reactive",
-    "spottune",
-    "spottune-without-models",
-    "deadline",
-]
+# Runs of each job: its policies, those that ask a model also without.
+JOBS = {
+    "one-day": [
+        "on-demand",
+        "cheapest-spot",
+        "fastest-spot",
+        "reactive",
+        "deepspotcloud-migrate",
+        "spottune",
+        "spottune-without-models",
+    ],
+    "sweep": ["on-demand", "spottune", "spottune-without-models", "dynamic-pricing-cost"],
+    "by-morning": ["on-demand", "next-cheapest", "deadline"],
+    "array": ["on-demand", "reactive", "spot-fleet-diversified", "exosphere"],
+    "workflow": ["on-demand", "cheapest-spot", "cookbook"],
+}
+SOLVED = {"cookbook", "bids", "allocation", "portfolio", "deadline"}
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
 pytestmark = [pytest.mark.pipeline, pytest.mark.long]
@@ -44,22 +52,19 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     grid = eb.PriceHistory.read(project.folder / "data" / "price-grid.parquet")
     assert prices.markets == grid.markets
     told = json.loads((project.folder / "reports" / "metrics.json").read_text())
-    assert list(told["policies"]) == POLICIES
+    assert {name: list(job["policies"]) for name, job in told["jobs"].items()} == JOBS
     bundle = ModelBundle.read(project.folder / "models")
     assert told["models"] == bundle.versions
-    assert set(bundle.parts) == {"revpred", "earlycurve", "price-chains", "cookbook"}
+    assert set(bundle.parts) == {"revpred", "earlycurve", "price-chains"} | SOLVED
+    assert all(bundle.parts[name].scores["expected_usd"] > 0 for name in SOLVED)
     assert bundle.trained_until_s == prices.end_s - 9 * DAY_S
-    again = eb.backtest(
-        [named(name, bundle) for name in POLICIES],
-        eb.Job.read(ROOT / "examples" / "one-day.yaml"),
-        prices.window(bundle.trained_until_s, prices.end_s),
-        billing="ec2-second",
-        starts=4,
-        seed=1,
-        models=bundle,
-    )
-    assert again.to_dict() == told
-    assert "<!doctype html>" in (project.folder / "reports" / "report.html").read_text()[:20]
+    later = prices.window(bundle.trained_until_s, prices.end_s)
+    run = JobRun("one-day", ROOT / "examples" / "one-day.yaml", tuple(JOBS["one-day"]), 4, 1, "ec2-second")
+    again = record_of(run, [executed(run, name, bundle, later) for name in JOBS["one-day"]], bundle, later)
+    assert again.to_dict() == {**told["jobs"]["one-day"], "models": bundle.versions}
+    page = (project.folder / "reports" / "report.html").read_text()
+    assert "<!doctype html>" in page[:20]
+    assert all(f'<section id="job-{name}">' in page for name in JOBS)
 
 
 def test_a_second_time_nothing_runs(project: Project) -> None:
@@ -70,8 +75,9 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
     ("changes", "rerun"),
     [
         ({"execute.starts": 5}, ["execute", "evaluate"]),
+        ({"solve.portfolio.alpha": 3.0}, ["solve", "execute", "evaluate"]),
         ({"train_revpred.seed": 7}, ["train_revpred", "bundle", "solve", "promote", "execute", "evaluate"]),
-        ({"solve.risk_aversion": 1.0}, ["solve", "execute", "evaluate"]),
+        ({"solve.cookbook.risk_aversion": 1.0}, ["solve", "execute", "evaluate"]),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
 )
@@ -104,25 +110,34 @@ def test_each_evaluation_left_runs_that_can_be_compared(project: Project) -> Non
     client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
     home = client.get_experiment_by_name("backtests").experiment_id
     runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
-    assert len(runs) == 4 * len(POLICIES)
-    assert {run.data.params["starts"] for run in runs} == {"4", "5"}
+    assert len(runs) == 5 * sum(map(len, JOBS.values()))
+    assert {run.data.params["starts"] for run in runs if run.data.params["job"] == "one-day"} == {"4", "5"}
+    jobs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'backtest'")
+    assert {run.info.run_name for run in jobs} == set(JOBS)
+    assert all(run.data.params["model revpred"] for run in jobs)
+    late = [run for run in runs if run.data.params["job"] == "workflow"]
+    assert all(run.data.metrics["missed"] == 0 for run in late)
     assert all({"cost_usd_mean", "makespan_h_mean", "refund_usd_mean"} <= set(run.data.metrics) for run in runs)
 
 
-def test_each_cookbook_is_a_run_with_its_file(project: Project) -> None:
+def test_each_artifact_is_a_run_with_its_file(project: Project) -> None:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project.folder}/.mlflow/mlflow.db")
-    home = client.get_experiment_by_name("cookbooks").experiment_id
-    runs = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'cookbook'")
-    assert {run.data.params["risk_aversion"] for run in runs} == {"0.1", "1.0"}
-    latest = next(run for run in runs if run.data.params["risk_aversion"] == "1.0")
+    home = client.get_experiment_by_name("solved").experiment_id
+    runs = client.search_runs([home])
+    assert {run.data.tags["ebbtide.kind"] for run in runs} == SOLVED
+    assert all({"expected_usd", "deviation_usd"} <= set(run.data.metrics) for run in runs)
+    books = [run for run in runs if run.data.tags["ebbtide.kind"] == "cookbook"]
+    assert {run.data.params["risk_aversion"] for run in books} == {"0.1", "1.0"}
+    latest = next(run for run in books if run.data.params["risk_aversion"] == "1.0")
     book = load_cookbook(project.folder / "models" / "solved" / "cookbook.safetensors")
     assert latest.data.metrics["expected_usd"] == pytest.approx(
         float(book.mean_usd[0, -1, 0, len(book.problem.market.prices) // 2])
     )
     assert [file.path for file in client.list_artifacts(latest.info.run_id)] == ["cookbook.safetensors"]
-    (chain,) = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'price-chain'")
+    chains = client.get_experiment_by_name("price-chains").experiment_id
+    (chain,) = client.search_runs([chains], filter_string="tags.`ebbtide.kind` = 'price-chain'")
     told = json.loads((project.folder / "reports" / "price-chains.json").read_text())
     assert chain.data.metrics == told["markets"]["us-east-1a c3.xlarge"]
     load_chain(project.folder / "models" / "price-chains" / "0000.safetensors")

@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
 from ebbtide.market.markets import Place
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
-from ebbtide.policies.deadline.table import ZoneTable, solve_zones
+from ebbtide.policies.deadline.table import ZoneTable, cost_at_start, solve_zones
 from ebbtide.simulation.deadline_hindsight import least_cost
 from ebbtide.simulation.deadline_runs import run_zone, run_zones
 
@@ -66,6 +66,20 @@ def flat(problem: ZonesProblem, gamma: float = 0.0) -> ZoneTable:
         SpellModel(np.array([[0.5] * bins, [0.6] * bins])),
     ]
     return solve_zones(problem, models[: len(problem.zones)], gamma=gamma)
+
+
+@pytest.mark.parametrize("prices", [(1.0,), (1.0, 1.2)])
+def test_a_table_knows_the_cost_of_many_runs_and_its_deviation(prices: tuple[float, ...]) -> None:
+    problem = problem_of(6.0, 9.0, 0.1, prices)
+    table, risky = flat(problem), flat(problem, gamma=0.01)
+    random = np.random.default_rng(1)
+    usd = []
+    for _ in range(1000):
+        available = np.stack([model.drawn(60, TICK_S, random) for model in table.models])
+        usd.append(run(problem, available, TABLE, table)[0])
+    mean, deviation = cost_at_start(table, risky, 0.01)
+    assert mean == pytest.approx(np.mean(usd), rel=0.05)
+    assert deviation == pytest.approx(np.std(usd), rel=0.1)
 
 
 def test_what_a_move_costs_and_takes() -> None:

@@ -24,31 +24,31 @@ class Figures:
 
     Attributes:
         models: Error of each model on later data, by name.
-        costs: Mean cost by policy, USD.
-        unfinished: Number of unfinished runs by policy.
+        costs: Mean cost in USD, by job and policy.
+        unfinished: Number of unfinished or late runs, by job and policy.
         champions: Version number in the registry of the champion of each kind of model, by name.
         verdicts: What came of the newest version of each kind of model, in a sentence, by name.
         versions: Version of each part of the model bundle, by name.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
-    unfinished: Mapping[str, int] = field(default_factory=dict)
+    costs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unfinished: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     champions: Mapping[str, str] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def best(self) -> str:
-        """Name of the cheapest policy that always finishes; empty: none does."""
-        able = [name for name in self.costs if not self.unfinished.get(name)]
-        return min(able, key=lambda name: self.costs[name], default="")
+    def best(self, job: str) -> str:
+        """Name of the cheapest policy of a job that always finishes in time; empty: none does."""
+        costs, unfinished = self.costs.get(job, {}), self.unfinished.get(job, {})
+        able = [name for name in costs if not unfinished.get(name)]
+        return min(able, key=lambda name: costs[name], default="")
 
-    @property
-    def saving(self) -> float | None:
-        """Saving of the best policy against on-demand, as a fraction; None: one of them is unknown."""
-        on_demand = self.costs.get("on-demand")
-        return 1.0 - self.costs[self.best] / on_demand if on_demand and self.best else None
+    def saving(self, job: str) -> float | None:
+        """Saving of a job's best policy against on-demand, as a fraction; None: one of them is unknown."""
+        costs, best = self.costs.get(job, {}), self.best(job)
+        on_demand = costs.get("on-demand")
+        return 1.0 - costs[best] / on_demand if on_demand and best else None
 
 
 def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> Figures:
@@ -69,10 +69,14 @@ def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> Fi
     for name, rows in reports_by_name["earlycurve"].get("methods", {}).items():
         if name == "earlycurve":
             models["earlycurve (relative error at 0.7)"] = rows["0.7"]["relative_error_mean"]
-    policies = reports_by_name["metrics"].get("policies", {})
-    means = {name: row["cost_usd"]["mean"] for name, row in policies.items()}
-    costs = {name: mean for name, mean in means.items() if mean is not None}
-    unfinished = {name: int(row["unfinished"]) for name, row in policies.items()}
+    costs: dict[str, dict[str, float]] = {}
+    unfinished: dict[str, dict[str, int]] = {}
+    for job, told in reports_by_name["metrics"].get("jobs", {}).items():
+        means = {name: row["cost_usd"]["mean"] for name, row in told["policies"].items()}
+        costs[job] = {name: mean for name, mean in means.items() if mean is not None}
+        unfinished[job] = {
+            name: int(row.get("missed", row["unfinished"])) for name, row in told["policies"].items()
+        }
     kinds = _read(reports / "promotion.json").get("kinds", {})
     champions = {name: row["champion_after"] for name, row in kinds.items() if row["champion_after"] is not None}
     verdicts = {name: f"version {row['version']} {row['reason']}" for name, row in kinds.items()}
@@ -106,16 +110,15 @@ class Night:
     promoted: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each model and policy: before, after, and which is better."""
+        """A row for each model, and for each policy of each job: before, after, and which is better."""
+        compared = [("model", name, self.before.models.get(name), new) for name, new in self.after.models.items()]
+        for job, costs in self.after.costs.items():
+            olds = self.before.costs.get(job, {})
+            compared += [("policy", f"{job}: {name}", olds.get(name), new) for name, new in costs.items()]
         found = []
-        for kind, olds, news in (
-            ("model", self.before.models, self.after.models),
-            ("policy", self.before.costs, self.after.costs),
-        ):
-            for name, new in news.items():
-                old = olds.get(name)
-                verdict = "new" if old is None else "same" if old == new else "better" if new < old else "worse"
-                found.append({"kind": kind, "name": name, "before": old, "after": new, "verdict": verdict})
+        for kind, name, old, new in compared:
+            verdict = "new" if old is None else "same" if old == new else "better" if new < old else "worse"
+            found.append({"kind": kind, "name": name, "before": old, "after": new, "verdict": verdict})
         return found
 
     def summary(self) -> str:
@@ -129,7 +132,7 @@ class Night:
         for row in self.rows():
             before, after = _formatted(row["before"]), _formatted(row["after"])
             lines.append(f"| {row['kind']} | {row['name']} | {before} | {after} | {row['verdict']} |")
-        lines += ["", self._saving(), ""]
+        lines += ["", *self._savings(), ""]
         if self.after.verdicts:
             lines += ["Models, compared with the champions by what policies pay:", ""]
             lines += [f"- {name}: {verdict}." for name, verdict in self.after.verdicts.items()] + [""]
@@ -156,25 +159,30 @@ class Night:
             lines.append(text if job.is_done else f"- **`{job.job}` did not finish**: {job.problem}")
         return [*lines, ""]
 
-    def _saving(self) -> str:
-        if self.after.saving is None:
-            return "No policy was compared with on-demand machines."
-        text = f"Cheapest policy that always finishes: {self.after.best}, {self.after.saving:.0%} below on-demand"
-        if self.before.saving is None:
-            return f"{text}."
-        return f"{text} (before: {self.before.best}, {self.before.saving:.0%})."
+    def _savings(self) -> list[str]:
+        """A line for each job: its best policy, and what that saves."""
+        lines = [line for job in self.after.costs if (line := self._saving(job))]
+        return lines or ["No policy was compared with on-demand machines."]
+
+    def _saving(self, job: str) -> str:
+        now, was = self.after.saving(job), self.before.saving(job)
+        if now is None:
+            return ""
+        text = f"- {job}: cheapest policy that always finishes: {self.after.best(job)}, {now:.0%} below on-demand"
+        return f"{text}." if was is None else f"{text} (before: {self.before.best(job)}, {was:.0%})."
 
 
 def costs_picture(night: Night) -> bytes:
-    """Mean cost of each policy, before and after, as PNG."""
+    """Mean cost of each policy of each job, before and after, as PNG."""
     from matplotlib.figure import Figure
 
-    names = list(night.after.costs)
+    rows = [row for row in night.rows() if row["kind"] == "policy"]
+    names = [row["name"] for row in rows]
     figure = Figure(figsize=(8.0, 1.0 + 0.4 * len(names)), layout="tight")
     axes = figure.subplots()
-    for shift, (label, costs) in enumerate((("before", night.before.costs), ("after", night.after.costs))):
+    for shift, label in enumerate(("before", "after")):
         places = [place + 0.4 * shift for place in range(len(names))]
-        axes.barh(places, [costs.get(name, 0.0) for name in names], height=0.38, label=label)
+        axes.barh(places, [row[label] or 0.0 for row in rows], height=0.38, label=label)
     axes.set_yticks([place + 0.2 for place in range(len(names))], names)
     axes.set_xlabel("mean cost, USD")
     axes.legend()

@@ -14,7 +14,6 @@ from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.feasibility import Search, cost_usd, duration_h, is_kept
 from ebbtide.analysis.plan import Estimate, Feasibility, Plan, Quote, Spread
 from ebbtide.analysis.summary import models_note
-from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
@@ -36,8 +35,8 @@ from ebbtide.policies.baselines import CheapestSpot, OnDemand
 from ebbtide.policies.choice import spottune_of
 from ebbtide.policies.spottune.offers import Offer
 from ebbtide.policies.spottune.policy import SpotTune
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.stand_in_curves import stand_in_curves
 from ebbtide.simulation.starts import draw_starts
 
 # From the request for a machine until it trains, seconds.
@@ -122,7 +121,7 @@ def plan(
         draw_starts(jobs[0], recent, runs, seed, known),
         seed,
         availability,
-        tuple(_stand_in_curves(jobs, maximise=policy.maximise)),
+        tuple(stand_in_curves(jobs, maximise=policy.maximise)),
     )
 
     def under(deadline_h: float | None) -> SpotTune:
@@ -305,13 +304,7 @@ def _saved_in_time(
 def _offers_now(
     policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
 ) -> tuple[Offer, ...]:
-    # At the end of the record, as the quotes: a price set there is the current price.
-    a_moment_more = PriceHistory(
-        dict(prices), start_s=prices.start_s, end_s=math.nextafter(prices.end_s, math.inf)
-    )
-    market = ReplayedMarket(a_moment_more, prices.end_s, billing)
-    view = Engine(policy, jobs, ReplayProvider(market, catalogue=catalogue), billing, catalogue=catalogue).view
-    view.memory["started_s"] = view.now_s
+    view = Scenario(tuple(jobs), prices, billing, catalogue=catalogue).at_end(policy)
     return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
 
 
@@ -388,16 +381,3 @@ def _share_over(values: Sequence[float], limit: float | None) -> float | None:
 def _mean_usd(outcomes: Sequence[Outcome]) -> float | None:
     done = [outcome.cost_usd for outcome in outcomes if outcome.finished]
     return float(np.mean(done)) if done else None
-
-
-def _stand_in_curves(jobs: Sequence[Job], *, maximise: bool) -> list[Curve]:
-    """Stand-in metrics that fall alike to different final values, so that trials are compared at theta.
-
-    Which of them continue does not matter for the cost: they are equally long.
-    """
-    curves = []
-    for number, job in enumerate(jobs):
-        at = np.linspace(0.01, 1.0, 100)
-        metric = 1.0 / (10.0 * at + 1.0) + 0.01 * number
-        curves.append(Curve("plan", job.name, at * job.steps, -metric if maximise else metric, float(job.steps)))
-    return curves

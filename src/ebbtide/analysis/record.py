@@ -23,13 +23,20 @@ from ebbtide.market.sources.parquet import load_parquet
 _TABLES = ("outcomes", "leases", "timeline", "ledger", "prices")
 _ABOUT = "about.json"
 
+# In a folder of several records: their names, in order.
+_INDEX = "records.json"
+
+# A run that ends within a second of its deadline, by rounding, is in time.
+_TOLERANCE_H = 1.0 / 3600.0
+
 
 @dataclass(frozen=True)
 class Record:
     """A backtest as tables. Times are UTC datetimes.
 
     Attributes:
-        about: Plain values: job names, billing, number of starts, seed, the shown start.
+        about: Plain values: job names, billing, number of starts, seed, the shown start; `deadline_h` where the
+            job has a deadline, `models` where learnt models decided.
         outcomes: A row for each policy and start, with every metric.
         leases: A row for each lease of the shown start.
         timeline: A row for each moment of the shown start, by policy.
@@ -47,16 +54,23 @@ class Record:
     @property
     def title(self) -> str:
         """A line with jobs, number of starts and billing."""
-        jobs = ", ".join(self.about["jobs"])
+        first, *others = self.about["jobs"]
+        jobs = f"{first} and {len(others)} more" if len(others) > 2 else ", ".join([first, *others])
         return f"{jobs}: {self.about['starts']} starts, billing {self.about['billing']}"
 
     def summary(self) -> Summary:
-        """Statistics by policy."""
-        return summarise(self.outcomes)
+        """Statistics by policy; with a deadline also `missed`: runs that were late or did not finish."""
+        found = summarise(self.outcomes)
+        deadline_h = self.about.get("deadline_h")
+        if deadline_h is not None:
+            for name, runs in self.outcomes.groupby("policy", sort=False, observed=True):
+                in_time = runs["finished"].astype(bool) & (runs["makespan_h"] <= deadline_h + _TOLERANCE_H)
+                found[str(name)]["missed"] = int((~in_time).sum())
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, with the settings of the backtest, in plain values."""
-        keys = ("starts", "seed", "billing", "jobs", "models")
+        keys = ("starts", "seed", "billing", "jobs", "deadline_h", "models")
         return {"policies": self.summary()} | {key: self.about[key] for key in keys if key in self.about}
 
     def write(self, folder: str | Path) -> None:
@@ -93,6 +107,40 @@ class Record:
             if column not in record.outcomes:
                 raise InputError(f"has no column {column!r}", file=folder / "outcomes.parquet", field=column)
         return record
+
+
+def write_records(records: Mapping[str, Record], folder: str | Path) -> None:
+    """Write several records below one folder, and their names last: without those, the folder is not whole."""
+    folder = Path(folder)
+    (folder / _INDEX).unlink(missing_ok=True)
+    for name, record in records.items():
+        record.write(folder / name)
+    write_text(folder / _INDEX, json.dumps(list(records), indent=2) + "\n")
+
+
+def read_records(folder: str | Path) -> dict[str, Record]:
+    """The records that `write_records` wrote, by name; or the one record of a folder, by its title.
+
+    Raises:
+        InputError: The folder holds no complete record.
+    """
+    folder = Path(folder)
+    if not (folder / _INDEX).exists():
+        record = Record.read(folder)
+        return {record.title: record}
+    names = read_json(folder / _INDEX)
+    if not isinstance(names, list) or not names or not all(name == Path(str(name)).name for name in names):
+        raise InputError("is no list of records", file=folder / _INDEX)
+    return {str(name): Record.read(folder / name) for name in names}
+
+
+def metrics_of(records: Mapping[str, Record]) -> dict[str, Any]:
+    """Statistics of several backtests in plain values: the models that decided, and each job's policies."""
+    told = {name: record.to_dict() for name, record in records.items()}
+    models: dict[str, str] = {}
+    for content in told.values():
+        models |= content.pop("models", {})
+    return {"models": models, "jobs": told}
 
 
 def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:

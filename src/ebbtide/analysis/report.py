@@ -15,20 +15,20 @@ from ebbtide._files import write_text
 from ebbtide.analysis.figures import record_figure
 from ebbtide.analysis.policy_table import Spread, policy_marks
 from ebbtide.analysis.record import Record
-from ebbtide.analysis.summary import SPREAD_NOTE, by_cost, spread_of
+from ebbtide.analysis.summary import SPREAD_NOTE, by_cost, models_note, spread_of
 
 
 def write_report(
-    record: Record,
+    record: Record | Mapping[str, Record],
     path: str | Path,
     *,
     comparison: Sequence[Mapping[str, str | Spread]] = (),
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write the report of a record, atomically; returns its path.
+    """Write the report of a record or of several, atomically; returns its path.
 
     Args:
-        record: Record of a backtest.
+        record: Record of a backtest; or several by name, each a section of the page.
         path: The file to write.
         comparison: Rows of the first table, by heading.
         notes: Lines of text below that table.
@@ -39,9 +39,12 @@ def write_report(
 
 
 def render(
-    record: Record, *, comparison: Sequence[Mapping[str, str | Spread]] = (), notes: Sequence[str] = ()
+    record: Record | Mapping[str, Record],
+    *,
+    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    notes: Sequence[str] = (),
 ) -> str:
-    """The report as HTML."""
+    """The report as HTML; the arguments are those of `write_report`."""
     environment = Environment(
         loader=PackageLoader("ebbtide.analysis", "."),
         autoescape=select_autoescape(default=True),
@@ -49,19 +52,32 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=True, div_id="figure")
+    records = {"": record} if isinstance(record, Record) else record
+    sections = [_section(name, one, place) for place, (name, one) in enumerate(records.items())]
     return environment.get_template("report.html.jinja").render(
-        title=record.title,
-        about=record.about,
+        title=sections[0]["title"] if len(sections) == 1 else f"{len(sections)} jobs: {', '.join(records)}",
+        sections=sections,
         comparison=comparison,
         notes=notes,
-        rows=_rows(record),
         spread_note=SPREAD_NOTE,
-        leases=_leases(record),
-        figure=Markup(figure),
         version=ebbtide.__version__,
         inf=math.inf,
     )
+
+
+def _section(name: str, record: Record, place: int) -> dict[str, Any]:
+    """What the page shows of a record; the first, at place 0, brings the program that draws all figures."""
+    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
+    return {
+        "name": name,
+        "title": record.title,
+        "about": record.about,
+        "rows": _rows(record),
+        "leases": _leases(record),
+        "models": models_note(record.about.get("models", {})),
+        "deadline_h": record.about.get("deadline_h"),
+        "figure": Markup(figure),
+    }
 
 
 def _leases(record: Record) -> list[dict[str, Any]]:
@@ -95,6 +111,7 @@ def _rows(record: Record) -> list[dict[str, Any]]:
                     spread_of(row, "checkpoints", 1),
                     spread_of(row, "steps_lost", 1),
                     str(row["unfinished"]),
+                    *([str(row["missed"])] if "missed" in row else []),
                 ],
             }
         )

@@ -1,4 +1,4 @@
-"""Tracking in MLflow: backtests, price chains, cookbooks, learning curves, calibrations and pipeline runs."""
+"""Tracking in MLflow: backtests, price chains, what is solved, learning curves, calibrations and pipeline runs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from ebbtide.forecasts.bundle import MANIFEST
 from ebbtide.jobs.throughput import step_times_of
 
 if TYPE_CHECKING:
+    from ebbtide.analysis.solved import Solved
     from ebbtide.forecasts.bundle import ModelBundle
     from ebbtide.forecasts.learning_curves.calibration import Calibration
     from ebbtide.forecasts.learning_curves.curves import Curve
-    from ebbtide.policies.cookbook.cookbook import Cookbook
 
 
 # Environment variable of a stage: the MLflow run of the whole pipeline.
 PARENT = "EBBTIDE_PIPELINE_RUN"
 
 # Names of the experiments.
-_COOKBOOKS, _CURVES, _PIPELINE, _BUNDLES = "cookbooks", "learning-curves", "pipeline", "model-bundles"
+_CHAINS, _SOLVED, _CURVES = "price-chains", "solved", "learning-curves"
+_PIPELINE, _BUNDLES = "pipeline", "model-bundles"
 
 # Makes MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -97,6 +98,7 @@ def log_record(
     experiment: str,
     artifacts: str | Path,
     parameters: Mapping[str, Any],
+    name: str | None = None,
     files: tuple[Path, ...] = (),
 ) -> str:
     """Log a backtest: parameters and files on a parent run, statistics of each policy on a child run.
@@ -107,6 +109,7 @@ def log_record(
         experiment: Name of the experiment, created if missing.
         artifacts: Folder for artifacts; see `tracking`.
         parameters: Settings of the backtest, logged on every run for comparison.
+        name: Name of the parent run; None: the record's title.
         files: Files to keep with the parent run.
 
     Returns:
@@ -115,17 +118,18 @@ def log_record(
     with tracking(uri, experiment, artifacts) as client:
         home = client.get_experiment_by_name(experiment).experiment_id
         common = {key: str(value) for key, value in parameters.items()}
-        parent = client.create_run(home, run_name=record.title, tags={"ebbtide.kind": "backtest", **parent_tags()})
+        tags = {"ebbtide.kind": "backtest", **parent_tags()}
+        parent = client.create_run(home, run_name=name or record.title, tags=tags)
         parent_id: str = parent.info.run_id
         try:
-            for key, value in common.items():
-                client.log_param(parent_id, key, value)
-            for name, row in record.summary().items():
-                tags = {"ebbtide.kind": "policy", "ebbtide.policy": name, "mlflow.parentRunId": parent_id}
-                run_id = client.create_run(home, run_name=name, tags=tags).info.run_id
-                for key, value in {"policy": name, **common}.items():
-                    client.log_param(run_id, key, value)
-                client.log_batch(run_id, metrics=_metrics(row))
+            models = {f"model {name}": version for name, version in record.about.get("models", {}).items()}
+            told = [Param(key, value) for key, value in (common | models).items()]
+            client.log_batch(parent_id, params=told)
+            for policy, row in record.summary().items():
+                tags = {"ebbtide.kind": "policy", "ebbtide.policy": policy, "mlflow.parentRunId": parent_id}
+                run_id = client.create_run(home, run_name=policy, tags=tags).info.run_id
+                params = [Param(key, value) for key, value in {"policy": policy, **common}.items()]
+                client.log_batch(run_id, params=params, metrics=_metrics(row))
                 client.set_terminated(run_id)
             for file in files:
                 client.log_artifact(parent_id, str(file))
@@ -138,7 +142,7 @@ def log_record(
 
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
     """Metrics such as `cost_usd_mean`; statistics without runs are left out."""
-    values = {"unfinished": float(row["unfinished"])}
+    values = {name: float(row[name]) for name in ("unfinished", "missed") if name in row}
     for metric, spread in row.items():
         if isinstance(spread, Mapping):
             values |= {f"{metric}_{name}": value for name, value in spread.items() if value is not None}
@@ -157,39 +161,20 @@ def log_chain(
         uri: Tracking URI; see `tracking`.
         artifacts: Folder for artifacts; see `tracking`.
     """
-    _log("price-chain", str(about["market"]), about, scores, file, uri, artifacts)
+    _log("price-chain", str(about["market"]), about, scores, file, uri, artifacts, _CHAINS)
 
 
-def log_cookbook(book: Cookbook, about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str) -> None:
-    """Log a cookbook: its problem, and its expected cost at the middle price.
+def log_solved(solved: Solved, folder: Path, *, uri: str, artifacts: str) -> None:
+    """Log something that was solved from a bundle's models: what for, its expected cost and its risk.
 
     Args:
-        book: The cookbook to log.
-        about: Facts about the training data of its market, by name.
-        file: File of the cookbook, kept with the run.
+        solved: The artifact to log.
+        folder: The bundle's folder; the artifact's file is kept with the run.
         uri: Tracking URI; see `tracking`.
         artifacts: Folder for artifacts; see `tracking`.
     """
-    problem = book.problem
-    parameters = {
-        "workflow": problem.workflow.name,
-        "deadline_h": problem.market.steps * problem.step_h,
-        "most": problem.most,
-        "risk_aversion": problem.risk_aversion,
-        "work_h": problem.workflow.work_h,
-        **about,
-    }
-    _log("cookbook", problem.workflow.name, parameters, expected_of(book), file, uri, artifacts)
-
-
-def expected_of(book: Cookbook) -> dict[str, float]:
-    """Expected cost of a cookbook at the middle price of its market, and its standard deviation, USD."""
-    middle = len(book.problem.market.prices) // 2
-    return {
-        "expected_usd": float(book.mean_usd[0, -1, 0, middle]),
-        "deviation_usd": float(book.deviation_usd[0, -1, 0, middle]),
-        "price_usd_per_hour": float(book.problem.market.prices[middle]),
-    }
+    scores = {name: value for name, value in solved.scores.items() if math.isfinite(value)}
+    _log(solved.kind, solved.kind, solved.about, scores, folder / solved.path, uri, artifacts, _SOLVED)
 
 
 def log_bundle(bundle: ModelBundle, *, uri: str, artifacts: str | Path) -> None:
@@ -219,7 +204,7 @@ def _log(
     file: Path,
     uri: str,
     artifacts: str,
-    experiment: str = _COOKBOOKS,
+    experiment: str,
 ) -> None:
     with tracking(uri, experiment, artifacts) as client:
         home = client.get_experiment_by_name(experiment).experiment_id

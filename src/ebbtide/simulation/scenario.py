@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from ebbtide.engine.engine import run_policy
+from ebbtide.engine.engine import Engine, run_policy
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
@@ -14,6 +15,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.view import View
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
@@ -48,6 +50,17 @@ class Scenario:
     def __post_init__(self) -> None:
         for job in self.jobs:
             job.check_replayable()
+
+    def at_end(self, policy: Policy) -> View:
+        """What a policy sees at the end of the prices, those set there included, before it has rented anything."""
+        end_s = self.prices.end_s
+        # A history ends before its end: one that is a moment longer has prices there.
+        known = PriceHistory(dict(self.prices), start_s=self.prices.start_s, end_s=math.nextafter(end_s, math.inf))
+        provider = ReplayProvider(ReplayedMarket(known, end_s, self.billing), catalogue=self.catalogue)
+        engine = Engine(policy, self.jobs, provider, self.billing, catalogue=self.catalogue, seed=self.seed)
+        view = engine.view
+        view.memory["started_s"] = view.now_s
+        return view
 
     def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
         """One policy from one start: the same outcome every time."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -27,7 +27,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
-from ebbtide.policies.deadline.table import Question, table_for
+from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
 from ebbtide.policies.moving import take_over
 
 
@@ -103,6 +103,21 @@ class Deadline:
         if jobs and next_s <= view.now_s:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
+
+    def table(self, view: View, job: JobView, gamma: float) -> ZoneTable:
+        """The table that decides for a job that begins now.
+
+        Args:
+            view: Current and past prices.
+            job: The job that begins.
+            gamma: USD of expected cost that a USD of standard deviation is worth.
+
+        Raises:
+            InputError: The deadline cannot be kept, or no market with a known on-demand price can run the job.
+        """
+        own = self._begin(view, job, {"began_s": view.now_s})
+        zones = [Market(*fields) for fields in own["zones"]]
+        return table_for(replace(self._question(own, zones), gamma=gamma))
 
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]

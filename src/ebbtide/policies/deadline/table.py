@@ -15,6 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from ebbtide._compiled_records import (
+    NOTHING,
+    SPOT,
     SlackGrid,
     SpellChances,
     ZoneChoices,
@@ -119,6 +121,47 @@ class ZoneTable:
         return ZonesCosts(
             self.usd, self.tick_s, self.step_s, AGE_BINS_S, self.lasts_s, self.ages, self.home, self.away_s
         )
+
+    def beginnings(self) -> tuple[Floats, Floats]:
+        """How a job begins: zones are asked by their cost until one gives a machine, or all refuse.
+
+        Returns:
+            Chance of each zone to be the one, and of a refusal by all; expected cost in USD after that, plus gamma
+            times its standard deviation. Both of shape (zones + 1,), in the order of the zones.
+        """
+        slack_s = self.problem.slack_s
+        given = slack_s - self.problem.restart_h * HOUR_S
+        usd = [self.ages[zone] @ self._at(SPOT, zone, given) for zone in range(len(self.models))]
+        waits = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
+        usd.append(self._at(NOTHING, self.home, slack_s)[waits])
+        chances = np.zeros(len(usd))
+        left = 1.0
+        for zone in sorted(range(len(self.models)), key=lambda one: float(usd[one])):
+            chances[zone] = left * self.models[zone].share_up
+            left -= chances[zone]
+        chances[-1] = left
+        return chances, np.array(usd, dtype=np.float64)
+
+    def _at(self, held: int, zone: int, slack_s: float) -> Floats:
+        """Costs at the start by bin of age, interpolated between steps of slack; shape (bins,)."""
+        costs = self.usd[-1, held, zone].astype(np.float64)
+        places = np.arange(costs.shape[1]) * self.step_s
+        return np.array([np.interp(slack_s, places, row) for row in costs])
+
+
+def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float) -> tuple[float, float]:
+    """Expected cost of a job and its standard deviation, USD, before any zone was asked.
+
+    Args:
+        table: The table of least expected cost, with a weight of 0.
+        risky: The same, solved with a small weight of the deviation. The least sum of mean and weighted deviation
+            grows with a small weight as fast as the deviation.
+        gamma: The weight in the second table, USD of expected cost for a USD of deviation.
+    """
+    chances, means = table.beginnings()
+    deviation = np.maximum(risky.beginnings()[1] - means, 0.0) / gamma
+    mean = float(chances @ means)
+    return mean, float(np.sqrt(max(float(chances @ (deviation**2 + means**2)) - mean**2, 0.0)))
 
 
 def solve_zones(

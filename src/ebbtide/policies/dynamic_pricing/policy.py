@@ -23,7 +23,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
-from ebbtide.policies.dynamic_pricing.problem import AllocationProblem
+from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
 from ebbtide.policies.moving import list_price, take_over
 
 
@@ -179,31 +179,53 @@ class DynamicPricing:
         memory["types"] = {}
         cheapest = _cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
-        kinds = sorted(cheapest)
-        # Jobs that cannot run on any available machine wait.
-        jobs = [
+        jobs = self._able(view, cheapest)
+        if not jobs:
+            return
+        found = self._allocated(view, jobs, cheapest)
+        kinds = found.problem.types
+        had = memory.setdefault("hours", {})
+        hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
+        elapsed_h = (view.now_s - memory["started_s"]) / HOUR_S
+        chosen = next_round(
+            found.shares, found.problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S
+        )
+        memory["types"] = {
+            str(job.job_id): kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0
+        }
+
+    def allocation(self, view: View) -> tuple[Allocation, dict[str, Market]]:
+        """The allocation at the prices of a view, and the market of each instance type that stands for it.
+
+        Raises:
+            InputError: No job can run on any machine that can be rented now, or limits cannot all be met.
+        """
+        cheapest = _cheapest(view)
+        jobs = self._able(view, cheapest)
+        if not jobs:
+            raise InputError("no job can run on a machine that costs no more than its list price now")
+        return self._allocated(view, jobs, cheapest), cheapest
+
+    def _able(self, view: View, cheapest: Mapping[str, Market]) -> list[JobView]:
+        """Unfinished jobs that can run on an available machine; the others wait."""
+        return [
             job
             for job in self._unfinished(view)
             if any(view.steps_per_s(job.job, market) > 0 for market in cheapest.values())
         ]
-        if not jobs:
-            return
+
+    def _allocated(self, view: View, jobs: Sequence[JobView], cheapest: Mapping[str, Market]) -> Allocation:
+        kinds = sorted(cheapest)
         problem = self._problem(view, jobs, kinds, [cheapest[kind] for kind in kinds])
         try:
-            shares = self._shares(view, problem)
+            return Allocation(problem, self._shares(view, problem))
         except InputError:
-            if view.now_s == memory["started_s"]:
+            if view.now_s == view.memory["started_s"]:
                 raise
             # SLOs that could be met at the start no longer can, as prices rose or machines were revoked: drop
             # them.
-            shares = self._shares(view, replace(problem, slo_h=np.full(len(jobs), np.inf)))
-        had = memory.setdefault("hours", {})
-        hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
-        elapsed_h = (view.now_s - memory["started_s"]) / HOUR_S
-        chosen = next_round(shares, problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S)
-        memory["types"] = {
-            str(job.job_id): kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0
-        }
+            free = replace(problem, slo_h=np.full(len(jobs), np.inf))
+            return Allocation(problem, self._shares(view, free))
 
     def _account(self, view: View) -> None:
         """Record the time that each job has had on its type since the last plan."""

@@ -108,6 +108,38 @@ class AllocationProblem:
             raise InputError(f"{self.jobs[nowhere[0]]} has no rate on any of {', '.join(self.types)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """A solved problem.
+
+    Attributes:
+        problem: The problem that was solved.
+        shares: X: share of time of each job on each type, shape (m, n).
+    """
+
+    problem: AllocationProblem
+    shares: Floats
+
+    @property
+    def duration_h(self) -> Floats:
+        """Hours that each job takes at its effective rate, shape (m,); infinity: it gets no time."""
+        rate = self.problem.throughput(self.shares)
+        hours = np.full(len(rate), np.inf)
+        np.divide(self.problem.steps, rate, out=hours, where=rate > 0.0)
+        return hours
+
+    @property
+    def machine_hours(self) -> Floats:
+        """Hours of each job on each type until it is done, shape (m, n)."""
+        served = np.isfinite(self.duration_h)
+        return np.asarray(self.shares * np.where(served, self.duration_h, 0.0)[:, None])
+
+    @property
+    def expected_usd(self) -> float:
+        """Cost of all jobs if prices stay as they are, USD; a job that gets no time costs nothing."""
+        return float((self.machine_hours @ self.problem.usd_per_hour).sum())
+
+
 def _limits(field: str, values: Sequence[float] | Floats | None, size: int) -> Floats:
     if values is None:
         return np.full(size, np.inf)

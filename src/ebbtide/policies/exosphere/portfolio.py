@@ -17,7 +17,14 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.applications import PortfolioMttr, PortfolioRequest
-from ebbtide.policies.exosphere.candidates import COVARIANCES, Candidates, Windows, assess, with_unseen
+from ebbtide.policies.exosphere.candidates import (
+    COVARIANCES,
+    Candidates,
+    Windows,
+    assess,
+    price_covariance,
+    with_unseen,
+)
 from ebbtide.policies.exosphere.solving import solve_portfolio
 
 # A market with a smaller weight gets no machine in a cluster of a thousand (6.2).
@@ -213,8 +220,65 @@ def construct(
     avoided = set(without)
     suitable = [market for market in view.markets if market not in avoided and _suits(view, job, request, market)]
     series, start_s = _past(view, suitable, history_s)
-    if not series:
+    found = _candidates(view, request, series, start_s)
+    if found is None:
         return ()
+    if selection is not Selection.PORTFOLIO:
+        weights = rival_weights(selection, found, view.price, view.machine)
+    elif request.alpha == 0.0:
+        weights = solve_portfolio(found.returns, np.zeros((len(found.markets),) * 2), 0.0)
+    else:
+        matrix = _covariance(covariance, series, found, start_s, view.now_s)
+        weights = solve_portfolio(found.returns, matrix, request.alpha)
+    bids = dict(zip(found.markets, found.on_demand_usd.tolist(), strict=True))
+    shares = shares_of(found.markets, weights)
+    return tuple(Holding(market, share, bids[market]) for market, share in shares.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Assessed:
+    """A portfolio with what is known of its markets.
+
+    Attributes:
+        portfolio: The best portfolio for a request.
+        candidates: Statistics of the markets, in the order of its weights.
+        prices: Covariance of prices as shares of the on-demand price, shape (n, n).
+    """
+
+    portfolio: Portfolio
+    candidates: Candidates
+    prices: Floats
+
+
+def assessed(view: View, job: Job, request: PortfolioRequest, *, history_s: float, covariance: str) -> Assessed:
+    """The portfolio that `construct` makes, with the statistics that it is made from.
+
+    Args:
+        view: Current and past prices.
+        job: The job to run.
+        request: The portfolio request of the application.
+        history_s: Length of the price history used, seconds.
+        covariance: Name of a covariance in `COVARIANCES`.
+
+    Raises:
+        InputError: No market that the job can run in can be rented now.
+    """
+    suitable = [market for market in view.markets if _suits(view, job, request, market)]
+    series, start_s = _past(view, suitable, history_s)
+    found = _candidates(view, request, series, start_s)
+    if found is None:
+        raise InputError(f"no market in which job {job.name} can run can be rented at the on-demand price now")
+    matrix = _covariance(covariance, series, found, start_s, view.now_s)
+    windows = Windows.within(start_s, view.now_s)
+    return Assessed(best_portfolio(found, matrix, request.alpha), found, price_covariance(series, found, windows))
+
+
+def _candidates(
+    view: View, request: PortfolioRequest, series: Mapping[Market, PriceSeries], start_s: float
+) -> Candidates | None:
+    """Markets that can be rented now and live long enough; None: there is none."""
+    if not series:
+        return None
     known = assess(series, view.on_demand_price, start_s, view.now_s)
     bids = dict(zip(known.markets, known.on_demand_usd.tolist(), strict=True))
     places = [
@@ -222,20 +286,16 @@ def construct(
         for place, market in enumerate(known.markets)
         if view.price(market) <= request.price_threshold * bids[market]
     ]
-    if not places:
-        return ()
-    found = _living(known.take(places), request.least_mttr_s)
-    if selection is not Selection.PORTFOLIO:
-        weights = rival_weights(selection, found, view.price, view.machine)
-    elif request.alpha == 0.0:
-        weights = solve_portfolio(found.returns, np.zeros((len(found.markets),) * 2), 0.0)
-    else:
-        measure, size = COVARIANCES[covariance]
-        windows = Windows.within(start_s, view.now_s)
-        matrix = with_unseen(measure(series, found, windows), windows, size)
-        weights = solve_portfolio(found.returns, matrix, request.alpha)
-    shares = shares_of(found.markets, weights)
-    return tuple(Holding(market, share, bids[market]) for market, share in shares.items())
+    return _living(known.take(places), request.least_mttr_s) if places else None
+
+
+def _covariance(
+    name: str, series: Mapping[Market, PriceSeries], found: Candidates, start_s: float, end_s: float
+) -> Floats:
+    """A covariance of `COVARIANCES`, with revocations that were not seen; shape (n, n)."""
+    measure, size = COVARIANCES[name]
+    windows = Windows.within(start_s, end_s)
+    return with_unseen(measure(series, found, windows), windows, size)
 
 
 def time_to_revocation(view: View, holdings: Sequence[Holding], history_s: float) -> PortfolioMttr:
