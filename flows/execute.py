@@ -15,23 +15,28 @@ from ebbtide.analysis.executing import JobRun, executed, record_of, runs_of
 from ebbtide.analysis.record import write_records
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.parquet import load_parquet
 from flows.task_runner import task_runner
 
 
 @task(task_run_name="{run.name}-{name}", persist_result=False)
-def replay(run: JobRun, name: str, models: ModelBundle, prices: PriceHistory) -> BacktestResult:
+def replay(
+    run: JobRun, name: str, models: ModelBundle, prices: PriceHistory, capacity: Availability | None
+) -> BacktestResult:
     """One policy of a job from every start."""
-    return executed(run, name, models, prices)
+    return executed(run, name, models, prices, capacity)
 
 
 @flow(name="execute", validate_parameters=False, task_runner=task_runner())
-def execute(parameters: Mapping[str, Any], prices: Path, bundle: Path, into: Path) -> None:
+def execute(parameters: Mapping[str, Any], prices: Path, capacity: Path, bundle: Path, into: Path) -> None:
     """Replay every job under its policies, and write a record for each job.
 
     Args:
         parameters: The `execute` section of params.yaml.
         prices: The price file.
+        capacity: The file of probes of capacity, which may be empty.
         bundle: The folder of the model bundle.
         into: Folder of the records.
 
@@ -45,7 +50,11 @@ def execute(parameters: Mapping[str, Any], prices: Path, bundle: Path, into: Pat
     runs = runs_of(parameters)
     pairs = [(run, name) for run in runs for name in run.names(models)]
     results = replay.map(
-        [run for run, _ in pairs], [name for _, name in pairs], models=unmapped(models), prices=unmapped(later)
+        [run for run, _ in pairs],
+        [name for _, name in pairs],
+        models=unmapped(models),
+        prices=unmapped(later),
+        capacity=unmapped(Availability.read(capacity) if len(load_parquet(capacity)) else None),
     ).result()
     found: dict[str, list[BacktestResult]] = {run.name: [] for run in runs}
     for (run, _), result in zip(pairs, results, strict=True):

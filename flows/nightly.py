@@ -191,7 +191,11 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
         report.write(REPORTS / "nightly.json")
         metrics.update(report.metrics)
         metrics.update(
-            {f"expected_usd.{job}.{name}": usd for job, costs in after.costs.items() for name, usd in costs.items()}
+            {
+                f"expected_usd.{job}.{name}": usd
+                for job, costs in after.costs.items()
+                for name, usd in costs.items()
+            }
         )
     night = Night(
         state.batches(accepted=True),

@@ -1,4 +1,4 @@
-"""Stage `execute`: data/prices.parquet and models -> a folder for each job in data/record."""
+"""Stage `execute`: prices, capacity and models -> a folder for each job in data/record."""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.execute import execute
 
-    execute(parameters("execute"), Path("data/prices.parquet"), Path("models"), Path("data/record"))
+    data = Path("data")
+    execute(
+        parameters("execute"), data / "prices.parquet", data / "capacity.parquet", Path("models"), data / "record"
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.reading import Kind, kind_of, measured_job, read_jobs, read_sweep, read_work
+from ebbtide.jobs.reading import Kind, kind_of, measured, read_jobs, read_sweep, read_work
 from ebbtide.jobs.single import folder_below, literal, name_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
@@ -186,5 +186,5 @@ def test_measured_speeds_stand_for_what_a_file_does_not_say(tmp_path: Path) -> N
 
 def test_a_job_object_gets_them_too() -> None:
     job = Job(name="s", command="python train.py", steps=9)
-    assert measured_job(job, SPEEDS).steps_per_hour == {"c3.xlarge": 10.0, "r3.large": 4.0}
-    assert measured_job(job, {}) is job
+    assert measured(job, SPEEDS).steps_per_hour == {"c3.xlarge": 10.0, "r3.large": 4.0}
+    assert measured(job, {}) is job

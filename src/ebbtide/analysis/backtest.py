@@ -13,6 +13,7 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.reading import measured
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -57,7 +58,8 @@ def backtest(
         egress: Prices of data that leave a region.
         models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`), the path of its
             folder, or `champion` for those of the MLflow registry; its versions are kept with the result, and
-            starts within the data that it was trained on are refused.
+            starts within the data that it was trained on are refused. Speeds that it has measured stand for
+            those that a job does not give.
         workers: Number of processes for the replays, this one included; outcomes do not depend on it.
         on_progress: Called with the number of replays done so far.
 
@@ -70,8 +72,10 @@ def backtest(
         PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
     check_policies(policies)
+    bundle = read_models(models)
+    jobs = (job,) if isinstance(job, Job) else tuple(job)
     scenario = Scenario(
-        (job,) if isinstance(job, Job) else tuple(job),
+        jobs if bundle is None else tuple(measured(each, bundle.speeds) for each in jobs),
         prices,
         billing_preset(billing) if isinstance(billing, str) else billing,
         availability,
@@ -82,7 +86,6 @@ def backtest(
         egress or EgressPrices(),
     )
     starts_s = start_times(scenario, starts)
-    bundle = read_models(models)
     if bundle is not None:
         bundle.check_unseen(starts_s)
     found = replay_all(scenario, policies, starts_s, workers=workers, on_progress=on_progress)

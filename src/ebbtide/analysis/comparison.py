@@ -22,6 +22,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.reading import measured
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
@@ -155,9 +156,10 @@ def compare(
     check_policies(policies)
     known = catalogue or default_catalogue()
     rule = billing_preset(billing) if isinstance(billing, str) else billing
+    bundle = read_models(models)
+    job = job if bundle is None else measured(job, bundle.speeds)
     scenario = Scenario((job,), prices, rule, catalogue=known, seed=seed)
     starts_s = start_times(scenario, starts)
-    bundle = read_models(models)
     if bundle is not None:
         bundle.check_unseen(starts_s)
     replays = replay_all(

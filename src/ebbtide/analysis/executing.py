@@ -166,7 +166,7 @@ def played(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
         prices = prices.select([named[run.market]])
     if kind_of(read_mapping(run.job, "job, sweep or workflow")) is Kind.WORKFLOW:
         return _workflow(run, models, prices)
-    work = read_work(run.job)
+    work = read_work(run.job, speeds=models.speeds)
     deadline_h = None if work.sweep is None else work.sweep.deadline_h
     return Played(work.jobs, work.allowed(prices, default_catalogue()), deadline_h, work.sweep)
 
@@ -193,7 +193,13 @@ def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
     return Played((job,), prices, deadline_h, book=book)
 
 
-def executed(run: JobRun, name: str, models: ModelBundle, prices: PriceHistory) -> BacktestResult:
+def executed(
+    run: JobRun,
+    name: str,
+    models: ModelBundle,
+    prices: PriceHistory,
+    availability: Availability | None = None,
+) -> BacktestResult:
     """One policy of a run from every start.
 
     Args:
@@ -201,13 +207,14 @@ def executed(run: JobRun, name: str, models: ModelBundle, prices: PriceHistory) 
         name: Name of the policy, as `JobRun.names` gives it.
         models: The bundle that it asks, unless its name says that it does not.
         prices: Prices from the end of the days that the bundle was trained on.
+        availability: Recorded capacity, where that decides; None: drawn from the models of the package.
 
     Raises:
         InputError: A start is within the days that a part of the bundle was trained on, or something of the run
             is unknown.
     """
     work = played(run, models, prices)
-    capacity, curves = _conditions(run, work)
+    capacity, curves = _conditions(run, work, availability)
     return backtest(
         [work.policy(name, models)],
         work.jobs,
@@ -221,15 +228,18 @@ def executed(run: JobRun, name: str, models: ModelBundle, prices: PriceHistory) 
     )
 
 
-def _conditions(run: JobRun, work: Played) -> tuple[Availability | None, Sequence[Any]]:
+def _conditions(
+    run: JobRun, work: Played, availability: Availability | None
+) -> tuple[Availability | None, Sequence[Any]]:
     """Capacity of the markets where it decides, and metrics of the trials where they are compared.
 
-    Capacity is drawn from the models of the package, not from those of the bundle, which policies ask.
+    Where capacity is not recorded, it is drawn from the models of the package, not from those of the bundle, which
+    policies ask.
     """
     if work.sweep is None:
         return None, ()
-    capacity = None
-    if work.sweep.decides is Decides.CAPACITY:
+    capacity = availability if work.sweep.decides is Decides.CAPACITY else None
+    if work.sweep.decides is Decides.CAPACITY and capacity is None:
         capacity = drawn_availability(work.prices, default_spell_models(), len(work.jobs), run.seed)
     maximise = work.sweep.direction is Direction.MAXIMIZE
     return capacity, stand_in_curves(work.jobs, maximise=maximise) if len(work.jobs) > 1 else ()

@@ -23,6 +23,7 @@ from ebbtide.forecasts.spells.fitting import UP
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, drawn_availability
 from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.reading import measured
 from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
@@ -84,6 +85,8 @@ def plan(
             checkpointed and are longer than their machines are likely to live.
     """
     known = catalogue or default_catalogue()
+    bundle = read_models(models)
+    sweep = sweep if bundle is None else measured(sweep, bundle.speeds)
     allowed = sweep.allowed(prices)
     billing = billing_preset(sweep.billing)
     quotes = _quotes(allowed, known)
@@ -98,7 +101,6 @@ def plan(
     recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
-    bundle = read_models(models)
     learnt = None if bundle is None else bundle.spells
     capacity = spells or learnt or default_spell_models()
     if sweep.checkpoint is not None:

@@ -77,7 +77,7 @@ def backtest_command(
     """
     catalogue = catalogue_with(instance_types)
     rule = replays.rule
-    work = read_work(job, catalogue)
+    work = read_work(job, catalogue, learnt.speeds)
     # The names first: a wrong one is told before any prices are read.
     names_of(names or USUAL)
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)

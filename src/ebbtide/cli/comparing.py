@@ -73,7 +73,7 @@ def compare_command(
         ebbtide compare examples/one-day.yaml --generate 60 --policies all
     """
     catalogue = catalogue_with(instance_types)
-    given = read_work(job, catalogue)
+    given = read_work(job, catalogue, learnt.speeds)
     work, *others = given.jobs
     if others:
         typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")

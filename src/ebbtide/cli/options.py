@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from ebbtide._terminal import PlainConsole
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.champions import default_models, read_models
+from ebbtide.jobs.reading import Speeds
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
 from ebbtide.market.generator import generate_prices
@@ -56,6 +58,16 @@ class Models:
     """The bundle of learnt models that policies ask."""
 
     models: ModelsOption = None
+
+    @property
+    def speeds(self) -> Speeds:
+        """Speeds that the bundle has measured; they are of no days, so that any bundle may be asked.
+
+        Raises:
+            InputError: The folder that was named is no bundle, or the registry has no champion.
+        """
+        found = read_models(self.models) if self.models is not None else default_models(math.inf)[0]
+        return {} if found is None else found.speeds
 
     def bundle(self, first_s: float) -> ModelBundle | None:
         """The bundle that was named, else the default one; a line says why one that is there is not used.

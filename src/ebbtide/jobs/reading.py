@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
@@ -77,6 +77,8 @@ class Work:
 # Measured speeds by name of the job: the fields of a job file that have them (`ModelBundle.speeds`).
 Speeds = Mapping[str, Mapping[str, Any]]
 
+JobOrSweep = TypeVar("JobOrSweep", Job, Sweep)
+
 
 def with_speeds(content: Mapping[str, Any], speeds: Speeds) -> dict[str, Any]:
     """The fields of a job with the speeds that were measured for its name; what its user has written stays.
@@ -85,20 +87,20 @@ def with_speeds(content: Mapping[str, Any], speeds: Speeds) -> dict[str, Any]:
         content: Fields of a job or a sweep.
         speeds: Measured speeds by name of the job.
     """
-    measured, declared = speeds.get(str(content.get("name"))), content.get("steps_per_hour") or {}
-    if measured is None or not isinstance(declared, Mapping):
+    known, declared = speeds.get(str(content.get("name"))), content.get("steps_per_hour") or {}
+    if known is None or not isinstance(declared, Mapping):
         return dict(content)
-    rates = {**measured.get("steps_per_hour", {}), **declared}
+    rates = {**known.get("steps_per_hour", {}), **declared}
     own = {name: value for name, value in content.items() if value is not None}
-    return {**content, **measured, **own, **({"steps_per_hour": rates} if rates else {})}
+    return {**content, **known, **own, **({"steps_per_hour": rates} if rates else {})}
 
 
-def measured_job(job: Job, speeds: Speeds) -> Job:
-    """A job with the speeds that were measured for its name; see `with_speeds`."""
-    if job.name not in speeds:
-        return job
-    known = {name: getattr(job, name) for name in ("name", "steps_per_hour", "other_steps_per_hour_per_vcpu")}
-    return job.model_copy(update=with_speeds(known, speeds))
+def measured(work: JobOrSweep, speeds: Speeds) -> JobOrSweep:
+    """A job or sweep with the speeds that were measured for its name; see `with_speeds`."""
+    if work.name not in speeds:
+        return work
+    known = {name: getattr(work, name) for name in ("name", "steps_per_hour", "other_steps_per_hour_per_vcpu")}
+    return work.model_copy(update=with_speeds(known, speeds))
 
 
 def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job, ...]:

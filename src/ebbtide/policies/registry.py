@@ -67,7 +67,7 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
     "spottune": ("revpred", "earlycurve"),
     "spottune-full": ("revpred", "earlycurve"),
     "spottune-bid": ("earlycurve",),
-    **{str(rule): ("spells",) for rule in DeadlineRule},
+    str(DeadlineRule.TABLE): ("spells",),
 }
 
 
