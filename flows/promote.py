@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, r
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.parquet import load_parquet
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -52,6 +53,7 @@ def promote(
     bundle: Path,
     prices: Path,
     curves: Path,
+    capacity: Path,
     into: Path,
 ) -> None:
     """Register all parts, compare them with the champions, keep the verdicts, and carry them out.
@@ -65,6 +67,7 @@ def promote(
         bundle: The folder of the model bundle.
         prices: The price file.
         curves: The file of learning curves.
+        capacity: The file of probes of capacity.
         into: Where the report goes.
 
     Raises:
@@ -75,11 +78,11 @@ def promote(
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    inputs = _digest(models, parameters, prices, curves)
+    inputs = _digest(models, parameters, (prices, curves, capacity))
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
-        setting = _setting(parameters, prices, curves)
+        setting = _setting(parameters, prices, curves, capacity)
         rows = {}
         for kind in kinds:
             found = compare(kind, reigning, models, setting)
@@ -93,9 +96,9 @@ def promote(
     write_text(into, json.dumps(report, indent=2, allow_nan=False) + "\n")
 
 
-def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path) -> Setting:
+def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path, capacity: Path) -> Setting:
     """What versions are compared on, from the section of params.yaml."""
-    workload, capacity = parameters["curves"], parameters["availability"]
+    workload = parameters["curves"]
     return Setting(
         PriceHistory.read(prices),
         parameters["starts"],
@@ -105,7 +108,7 @@ def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path) -> Setti
         confidence=parameters["confidence"],
         cookbook=parameters["cookbook"],
         curves=tuple(curve for curve in read_curves(curves) if curve.workload == workload),
-        availability=None if capacity is None else Availability.read(capacity),
+        availability=Availability.read(capacity) if len(load_parquet(capacity)) else None,
         workers=usable_cores(),
     )
 
@@ -136,9 +139,9 @@ def _still_holds(report: Mapping[str, Any], champions: Mapping[str, ModelVersion
     )
 
 
-def _digest(models: ModelBundle, parameters: Mapping[str, Any], prices: Path, curves: Path) -> str:
+def _digest(models: ModelBundle, parameters: Mapping[str, Any], data: Iterable[Path]) -> str:
     """The digest of everything that verdicts depend on beside the champions."""
     versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
-    files = [version_of(file) for file in (prices, curves)]
+    files = [version_of(file) for file in data]
     told = json.dumps([versions, dict(parameters), files], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:32]

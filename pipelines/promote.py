@@ -14,6 +14,7 @@ def main() -> None:
         Path("models"),
         Path("data/prices.parquet"),
         Path("data/curves.parquet"),
+        Path("data/capacity.parquet"),
         Path("reports/promotion.json"),
     )
 

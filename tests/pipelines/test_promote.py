@@ -18,6 +18,7 @@ from ebbtide._utc import DAY_S
 from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
+from ebbtide.forecasts.spells.probes import generated_probes, write_probes
 from ebbtide.market.price_series import PriceSeries
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
@@ -32,6 +33,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Pr
     made = Project(tmp_path_factory.mktemp("promote") / "main", prefect_server)
     prices = eb.generate_prices(days=16, seed=1)
     prices.write(made.folder / "data" / "prices.parquet")
+    write_probes(generated_probes(prices, 1, 600.0), made.folder / "data" / "capacity.parquet")
     curves = "src/ebbtide/forecasts/learning_curves/data/table-two.parquet"
     (made.folder / "data" / "curves.parquet").write_bytes((made.folder / curves).read_bytes())
     made.set({"promote.starts": 6, "promote.cookbook.most": 12, "promote.seed": 2})

@@ -38,7 +38,7 @@ from ebbtide.simulation.start_delay import StartDelay
 
 # What asks price chains: no policy of the registry, but what solves the cookbook that a policy follows.
 COOKBOOK = "cookbook"
-_CHAINS, _CURVES = "price-chains", "earlycurve"
+_CHAINS, _CURVES, _SPELLS = "price-chains", "earlycurve", "spells"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Setting:
             compared.
         cookbook: For price chains: `market`, `deadline_h`, `most` and `risk_aversion` of the cookbooks.
         curves: Learning curves of one workload, which the trials of EarlyCurve's sweep follow.
-        availability: Recorded capacity of the markets; None: always available.
+        availability: Recorded capacity of the markets, where spell models are compared; None: always available.
         workers: Number of processes for the replays; verdicts do not depend on it.
     """
 
@@ -104,6 +104,7 @@ class Judgement:
 class _Case:
     """The work on which a kind is compared: its jobs, where they may run, and when they are late."""
 
+    kind: str
     work: Work
     prices: PriceHistory
     deadline_s: float
@@ -186,7 +187,7 @@ def _case(kind: str, policy: str, file: str | Path, setting: Setting) -> _Case:
         work = read_work(file)
         prices = work.allowed(setting.prices, default_catalogue())
         deadline_h = work.sweep.deadline_h if work.sweep else work.jobs[0].deadline_h
-        return _Case(work, prices, math.inf if deadline_h is None else deadline_h * HOUR_S, policy)
+        return _Case(kind, work, prices, math.inf if deadline_h is None else deadline_h * HOUR_S, policy)
     about = setting.cookbook or {}
     named = {str(market): market for market in setting.prices}
     if about["market"] not in named:
@@ -194,7 +195,7 @@ def _case(kind: str, policy: str, file: str | Path, setting: Setting) -> _Case:
     market, workflow = named[about["market"]], Workflow.read(file)
     job = elastic_job(workflow, market.instance_type)
     prices = setting.prices.select([market])
-    return _Case(Work((job,)), prices, about["deadline_h"] * HOUR_S + 1.0, policy, market, workflow)
+    return _Case(kind, Work((job,)), prices, about["deadline_h"] * HOUR_S + 1.0, policy, market, workflow)
 
 
 def _run(case: _Case, bundle: ModelBundle, starts_s: Sequence[float], setting: Setting) -> tuple[Outcome, ...]:
@@ -209,7 +210,7 @@ def _run(case: _Case, bundle: ModelBundle, starts_s: Sequence[float], setting: S
         billing=setting.billing,
         starts=starts_s,
         seed=setting.seed,
-        availability=setting.availability,
+        availability=setting.availability if case.kind == _SPELLS else None,
         curves=_curves_of(case.work.jobs, setting.curves),
         models=bundle,
         workers=setting.workers,
