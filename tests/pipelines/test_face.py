@@ -52,7 +52,7 @@ def wait_for(what: Callable[[], Any], within_s: float, process: subprocess.Popen
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("face"))
-    made.set(SMALL | {"nightly.targets": ["evaluate"]})
+    made.set(SMALL | {"nightly.targets": ["promote", "evaluate"], "nightly.jobs": "jobs"})
     return made
 
 
@@ -72,7 +72,7 @@ def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: nights(url), 360, serve)
+        wait_for(lambda: nights(url), 600, serve)
         yield url
     finally:
         serve.terminate()

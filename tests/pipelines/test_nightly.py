@@ -96,6 +96,8 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
         "revpred",
         "earlycurve",
         "price-chains",
+        "spells",
+        "speeds",
         "promotion",
         "learning-curve",
         "earlycurve-calibration",
