@@ -32,7 +32,7 @@ from ebbtide.analysis.night_state import NightReport, NightState
 from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.analysis.tracking import PARENT, pipeline_run
 from ebbtide.errors import InputError, TrainingError
-from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, ModelBundle
+from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, SPEEDS, ModelBundle
 from ebbtide.jobs.due import DueJob
 from ebbtide.live.settings import RUNS
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
@@ -44,6 +44,7 @@ from flows.task_runner import task_runner
 from flows.train import train
 
 PRICES = Path("data/prices.parquet")
+SPEEDS_FILE = DEFAULT_BUNDLE / SPEEDS
 ACCEPTED, SET_ASIDE = Path("data/accepted"), Path("data/set-aside")
 STATE = Path("data/nightly")
 _NIGHT = STATE / "night.json"
@@ -98,15 +99,24 @@ def sort_out(verdicts: Sequence[Verdict]) -> None:
 
 @task(retries=1, retry_delay_seconds=30, timeout_seconds=_STAGES_S)
 def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Run `dvc repro`, ingestion first if batches were added since; returns the names of the stages that ran."""
+    """Run `dvc repro`, first the stages that read what DVC does not know; returns the names of those that ran.
+
+    Ingestion is run if batches were added since, and speeds are collected again if runs were.
+    """
     accepted = sorted(file.name for file in ACCEPTED.glob("*")) if ACCEPTED.exists() else []
-    marker = STATE / "ingested.txt"
-    known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
+    # Speeds that were never collected are collected by `dvc repro`, if anything needs them.
+    runs = sorted(path.parent.name for path in RUNS.glob("*/run.json")) if SPEEDS_FILE.exists() else []
     output = ""
-    if accepted != known:
-        output += _dvc("repro", "--force", "--single-item", "ingest", environment=environment)
+    for stage, marker, found in (
+        ("ingest", STATE / "ingested.txt", accepted),
+        ("measure_speeds", STATE / "measured.txt", runs),
+    ):
+        known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
+        if found != known:
+            output += _dvc("repro", "--force", "--single-item", stage, environment=environment)
     output += _dvc("repro", *targets, environment=environment)
-    write_text(marker, "".join(f"{name}\n" for name in accepted))
+    write_text(STATE / "ingested.txt", "".join(f"{name}\n" for name in accepted))
+    write_text(STATE / "measured.txt", "".join(f"{name}\n" for name in runs))
     return tuple(dict.fromkeys(_RAN.findall(output)))
 
 

@@ -22,6 +22,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.pipelines.project import ROOT, SMALL, Project
 
+from ebbtide.forecasts.bundle import MODEL_PARTS
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Not committed; CI keeps the folder.
 SCREENSHOTS = Path(os.environ.get("EBBTIDE_SCREENSHOTS", ROOT / "reports" / "screenshots"))
@@ -97,6 +99,19 @@ def nights(url: str) -> list[str]:
         return [run["state_type"] for run in json.loads(answer.read()) if run["auto_scheduled"]]
 
 
+def night_of(url: str) -> str:
+    """Id of a night that went well."""
+    went_well = {
+        "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}},
+        "flows": {"name": {"any_": ["nightly"]}},
+    }
+    request = urllib.request.Request(
+        f"{url}/api/flow_runs/filter", json.dumps(went_well).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(json.loads(answer.read())[0]["id"])
+
+
 def looked_at(name: str, url: str, tmp_path: Path) -> list[str]:
     """Take a screenshot; returns what the page told its console of errors."""
     assert CHROMIUM is not None
@@ -136,14 +151,21 @@ def test_the_schedule_runs_a_night_and_it_goes_well(prefect: str) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: Path) -> None:
     errors = {}
-    for page in ("dashboard", "runs", "artifacts", "deployments"):
-        errors[f"prefect-{page}"] = looked_at(f"prefect-{page}", f"{prefect}/{page}", tmp_path)
+    pages = {"dashboard": "dashboard", "runs": "runs", "artifacts": "artifacts", "deployments": "deployments"}
+    for name, page in {**pages, "night": f"runs/flow-run/{night_of(prefect)}"}.items():
+        errors[f"prefect-{name}"] = looked_at(f"prefect-{name}", f"{prefect}/{page}", tmp_path)
     errors["report"] = looked_at("report", (project.folder / "reports" / "report.html").as_uri(), tmp_path)
     store = f"sqlite:///{project.folder}/.mlflow/mlflow.db"
     client = MlflowClient(store)
-    home = client.get_experiment_by_name("backtests").experiment_id
-    policies = client.search_runs([home], filter_string="tags.`ebbtide.kind` = 'policy'")
-    runs = urllib.parse.quote(json.dumps([run.info.run_id for run in policies[:4]]))
+    homes = {each.name: each.experiment_id for each in client.search_experiments()}
+    of_policies, of_trials = (
+        client.search_runs([homes[name]], filter_string=f"tags.`ebbtide.kind` = '{kind}'")
+        for name, kind in (("backtests", "policy"), ("live runs", "trial"))
+    )
+    trial = of_trials[0].info.run_id
+    assert len(client.get_metric_history(trial, "cost_usd")) > 1
+    assert {model.name for model in client.search_registered_models()} >= set(MODEL_PARTS)
+    runs = urllib.parse.quote(json.dumps([run.info.run_id for run in of_policies[:4]]))
     port = free_port()
     command = [
         sys.executable,
@@ -168,8 +190,15 @@ def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: 
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=5).status == 200, 120, ui)
-        compared = f"{url}/#/compare-runs?runs={runs}&experiments={urllib.parse.quote(json.dumps([home]))}"
-        errors["mlflow-compare"] = looked_at("mlflow-compare", compared, tmp_path)
+        backtests = urllib.parse.quote(json.dumps([homes["backtests"]]))
+        pages = {
+            "compare": f"compare-runs?runs={runs}&experiments={backtests}",
+            "nights": f"experiments/{homes['pipeline']}/runs?compareRunsMode=CHART",
+            "trial": f"experiments/{homes['live runs']}/runs/{trial}/model-metrics",
+            "registry": "models",
+        }
+        for name, page in pages.items():
+            errors[f"mlflow-{name}"] = looked_at(f"mlflow-{name}", f"{url}/#/{page}", tmp_path)
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
         ui.wait(30)

@@ -1,8 +1,10 @@
-"""`dvc.lock` is of this very code and these parameters, so that `make demo` leaves a checkout as it was."""
+"""`dvc.lock` is of this very code and these parameters, so that `make demo` leaves a checkout as it was; README's picture."""
 
 from __future__ import annotations
 
+import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ def stale(folder: str) -> list[str]:
 def test_the_lock_is_current() -> None:
     told = stale(str(ROOT))
     assert not told, "dvc.lock is older than this; run `make demo` and commit it:\n" + "\n".join(told)
+
+
+def test_the_readme_s_picture_is_that_of_dvc() -> None:
+    told = (ROOT / "README.md").read_text().split("## The pipeline")[1]
+    picture = re.findall(r"```mermaid\nflowchart LR\n(.*?)```", told, re.DOTALL)[0]
+    drawn = set()
+    for line in picture.splitlines():
+        ends = [part.split(" & ") for part in line.strip().split(" --> ")]
+        drawn |= {(a, b) for before, after in pairwise(ends) for a in before for b in after}
+    graph = Repo(str(ROOT)).index.graph
+    assert drawn == {(needed.name, stage.name) for stage, needed in graph.edges}
 
 
 @pytest.mark.parametrize(
