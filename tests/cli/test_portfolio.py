@@ -59,7 +59,7 @@ def test_the_frontier_gives_saving_for_risk(
     [
         ((), "the cluster is empty; give --vcpus"),
         (("--vcpus", 4, "--covariance", "beta"), "unknown covariance 'beta'; known: hybrid, price, revocation"),
-        (("--vcpus", 4, "--type", "c9.huge"), "none meets the constraints"),
+        (("--vcpus", 4, "--instance-type", "c9.huge"), "none meets the constraints"),
         (("--vcpus", 4, "--least-mttr-h", 100_000), "live 100000 h in the mean"),
     ],
 )

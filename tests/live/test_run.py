@@ -192,5 +192,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
         eb.run(eb.Job(command="python train.py", steps=100), provider="replay", prices=prices)
     with pytest.raises(eb.InputError, match="needs --machines"):
         eb.run(sweep(tmp_path), provider="ec2", folder=tmp_path, runs=runs)
+    with pytest.raises(eb.PolicyError, match="policy int: has no name"):
+        eb.run(sweep(tmp_path), 3, folder=tmp_path, runs=runs)  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="train.py is not in"):
         eb.run(eb.Job(command="python train.py"), folder=tmp_path, runs=runs)

@@ -38,7 +38,7 @@ class Kind(StrEnum):
 def cluster_command(
     kind: Annotated[Kind, typer.Argument(metavar="bag|mpi|spark", help="The framework.")],
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices to replay.")],
-    instance_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Type of its machines.")],
+    instance_type: Annotated[str, typer.Option("--instance-type", metavar="TYPE", help="Type of its machines.")],
     machines: Annotated[
         int, typer.Option(min=1, max=64, help="Number of machines, which are local processes.")
     ] = 2,
@@ -53,7 +53,7 @@ def cluster_command(
 
     Spark needs Ebbtide's extra `spark` and Java 17; MPI needs its extra `mpi`.
 
-        ebbtide cluster bag --prices prices.parquet --type c3.xlarge --machines 2
+        ebbtide cluster bag --prices prices.parquet --instance-type c3.xlarge --machines 2
     """
     from ebbtide.jobs.job import Coupling, Job
     from ebbtide.live.frameworks.provider import run_framework

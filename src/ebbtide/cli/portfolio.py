@@ -41,7 +41,7 @@ class Choice:
     covariance: Annotated[str, typer.Option(help="Covariance: price, revocation, or hybrid for both.")] = "hybrid"
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="NAME", help="Only this instance type; may be given again."),
+        typer.Option("--instance-type", metavar="TYPE", help="Only this instance type; may be given again."),
     ] = None
     least_mttr_h: Annotated[
         float, typer.Option("--least-mttr-h", min=0.0, help="Minimum mean time to revocation, hours.")

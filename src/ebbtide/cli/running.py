@@ -54,7 +54,11 @@ class Rented:
         typer.Option(metavar="EC2.yaml", help="For ec2: settings of machines, as in examples/live/ec2.yaml."),
     ] = None
     policy: Annotated[
-        str, typer.Option(help="The policy that decides; by default one that suits, which is printed.")
+        str,
+        typer.Option(
+            help="The policy that decides: a name, FILE.yaml of parameters, or your own as FILE.py:CLASS; by "
+            "default one that suits, which is printed."
+        ),
     ] = DEFAULT
 
 

@@ -31,7 +31,9 @@ _FOLLOW_EVERY_S = 0.3
 _CONTROLLER_ENDS_S = 45.0
 _PRINT_EVERY_S = 5.0
 
-RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run's id; by default the newest.")]
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="A run's id, or `latest`; by default the newest.")
+]
 RunsOption = Annotated[Path, typer.Option("--runs", metavar="FOLDER", help="Folder of the runs.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

@@ -28,7 +28,7 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.protocol import Policy, checked_policy
 from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, within_budget
 from ebbtide.policies.registry import absolute_name
 from ebbtide.policies.registry import policy as policy_named
@@ -173,7 +173,7 @@ def begin(
         name = default_policy(sweep) if policy == DEFAULT else absolute_name(policy)
         decides = policy_for(sweep, name, spells, models)
     else:
-        name, decides = policy.name, within_budget(sweep, policy)
+        name, decides = checked_policy(policy).name, within_budget(sweep, policy)
     new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
     if provider == "ec2":
         from ebbtide.live.ec2_run import begin_ec2

@@ -179,7 +179,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "2",
         "--start",
         "2015-06-01T00:00:00Z",
-        "--type",
+        "--instance-type",
     ]
     assert ended(*words, "c3.xlarge") == 0
     told = capsys.readouterr().out
