@@ -97,6 +97,7 @@ def test_a_job_is_trained_once_for_each_time(jobs: Path) -> None:
     assert [each.run_id for each in of(jobs, NOW_S + 3 * DAY_S)] == ["small-20261125-020000"]
 
 
+@pytest.mark.long
 def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path) -> None:
     (jobs / "small.yaml").write_text(JOB.replace("STEPS", "1200"))
     (due,) = of(jobs)
