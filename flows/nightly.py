@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from prefect import flow, task, unmapped
+from prefect import flow, task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
@@ -69,9 +69,9 @@ def collect(regions: list[str], instance_types: list[str], known: PriceHistory |
 
 
 @task(task_run_name="judge-{file.name}", timeout_seconds=1800, persist_result=False)
-def judge(file: Path, known: PriceHistory | None, rules: BatchRules) -> Verdict:
+def judge(file: Path, known: PriceHistory | None, rules: BatchRules, known_until_s: float) -> Verdict:
     """Check one batch against the known prices and the rules."""
-    return judged(file, known, rules)
+    return judged(file, known, rules, known_until_s=known_until_s)
 
 
 @task
@@ -106,18 +106,18 @@ def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> 
     accepted = sorted(file.name for file in ACCEPTED.glob("*")) if ACCEPTED.exists() else []
     # Speeds that were never collected are collected by `dvc repro`, if anything needs them.
     runs = sorted(path.parent.name for path in RUNS.glob("*/run.json")) if SPEEDS_FILE.exists() else []
-    output = ""
     for stage, marker, found in (
         ("ingest", STATE / "ingested.txt", accepted),
         ("measure_speeds", STATE / "measured.txt", runs),
     ):
         known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
         if found != known:
-            output += _dvc("repro", "--force", "--single-item", stage, environment=environment)
-    output += _dvc("repro", *targets, environment=environment)
+            _dvc("repro", "--force", "--single-item", stage, environment=environment)
+    _dvc("repro", *targets, environment=environment)
     write_text(STATE / "ingested.txt", "".join(f"{name}\n" for name in accepted))
     write_text(STATE / "measured.txt", "".join(f"{name}\n" for name in runs))
-    return tuple(dict.fromkeys(_RAN.findall(output)))
+    file = STATE / "stages.txt"
+    return tuple(dict.fromkeys(_RAN.findall(file.read_text(encoding="utf-8")))) if file.exists() else ()
 
 
 @task(retries=3, retry_delay_seconds=[5, 30, 120], timeout_seconds=1800)
@@ -187,7 +187,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
         pushed = push() if parameters["push"] else False
         versions = ModelBundle.read(DEFAULT_BUNDLE).versions if (DEFAULT_BUNDLE / MANIFEST).exists() else {}
         after = read_figures(REPORTS, versions)
-        promoted = _promoted()
+        promoted = _promoted() if "promote" in state.stages else []
         report = NightReport(
             sum(job.is_done for job in jobs),
             sum(job.revocations for job in jobs),
@@ -195,7 +195,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
             math.fsum(job.on_demand_usd for job in jobs),
             versions,
             promoted,
-            time.time() - state.began_s,
+            max(time.time() - state.began_s, 0.0),
             [job.to_dict() for job in jobs],
         )
         report.write(REPORTS / "nightly.json")
@@ -220,6 +220,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
     )
     tell(night)
     keep_figures(after, STATE / "accepted.json")
+    (STATE / "stages.txt").unlink(missing_ok=True)
     _NIGHT.unlink()
     return night
 
@@ -233,8 +234,11 @@ def _add_batches(parameters: Mapping[str, Any], known: PriceHistory | None, stat
     except TypeError as error:
         raise InputError(str(error), file="params.yaml", field="nightly.rules") from None
     collect(parameters["regions"], parameters["instance_types"], known, incoming)
-    files = batches(incoming)
-    verdicts = judge.map(files, known=unmapped(known), rules=unmapped(rules)).result() if files else []
+    verdicts: list[Verdict] = []
+    for file in batches(incoming):
+        # Those that come together may follow one another.
+        until_s = max((each.ends_s for each in verdicts if not each.problem), default=-math.inf)
+        verdicts.append(judge(file, known, rules, until_s))
     state = state.with_verdicts(verdicts).write(_NIGHT)
     sort_out(verdicts)
     return state
@@ -244,7 +248,8 @@ def _train(
     parameters: Mapping[str, Any], tracking: Mapping[str, Any], parent: str, state: NightState
 ) -> tuple[list[DueResult], NightState]:
     """Train what is due, below the night's run in MLflow; what it trained before it was killed counts."""
-    found, wrong = due_runs(parameters["jobs"], RUNS, time.time())
+    folder = parameters["jobs"]
+    found, wrong = due_runs(folder, RUNS, time.time()) if folder is not None else ([], {})
     state = state.with_due([(str(due.job.file), due.due_s) for due in found]).write(_NIGHT)
     dues = [DueRun(job, due_s, RUNS) for file, due_s in state.due if (job := _readable(file)) is not None]
     before = os.environ.get(PARENT)
@@ -302,11 +307,20 @@ def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
         start_new_session=True,
     )
     write_text(STATE / "group", str(process.pid))
+    assert process.stdout is not None
+    lines = []
     try:
-        output, _ = process.communicate()
+        for line in process.stdout:
+            lines.append(line)
+            if _RAN.match(line):
+                # Also of a night that is killed before DVC has ended.
+                with (STATE / "stages.txt").open("a", encoding="utf-8") as ran:
+                    ran.write(line)
+        process.wait()
     except BaseException:
         _end_group(process.pid)
         raise
+    output = "".join(lines)
     (STATE / "group").unlink(missing_ok=True)
     if process.returncode != 0:
         raise InputError(f"dvc {' '.join(arguments)} failed: {' | '.join(output.strip().splitlines()[-4:])}")

@@ -13,6 +13,8 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact, u
 from prefect.logging import get_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from ebbtide._files import only_one
+from ebbtide._utc import HOUR_S
 from ebbtide.analysis.due_runs import (
     DueResult,
     DueRun,
@@ -81,11 +83,19 @@ def train(
 
     Returns:
         How each run went.
+
+    Raises:
+        InputError: Due jobs are being trained already, or the folder of jobs is not there.
     """
     tracking = section_of_params("tracking") if tracking is None else tracking
     wrong: Mapping[str, str] = {}
     if dues is None:
         dues, wrong = due_runs(jobs, Path(runs), time.time())
+    with only_one(Path(runs).parent / "train.lock", "training of due jobs"):
+        return _train(dues, wrong, tracking)
+
+
+def _train(dues: Sequence[DueRun], wrong: Mapping[str, str], tracking: Mapping[str, Any]) -> list[DueResult]:
     uri, artifacts = absolute_uri(tracking["uri"]), Path(tracking["artifacts"]).resolve()
     futures = [train_one.submit(due, uri, artifacts) for due in dues]
     try:
@@ -120,6 +130,7 @@ def rows_of(results: Sequence[DueResult]) -> list[dict[str, Any]]:
             "saved": f"{1 - result.cost_usd / result.on_demand_usd:.0%}" if result.on_demand_usd else "-",
             "refunds, USD": round(result.refund_usd, 4),
             "revocations": result.revocations,
+            "late, h": round(result.late_s / HOUR_S, 2) if result.late_s else "",
             "problem": result.problem,
         }
         for result in results

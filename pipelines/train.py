@@ -2,7 +2,7 @@
 
 import sys
 
-from pipelines.stage import run_stage
+from pipelines.stage import parameters, run_stage
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
 
     from ebbtide.analysis.due_runs import failed
 
-    results = train()
+    results = train(parameters("nightly")["jobs"])
     for row in rows_of(results):
         sys.stdout.write(", ".join(f"{name} {value}" for name, value in row.items() if value != "") + "\n")
     if problem := failed(results):

@@ -146,6 +146,11 @@ def test_one_record_is_read_by_its_title(records: dict[str, Record], tmp_path: P
         ({"runs": {}}, "execute.runs: names no job"),
         ({"runs": {"a": {"job": "x.yaml"}}}, "execute.runs.a: needs a job and policies"),
         ({"runs": {"a": {"job": "x", "policies": ["reactive"], "start": 3}}}, "unknown field 'start'"),
+        (
+            {"runs": {"a": {"job": "x", "policies": ["reactive"], "starts": "x"}}},
+            "a.starts: is 'x'; a positive whole",
+        ),
+        ({"runs": {"a": {"job": "x", "policies": ["reactive"], "every_h": -24}}}, "a.every_h: is -24; a positive"),
         ({"runs": {"../a": {"job": "x", "policies": ["reactive"]}}}, "is no name of a folder"),
     ],
 )

@@ -156,6 +156,20 @@ def test_without_days_later_than_both_or_anything_that_asks_nothing_is_promoted(
     assert found.reason == "remains a challenger: no job is named for revpred, so that it cannot save money"
 
 
+def test_newer_measurements_replace_older_ones_if_there_are_any(setting: Setting, tmp_path: Path) -> None:
+    def measured(folder: Path, content: str) -> ModelBundle:
+        folder.mkdir()
+        (folder / "speeds.json").write_text(content)
+        return write_manifest(folder, {"speeds": part_of(folder, "speeds.json")})
+
+    none, some = (
+        measured(tmp_path / "none", "{}"),
+        measured(tmp_path / "some", '{"a": {"steps_per_hour": {"x": 1}}}'),
+    )
+    assert judge("speeds", none, some, setting, tmp_path / "a").verdict is Verdict.MEASURED
+    assert judge("speeds", some, none, setting, tmp_path / "b").verdict is Verdict.NOT_ASKED
+
+
 def test_a_champion_that_cannot_be_used_here_is_replaced(
     prices: PriceHistory, known: PriceHistory, tmp_path: Path
 ) -> None:

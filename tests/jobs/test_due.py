@@ -105,7 +105,12 @@ def test_the_name_of_a_run_says_which_job_and_when(tmp_path: Path) -> None:
     due_s = to_epoch_s("2026-03-02T02:00:00Z")
     assert job.run_id(due_s) == "small-20260302-020000"
     assert job.due_s_of("small-20260302-020000") == due_s
-    for other in ("small-2-20260302-020000", "small-20260302-020000-123", "other-20260302-020000"):
+    for other in (
+        "small-2-20260302-020000",
+        "small-20260302-020000-123",
+        "small-99999999-999999",
+        "other-20260302-020000",
+    ):
         assert job.due_s_of(other) is None
 
 
@@ -124,6 +129,8 @@ def test_the_name_of_a_run_says_which_job_and_when(tmp_path: Path) -> None:
         ("run: x.yaml\nschedule: 0 2 * * *\nprovider: ec2\n", "provider ec2 needs machines"),
         ("run: x.yaml\nschedule: 0 2 * * *\nstart: 2026-01-01\n", "field start"),
         ("run: x.yaml\nschedule: 0 2 * * *\nmachines: m.yaml\n", "machines: for provider ec2 alone"),
+        ("run: x.yaml\nschedule: 0 2 * * *\nspeed: .inf\n", "field speed: Input should be a finite number"),
+        ("run: x.yaml\nonce: 20261122\n", "field once: 20261122 is a number; a time is written as"),
         ("- x\n", "holds no due job"),
     ],
 )
@@ -151,5 +158,11 @@ def test_a_wrong_file_leaves_the_others(tmp_path: Path) -> None:
     jobs, problems = read_due_jobs(tmp_path)
     assert [job.name for job in jobs] == ["good"]
     assert list(problems) == [str(bad)]
-    assert read_due_jobs(tmp_path / "none") == ([], {})
+    # Neither another suffix nor a link that leads nowhere is passed over.
+    other = write(tmp_path, "run: x.yaml\n", "other.yml")
+    lost = tmp_path / "lost.yaml"
+    lost.symlink_to(tmp_path / "nowhere")
+    assert sorted(read_due_jobs(tmp_path)[1]) == sorted(map(str, (bad, other, lost)))
+    with pytest.raises(InputError, match="there is no such folder of jobs"):
+        read_due_jobs(tmp_path / "none")
     assert set(DueContent.model_fields) >= {"run", "schedule", "once", "policy", "provider", "models"}

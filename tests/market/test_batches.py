@@ -47,6 +47,11 @@ def test_a_gap_is_told_with_its_length(tmp_path: Path) -> None:
     problem = judged(batch, KNOWN, BatchRules()).problem
     assert "49 h after the known prices end; at most 48 h are allowed" in problem
     assert not judged(batch, KNOWN, BatchRules(max_gap_h=50)).problem
+    # A batch before it, which came with it, closes the gap.
+    before = judged(written(tmp_path, A, (25, 0.05), (40, 0.06)), KNOWN, BatchRules())
+    assert before.ends_s == BEGAN_S + 40 * HOUR_S
+    after = written(tmp_path, A, (24 + 49, 0.05), (24 + 50, 0.06))
+    assert not judged(after, KNOWN, BatchRules(), known_until_s=before.ends_s).problem
 
 
 def test_a_price_far_above_the_list_price_is_told(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ SMALL = {
     "fit_price_model.test_days": 2,
     "fit_spells.test_days": 2,
     "solve.cookbook.most": 20,
-    "nightly.jobs": "data/no-jobs",
+    "nightly.jobs": None,
     "promote.starts": 2,
     "promote.cookbook.most": 6,
 }

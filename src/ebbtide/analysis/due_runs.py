@@ -77,6 +77,7 @@ class DueResult:
         refund_usd: USD refunded of what was charged.
         on_demand_usd: What the work that was kept would have cost on demand, USD.
         models: Version of each model that the policy asked, by name.
+        late_s: Seconds by which it ran past its deadline, by the market's clock; 0: it did not.
     """
 
     job: str
@@ -89,6 +90,7 @@ class DueResult:
     refund_usd: float = 0.0
     on_demand_usd: float = 0.0
     models: Mapping[str, str] | None = None
+    late_s: float = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -134,6 +136,11 @@ def _done(runs: Path) -> dict[str, float]:
         found: dict[str, float] = json.loads((runs.parent / _DONE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    except ValueError as error:
+        file = runs.parent / _DONE
+        raise InputError(
+            f"is no record of jobs that were run ({error}); delete it to begin anew", file=file
+        ) from None
     return found
 
 
@@ -268,6 +275,7 @@ def result_of(due: DueRun, error: BaseException | None = None) -> DueResult:
         found.money.refund_usd,
         found.money.on_demand_usd,
         ModelBundle.read(bundle).versions if (bundle / MANIFEST).exists() else None,
+        found.late_s,
     )
 
 

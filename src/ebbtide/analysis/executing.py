@@ -6,6 +6,7 @@ the bundle was trained on; others are an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,6 +105,12 @@ def _run(name: str, values: Any, common: Mapping[str, Any]) -> JobRun:
             raise InputError(unknown_name("field", str(key), known).problem, file=_FILE, field=field)
     if not name.replace("-", "").replace("_", "").isalnum():
         raise InputError("is no name of a folder; letters, digits, - and _ are", file=_FILE, field=field)
+    for key, wanted in (("starts", int), ("every_h", float)):
+        given = values.get(key, common.get(key) if key == "starts" else None)
+        right = isinstance(given, wanted | int) and not isinstance(given, bool) and 0 < given < math.inf
+        if not right and not (key == "every_h" and given is None):
+            problem = f"is {given!r}; a positive {'whole number' if wanted is int else 'number'} is needed"
+            raise InputError(problem, file=_FILE, field=f"{field}.{key}")
     return JobRun(
         name,
         Path(values["job"]),

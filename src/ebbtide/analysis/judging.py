@@ -138,6 +138,8 @@ def judge(kind: str, champions: ModelBundle, candidates: ModelBundle, setting: S
         return Judgement(Verdict.FIRST, "is the first champion of its kind: there was none")
     if champions.parts[kind].version == candidates.parts[kind].version:
         return Judgement(Verdict.UNCHANGED, "is the champion already: the same content")
+    if kind == "speeds" and candidates.speeds:
+        return Judgement(Verdict.MEASURED, "is the new champion: measured speeds replace older measurements")
     policy, file = asking(kind), setting.jobs.get(kind)
     if not policy or file is None:
         what = f"no job is named for {kind}" if policy else f"no policy asks {kind}"

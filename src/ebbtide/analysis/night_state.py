@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
+from ebbtide.errors import InputError
 from ebbtide.market.ingestion import Verdict
 
 
@@ -58,19 +59,26 @@ class NightState:
 
     @classmethod
     def read(cls, path: Path) -> NightState | None:
-        """The nightly run that a file holds; None: the last one was brought to its end."""
+        """The nightly run that a file holds; None: the last one was brought to its end.
+
+        Raises:
+            InputError: The file holds something else.
+        """
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                values["began_s"],
+                values["change_points"],
+                values["pipeline_run"],
+                tuple((path, rows, problem) for path, rows, problem in values["verdicts"]),
+                tuple(values["stages"]),
+                tuple((file, due_s) for file, due_s in values["due"]),
+            )
         except FileNotFoundError:
             return None
-        return cls(
-            values["began_s"],
-            values["change_points"],
-            values["pipeline_run"],
-            tuple((path, rows, problem) for path, rows, problem in values["verdicts"]),
-            tuple(values["stages"]),
-            tuple((file, due_s) for file, due_s in values["due"]),
-        )
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"is no state of a nightly run ({error!r}); delete it to begin a new night"
+            raise InputError(problem, file=path) from None
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Verdict(StrEnum):
     CHEAPER = "cheaper"  # promoted
     LESS_RISKY = "less-risky"  # as cheap: promoted
     CHALLENGER = "challenger"  # not better for certain
+    MEASURED = "measured"  # newer measurements, which are no forecast that could be wrong: promoted
     UNCHANGED = "unchanged"  # its content is the champion's
     NOT_ASKED = "not-asked"  # no policy asks it on these days
     NO_LATER_DAYS = "no-later-days"  # no days are left that neither version was trained on
@@ -53,7 +54,13 @@ class Verdict(StrEnum):
     @property
     def is_promotion(self) -> bool:
         """Whether the version becomes champion."""
-        return self in (Verdict.FIRST, Verdict.REPLACES, Verdict.CHEAPER, Verdict.LESS_RISKY)
+        return self in (
+            Verdict.FIRST,
+            Verdict.REPLACES,
+            Verdict.CHEAPER,
+            Verdict.LESS_RISKY,
+            Verdict.MEASURED,
+        )
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,13 @@ class Schedule(Frozen):
                 raise ValueError(f"{problem} ({str(error) or 'it never comes'})") from None
         return cron
 
+    @field_validator("once", mode="before")
+    @classmethod
+    def _is_written_as_a_time(cls, once: Any) -> Any:
+        if isinstance(once, int | float):
+            raise ValueError(f"{once} is a number; a time is written as 2026-11-22T02:00")
+        return once
+
     @field_validator("once")
     @classmethod
     def _in_utc(cls, once: datetime | None) -> datetime | None:
@@ -126,7 +133,7 @@ class DueContent(Schedule):
     models: _Text | None = Field(default=None, examples=["../models"])
     prices: _Text | None = Field(default=None, examples=["../data/prices.parquet"])
     start: str | datetime | None = Field(default=None, examples=["2015-04-20T00:00:00Z"])
-    speed: Annotated[float, Field(ge=1.0)] | None = Field(default=None, examples=[30])
+    speed: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] | None = Field(default=None, examples=[30])
     billing: _Text | None = Field(default=None, examples=["ec2-second"])
     seed: int = Field(default=0, examples=[0])
     spells: _Text | None = Field(default=None, examples=["../models/spells.json"])
@@ -231,13 +238,23 @@ class DueJob:
         stamp = run_id.removeprefix(f"{self.name}-")
         if stamp == run_id or not re.fullmatch(r"\d{8}-\d{6}", stamp):
             return None
-        return datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
+        try:
+            return datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            return None
 
 
 def read_due_jobs(folder: str | Path) -> tuple[list[DueJob], Mapping[str, str]]:
-    """The due jobs in a folder, by name, and what is wrong with files that cannot be read, by their paths."""
+    """The due jobs in a folder, by name, and what is wrong with files that cannot be read, by their paths.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError("there is no such folder of jobs", file=folder)
     found, problems = [], {}
-    for file in sorted(path for path in Path(folder).glob("*.yaml") if path.is_file()):
+    for file in sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml")):
         try:
             found.append(DueJob.read(file))
         except InputError as error:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide._utc import Time, to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
+from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import packed
@@ -50,7 +52,7 @@ _MOST_FILES = 5_000
 _MTTR_S = 6 * 3600.0
 
 # Length of the market that is generated where no prices are given, and what is rented there.
-GENERATED_DAYS = 20.0
+GENERATED_FROM, GENERATED_DAYS = "2015-04-01T00:00:00Z", 20.0
 _MOST_TYPES = 4
 _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
@@ -63,11 +65,18 @@ class LocalMarket:
         prices: The price history that is replayed.
         start_s: Time in the prices at which the run begins, seconds since 1970; None: a quarter into them.
         speed: Market seconds in a real second.
+
+    Raises:
+        InputError: The speed is not a positive number.
     """
 
     prices: PriceHistory
     start_s: float | None = None
     speed: float = SPEED
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.speed < math.inf:
+            raise InputError(f"speed is {self.speed:g}; a positive number of market seconds a second is needed")
 
     @property
     def begins_s(self) -> float:
@@ -97,8 +106,12 @@ class Ended:
         return math.fsum(bill["usd"] for bill in self.bills)
 
 
-def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHistory:
+def generated_market(
+    sweep: Sweep, seed: int, catalogue: Catalogue, models: ModelBundle | None = None
+) -> PriceHistory:
     """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
+
+    With models it begins where the days end that they were trained on.
 
     Raises:
         InputError: No list price is known of any type that has it.
@@ -106,8 +119,14 @@ def generated_market(sweep: Sweep, seed: int, catalogue: Catalogue) -> PriceHist
     markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
     if not markets:
         markets = _markets_with(sweep, catalogue)
-    history = generate_prices(markets, days=GENERATED_DAYS, seed=seed)
+    history = generate_prices(markets, start=generated_from(models), days=GENERATED_DAYS, seed=seed)
     return sweep.allowed(history, catalogue)
+
+
+def generated_from(models: ModelBundle | None) -> Time:
+    """When generated prices begin: no earlier than the end of the days that the models were trained on."""
+    until_s = -math.inf if models is None else models.trained_until_s
+    return max(until_s, to_epoch_s(GENERATED_FROM))
 
 
 def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:

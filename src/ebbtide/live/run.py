@@ -22,7 +22,7 @@ from ebbtide.jobs.single import sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.handle import Run, keep_policy
-from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
+from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_from, generated_market
 from ebbtide.live.settings import RUNS, NewRun
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -194,7 +194,7 @@ def begin(
     else:
         prices, start = options.get("prices"), options.get("start")
         market = LocalMarket(
-            generated_market(sweep, seed, catalogue) if prices is None else prices,
+            generated_market(sweep, seed, catalogue, models) if prices is None else prices,
             None if start is None else to_epoch_s(start),
             options.get("speed", SPEED),
         )
@@ -242,13 +242,17 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     catalogue = options.get("catalogue") or default_catalogue()
     seed, prices = options.get("seed", 0), options.get("prices")
     sweep, jobs = _work_of(job, catalogue)
+    models = read_models(options.get("models"))
     if prices is None:
-        prices = generate_prices(seed=seed) if sweep is None else generated_market(sweep, seed, catalogue)
+        prices = (
+            generate_prices(start=generated_from(models), seed=seed)
+            if sweep is None
+            else generated_market(sweep, seed, catalogue, models)
+        )
     elif sweep is not None:
         prices = sweep.allowed(prices, catalogue)
     billing = options.get("billing") or ("ec2-second" if sweep is None else sweep.billing)
     rule = billing_preset(billing) if isinstance(billing, str) else billing
-    models = read_models(options.get("models"))
     if isinstance(policy, str):
         if sweep is None:
             decides = policy_named(_ONE_JOB if policy == DEFAULT else policy, models)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -262,15 +263,22 @@ class Verdict:
         file: Path of the batch's file.
         rows: Number of valid rows in it.
         problem: Why it is rejected, in words; empty where it is accepted.
+        ends_s: Time of its last row, seconds since 1970; minus infinity: not known.
     """
 
     file: Path
     rows: int
     problem: str = ""
+    ends_s: float = field(default=-math.inf, compare=False)
 
 
 def judged(
-    file: Path, known: PriceHistory | None, rules: BatchRules, catalogue: Catalogue | None = None
+    file: Path,
+    known: PriceHistory | None,
+    rules: BatchRules,
+    catalogue: Catalogue | None = None,
+    *,
+    known_until_s: float = -math.inf,
 ) -> Verdict:
     """Check a batch: its schema, the gap to the known prices, and jumps of the price.
 
@@ -279,6 +287,7 @@ def judged(
         known: The price history so far; None if there is none.
         rules: Limits that the batch must keep.
         catalogue: Known instance types and list prices; the embedded one by default.
+        known_until_s: End of batches that were accepted but are not in the history yet, seconds since 1970.
     """
     types = catalogue or default_catalogue()
     try:
@@ -286,17 +295,17 @@ def judged(
         if frame.empty:
             return Verdict(file, 0, "holds no prices")
         require_known_types(frame.reset_index(drop=True), file, types)
-        problem = _gap(frame, known, rules) or _jump(frame, known, rules, types)
+        problem = _gap(frame, known, rules, known_until_s) or _jump(frame, known, rules, types)
     except InputError as error:
         return Verdict(file, 0, error.problem if error.row is None else f"row {error.row}: {error.problem}")
-    return Verdict(file, len(frame), problem)
+    return Verdict(file, len(frame), problem, frame["timestamp"].max().timestamp())
 
 
-def _gap(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules) -> str:
+def _gap(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules, known_until_s: float) -> str:
     if known is None:
         return ""
     begins_s = frame["timestamp"].min().timestamp()
-    gap_h = (begins_s - known.end_s) / HOUR_S
+    gap_h = (begins_s - max(known.end_s, known_until_s)) / HOUR_S
     if gap_h <= rules.max_gap_h:
         return ""
     most = f"at most {rules.max_gap_h:g} h are allowed"
