@@ -128,4 +128,10 @@ def test_nor_where_costs_are_nearly_the_same(some: list[float], others: list[flo
 
 def test_verdicts_that_promote() -> None:
     promoting = {each for each in Verdict if each.is_promotion}
-    assert promoting == {Verdict.FIRST, Verdict.REPLACES, Verdict.CHEAPER, Verdict.LESS_RISKY}
+    assert promoting == {
+        Verdict.FIRST,
+        Verdict.REPLACES,
+        Verdict.CHEAPER,
+        Verdict.LESS_RISKY,
+        Verdict.MEASURED,
+    }

@@ -165,7 +165,7 @@ KILLS = 10
 def two_jobs(folder: Path, server: str) -> Project:
     """A project with two jobs that are due, on a market that revokes every few seconds."""
     made = Project(folder, server)
-    made.set(SMALL | {"nightly.targets": ["interpolate"], "nightly.push": False})
+    made.set(SMALL | {"nightly.targets": ["interpolate"], "nightly.push": False, "nightly.jobs": "jobs"})
     shutil.rmtree(made.folder / "jobs")
     (made.folder / "jobs").mkdir()
     flapping(hours=100.0).write(made.folder / "jobs" / "prices.parquet")
