@@ -91,6 +91,7 @@ def train(
     wrong: Mapping[str, str] = {}
     if dues is None:
         dues, wrong = due_runs(jobs, Path(runs), time.time())
+    Path(runs).parent.mkdir(parents=True, exist_ok=True)
     with only_one(Path(runs).parent / "train.lock", "training of due jobs"):
         return _train(dues, wrong, tracking)
 

@@ -31,6 +31,12 @@ class Done:
 Ebbtide = Callable[..., Done]
 
 
+@pytest.fixture(autouse=True)
+def _without_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh clone: there may be models of an earlier `make demo`."""
+    monkeypatch.setattr("ebbtide.forecasts.champions.DEFAULT_BUNDLE", tmp_path / "models")
+
+
 @pytest.fixture
 def ebbtide(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ebbtide:
     """The command, as a shell's user sees it."""

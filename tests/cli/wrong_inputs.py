@@ -646,7 +646,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     ),
     WrongInput(
         "a portfolio of a type that is not there",
-        "portfolio --prices prices.parquet --vcpus 8 --type z9.huge",
+        "portfolio --prices prices.parquet --vcpus 8 --instance-type z9.huge",
         "market",
     ),
     WrongInput(
