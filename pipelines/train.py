@@ -10,7 +10,8 @@ def main() -> None:
 
     from ebbtide.analysis.due_runs import failed
 
-    results = train(parameters("nightly")["jobs"])
+    jobs = parameters("nightly")["jobs"]
+    results = [] if jobs is None else train(jobs)
     for row in rows_of(results):
         sys.stdout.write(", ".join(f"{name} {value}" for name, value in row.items() if value != "") + "\n")
     if problem := failed(results):

@@ -11,7 +11,7 @@ from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 import ebbtide as eb
 from ebbtide._utc import DAY_S
 from ebbtide.analysis.executing import JobRun, executed, record_of
-from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.forecasts.price_chain import load_chain
@@ -29,7 +29,7 @@ JOBS = {
         "spottune-without-models",
     ],
     "sweep": ["on-demand", "spottune", "spottune-without-models", "dynamic-pricing-cost"],
-    "by-morning": ["on-demand", "next-cheapest", "deadline"],
+    "by-morning": ["on-demand", "next-cheapest", "deadline", "deadline-without-models"],
     "array": ["on-demand", "reactive", "spot-fleet-diversified", "exosphere"],
     "workflow": ["on-demand", "cheapest-spot", "cookbook"],
 }
@@ -55,7 +55,7 @@ def test_the_pipeline_from_nothing_to_its_report(project: Project) -> None:
     assert {name: list(job["policies"]) for name, job in told["jobs"].items()} == JOBS
     bundle = ModelBundle.read(project.folder / "models")
     assert told["models"] == bundle.versions
-    assert set(bundle.parts) == {"revpred", "earlycurve", "price-chains"} | SOLVED
+    assert set(bundle.parts) == set(MODEL_PARTS) | SOLVED
     assert all(bundle.parts[name].scores["expected_usd"] > 0 for name in SOLVED)
     assert bundle.trained_until_s == prices.end_s - 9 * DAY_S
     later = prices.window(bundle.trained_until_s, prices.end_s)

@@ -38,7 +38,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "program.py").write_text(PROGRAM)
     flapping().write(tmp_path / "jobs" / "prices.parquet")
-    (tmp_path / "params.yaml").write_text("tracking: {uri: sqlite:///mlflow.db, artifacts: artifacts}\n")
+    tracking = "tracking: {uri: sqlite:///mlflow.db, artifacts: artifacts}\n"
+    (tmp_path / "params.yaml").write_text(f"{tracking}nightly: {{jobs: jobs}}\n")
     yield tmp_path
     for path in (tmp_path / ".ebbtide" / "runs").glob("*/run.json"):
         end_local(RunFolder(path.parent))
