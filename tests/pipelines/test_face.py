@@ -163,7 +163,7 @@ def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: 
         for name, kind in (("backtests", "policy"), ("live runs", "trial"))
     )
     trial = of_trials[0].info.run_id
-    assert len(client.get_metric_history(trial, "cost_usd")) > 1
+    assert len(client.get_metric_history(trial, "ebbtide.cost_usd")) > 1
     assert {model.name for model in client.search_registered_models()} >= set(MODEL_PARTS)
     runs = urllib.parse.quote(json.dumps([run.info.run_id for run in of_policies[:4]]))
     port = free_port()

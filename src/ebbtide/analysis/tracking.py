@@ -19,6 +19,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 
 from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ebbtide._utc import iso
@@ -59,7 +60,12 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
     if client.get_experiment_by_name(experiment) is None:
         own = uri.startswith("http")
         location = None if own else Path(artifacts).resolve().as_uri()
-        client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
+        try:
+            client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
+        except MlflowException:
+            # Another run beside this one may have made it meanwhile.
+            if client.get_experiment_by_name(experiment) is None:
+                raise
     _hear_our_loggers()
     yield client
 
