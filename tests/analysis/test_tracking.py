@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 import ebbtide as eb
 from ebbtide.analysis import tracking as tracking_module
-from ebbtide.analysis.tracking import log_record
+from ebbtide.analysis.tracking import log_record, tracking
 from ebbtide.policies.registry import policies
 
 
@@ -69,3 +70,20 @@ def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 def _killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_an_experiment_that_another_run_makes_meanwhile_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with tracking(uri, "shared", tmp_path / "artifacts") as client:
+        made = client.get_experiment_by_name("shared").experiment_id
+    found, asked = MlflowClient.get_experiment_by_name, []
+
+    def not_yet(self: MlflowClient, name: str) -> object:
+        asked.append(name)
+        return None if len(asked) == 1 else found(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", not_yet)
+    with tracking(uri, "shared", tmp_path / "artifacts") as client:
+        assert client.get_experiment_by_name("shared").experiment_id == made
