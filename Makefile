@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos simulate simulate-mutants parity test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -54,13 +54,28 @@ SEED ?= 0
 chaos: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.chaos.chaos --seed $(SEED)
 
+# Live runs on one thread and a virtual clock, each with some hundred faults; SEED the first; reports/simulation.json.
+RUNS ?= 10000
+simulate: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.deterministic.simulate reports/simulation.json --seed $(SEED) --runs $(RUNS)
+
+# Defects that the live path once had, put back one by one: does simulation find each? reports/mutants.json.
+simulate-mutants: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.deterministic.mutants reports/mutants.json
+
+# Every registered policy on the same tapes, in replay and live on a virtual clock: the same decisions in the same
+# order, and the same ledger; reports/parity.json.
+parity: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.parity.parity reports/parity.json
+
 test: lint
 	# Twice as many workers as cores: many tests wait for processes of their own.
 	$(BIN)/python -m pytest -n 4 --dist loadfile --durations 25
 
 # Tests that take minutes: killed nightly runs, the schedule with a server and a worker, the pages in a browser.
 long: $(INSTALLED)
-	$(BIN)/python -m pytest -m long
+	# Each waits for processes of its own most of the time.
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --durations 25
 
 # The reference, from docstrings: reports/reference/index.html.
 reference: $(INSTALLED)

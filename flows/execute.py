@@ -29,7 +29,7 @@ def replay(
     return executed(run, name, models, prices, capacity)
 
 
-@flow(name="execute", validate_parameters=False, task_runner=task_runner())
+@flow(name="execute", validate_parameters=False, task_runner=task_runner("processes"))
 def execute(parameters: Mapping[str, Any], prices: Path, capacity: Path, bundle: Path, into: Path) -> None:
     """Replay every job under its policies, and write a record for each job.
 

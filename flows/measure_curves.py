@@ -9,12 +9,9 @@ from typing import Any
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
-from ebbtide.analysis.tracking import log_curves
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.learning_curves.curves import Curve, write_curves
 from ebbtide.forecasts.learning_curves.methods import table_two_curves
-from ebbtide.jobs.reference.benchmarks import benchmark
-from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end
 
 _SOURCES = ("packaged", "trained")
 
@@ -22,6 +19,10 @@ _SOURCES = ("packaged", "trained")
 @task(task_run_name="train-{workload}", persist_result=False)
 def train(workload: str, parameters: Mapping[str, Any]) -> list[Curve]:
     """Train all settings of one workload, some side by side."""
+    # PyTorch and scikit-learn take seconds to import, and packaged curves need neither.
+    from ebbtide.jobs.reference.benchmarks import benchmark
+    from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end
+
     numbers = parameters["settings"]
     chosen = range(len(benchmark(workload).settings)) if numbers is None else numbers
     folder = Path(parameters["data"]) if parameters["data"] else None
@@ -36,6 +37,8 @@ def train(workload: str, parameters: Mapping[str, Any]) -> list[Curve]:
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
 def track(curves: list[Curve], parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> None:
     """Log every curve as a run."""
+    from ebbtide.analysis.tracking import log_curves
+
     log_curves(curves, uri=tracking["uri"], artifacts=tracking["artifacts"], seed=parameters["seed"])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
+import ebbtide
 from ebbtide._cores import usable_cores
 from ebbtide._files import write_text
 from ebbtide.analysis.judging import Judgement, Setting, judge
@@ -58,8 +59,8 @@ def promote(
 ) -> None:
     """Register all parts, compare them with the champions, keep the verdicts, and carry them out.
 
-    All are compared with the champions at the beginning. A verdict is given once for the same models, prices and
-    parameters: what was killed after it was kept is carried out by the next run, with the same report.
+    All are compared with the champions at the beginning. A verdict is given once for the same models, data, jobs,
+    parameters and code: what was killed after it was kept is carried out by the next run, with the same report.
 
     Args:
         parameters: The `promote` section of params.yaml.
@@ -78,7 +79,8 @@ def promote(
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    inputs = _digest(models, parameters, (prices, curves, capacity))
+    jobs = [Path(file) for file in parameters["jobs"].values() if file is not None]
+    inputs = _digest(models, parameters, (prices, curves, capacity, *jobs))
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
@@ -140,8 +142,10 @@ def _still_holds(report: Mapping[str, Any], champions: Mapping[str, ModelVersion
 
 
 def _digest(models: ModelBundle, parameters: Mapping[str, Any], data: Iterable[Path]) -> str:
-    """The digest of everything that verdicts depend on beside the champions."""
+    """The digest of everything that verdicts depend on beside the champions, the code of policies included."""
     versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
     files = [version_of(file) for file in data]
-    told = json.dumps([versions, dict(parameters), files], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    told = hashlib.sha256(json.dumps([versions, dict(parameters), files], sort_keys=True).encode())
+    for source in sorted(Path(ebbtide.__file__).parent.rglob("*.py")):
+        told.update(source.read_bytes())
+    return told.hexdigest()[:32]

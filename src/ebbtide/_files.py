@@ -6,7 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ebbtide.errors import InputError
@@ -31,9 +31,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         # mkstemp makes private files; an ordinary new file obeys the umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -65,3 +63,30 @@ def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read, atomically.
+
+    Raises:
+        FileExistsError: It exists already; it is left as it is.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(path).hardlink_to(name)
+    finally:
+        Path(name).unlink()
+
+
+def _umask() -> int:
+    """The process's umask. To ask the system for it is to change it, for all threads, so it is looked up first."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

@@ -3,6 +3,7 @@
 ```
 EbbtideError
 ├── InputError                   bad input: a file, a field, an option (also a ValueError)
+│   ├── SupersededError          another controller has taken over the run
 │   └── TooShort                 no record of availability is long enough
 ├── PolicyError                  a policy's mistake (also a RuntimeError)
 ├── CloudError                   the cloud does not answer, or refused

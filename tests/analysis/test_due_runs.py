@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.live.sweeps import PROGRAM, START_S, flapping, total
+from tests.live.sweeps import PROGRAM, due_job, flapping, total
 
-from ebbtide._utc import DAY_S, iso, to_epoch_s
+from ebbtide._utc import DAY_S, to_epoch_s
 from ebbtide.analysis.due_runs import DueRun, bring_to_end, due_runs, failed, mark_done, result_of
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.handle import Run
@@ -25,20 +25,6 @@ from ebbtide.live.settings import RunFolder
 
 NOW_S = to_epoch_s("2026-11-22T03:00:00Z")
 DUE_S = to_epoch_s("2026-11-22T02:00:00Z")
-
-JOB = f"""
-run:
-  command: {sys.executable} program.py {{checkpoint_dir}} {{max_steps}} 0.1
-  steps: STEPS
-  metric: loss
-  checkpoint: {{save_s: 5, restore_s: 20}}
-  steps_per_hour: {{c3.xlarge: 1_400}}
-schedule: 0 2 * * *
-policy: exosphere
-prices: prices.parquet
-start: {iso(START_S)}
-speed: 120
-"""
 
 
 @pytest.fixture
@@ -67,7 +53,7 @@ def end(due: DueRun) -> list[float]:
 
 
 def test_a_job_is_trained_once_for_each_time(jobs: Path) -> None:
-    (jobs / "small.yaml").write_text(JOB.replace("STEPS", "150"))
+    (jobs / "small.yaml").write_text(due_job(steps=150))
     (due,) = of(jobs)
     assert (due.run_id, result_of(due).problem) == ("small-20261122-020000", "it was not begun")
     shown = end(due)
@@ -99,7 +85,7 @@ def test_a_job_is_trained_once_for_each_time(jobs: Path) -> None:
 
 @pytest.mark.long
 def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path) -> None:
-    (jobs / "small.yaml").write_text(JOB.replace("STEPS", "1200"))
+    (jobs / "small.yaml").write_text(due_job(steps=1200))
     (due,) = of(jobs)
     script = (
         "from tests.analysis.test_due_runs import end, of; from pathlib import Path; import sys\n"
@@ -135,9 +121,9 @@ def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path
 
 
 def test_what_fails_says_why_and_is_not_tried_again_before_its_next_time(jobs: Path) -> None:
-    failing = JOB.replace("STEPS", "50").replace("program.py", "-c 'raise SystemExit(3)'")
+    failing = due_job(steps=50, program="-c 'raise SystemExit(3)'")
     (jobs / "failing.yaml").write_text(failing)
-    (jobs / "lost.yaml").write_text(JOB.replace("STEPS", "50").replace("program.py", "nowhere.py"))
+    (jobs / "lost.yaml").write_text(due_job(steps=50, program="nowhere.py"))
     (jobs / "wrong.yaml").write_text("run: x\n")
     dues, problems = due_runs(jobs, jobs.parent / "kept" / "runs", NOW_S)
     assert [due.job.name for due in dues] == ["failing", "lost"]

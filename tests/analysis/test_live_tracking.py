@@ -25,6 +25,7 @@ from ebbtide.analysis.live_tracking import (
 )
 from ebbtide.analysis.tracking import PARENT
 from ebbtide.engine.snapshot import lease_values
+from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import Stretch
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -367,3 +368,11 @@ def test_a_run_whose_controller_broke_is_killed_until_it_goes_on(tmp_path: Path)
     resume_tracking(live.folder)
     parent, trials = live.runs()
     assert {run.info.status for run in (parent, *trials)} == {"RUNNING"}
+
+
+@pytest.mark.parametrize("uri", ["http://user:secret@host:5000", "https://token@host", "postgresql://a:b@host/x"])
+def test_a_password_is_not_kept_with_the_run(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(InputError, match="set MLFLOW_TRACKING_USERNAME and") as told:
+        begin_tracking(RunFolder(tmp_path), uri, tmp_path / "artifacts")
+    assert "secret" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []

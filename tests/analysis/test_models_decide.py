@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_bundle import small_bundle
 
 import ebbtide as eb
 from ebbtide._utc import DAY_S, iso
@@ -23,6 +22,7 @@ from ebbtide.live.run import begin
 from ebbtide.policies.choice import policies_for, policy_for
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.testing.parity.tapes import small_bundle
 
 DAYS, TRAINED_DAYS = 14.0, 8.0
 JOB = eb.Job(name="hours", steps=4000, other_steps_per_hour_per_vcpu=400.0)

@@ -39,6 +39,16 @@ def test_the_report_tells_what_the_record_holds(record: Record) -> None:
         assert market in page
 
 
+def test_a_record_among_others_is_headed_by_its_name_once(record: Record) -> None:
+    (job,) = record.about["jobs"]
+    rest = f"4 starts, billing {record.about['billing']}"
+    assert record.title_under(job) == f"{job}: {rest}"
+    assert record.title_under("first") == f"first: {job}: {rest}"
+    page = render({job: record, "second": record})
+    assert f"<h2>{job}: {rest}</h2>" in page
+    assert f"<h2>second: {job}: {rest}</h2>" in page
+
+
 def test_the_same_record_gives_the_same_page(record: Record) -> None:
     assert render(record) == render(record)
 

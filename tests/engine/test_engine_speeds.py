@@ -47,6 +47,7 @@ def test_measured_speeds_take_the_place_of_declared_ones() -> None:
     times = ObservedStepTimes({})
     (own,) = measuring.jobs
     own.leases, own.steps_run = [Lease(0, FAST, 1.0, False, 0.0, LeaseState.RUNNING)], 5.0
+    own.steps_on = {0: 5.0}
     times.observe(view, job)
     assert times.seen == {"0": {}}
     speeds.begin(0, 1, "c3.xlarge", 0)

@@ -119,6 +119,7 @@ def test_what_is_no_bundle_is_told_in_one_line(bundle: ModelBundle, tmp_path: Pa
         ({"schema_version": 99, "parts": {}}, "has schema version 99"),
         ([], "is no manifest of a model bundle"),
         ({"schema_version": 1}, "is no manifest of a model bundle"),
+        ({"schema_version": 1, "parts": {}}, "names no model"),
         ({"schema_version": 1, "parts": {"spells": {"path": "spells.json"}}}, "is no manifest of a model bundle"),
         (
             {**content, "parts": {"spells": {**content["parts"]["spells"], "path": "../x"}}},

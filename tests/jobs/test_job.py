@@ -90,3 +90,14 @@ def test_what_a_job_without_a_command_cannot_have_is_told() -> None:
         sweep_of(Job.parse(fields))
     with pytest.raises(InputError, match="more or less than one machine"):
         sweep_of(Job.parse(fields | {"command": "python x.py", "machines": 2}))
+
+
+def test_wrong_fields_are_told_all_at_once_to_python_too() -> None:
+    with pytest.raises(InputError) as told:
+        Job(name="x", steps=-1, stepz=3)  # type: ignore[call-arg]
+    assert told.value.problem == "2 problems"
+    first, second = told.value.problems
+    assert first.startswith("field steps: Input should be greater than 0; for example")
+    assert second.startswith("field stepz: unknown field; did you mean steps?")
+    with pytest.raises(InputError, match="^field steps: "):
+        Job(name="x", steps=0)

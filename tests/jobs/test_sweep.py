@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,13 @@ def test_a_value_is_one_argument_and_never_shell_text(tmp_path: Path) -> None:
         (
             {"grid": ..., "random": {"samples": 2, "parameters": {"lr": {"uniform": [2, 1]}}}},
             "a lower and a higher",
+        ),
+        *(
+            (
+                {"grid": ..., "random": {"samples": 2, "parameters": {"lr": drawn}}},
+                "needs bounds between -1e[+]15 and 1e[+]15",
+            )
+            for drawn in ({"uniform": [-1.7e308, 1.7e308]}, {"uniform": [0, math.inf]}, {"integers": [0, 10**30]})
         ),
     ],
 )

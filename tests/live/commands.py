@@ -18,7 +18,7 @@ import yaml
 from tests.live.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
-from ebbtide.live.agent.processes import MACHINE, processes_with
+from ebbtide.live.agent.left_processes import MACHINE, processes_with
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import end_local
 from ebbtide.live.settings import RunFolder, known_runs

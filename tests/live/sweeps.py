@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide._utc import HOUR_S, iso, to_epoch_s
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.price_series import PriceSeries
 
@@ -75,3 +75,20 @@ def total(lr: float, steps: int) -> float:
     for step in range(steps):
         found += lr * step
     return found
+
+
+def due_job(*, steps: int, lr: float = 0.1, program: str = "program.py") -> str:
+    """The text of a due job, which runs the program beside it on the prices beside it."""
+    return f"""
+run:
+  command: {sys.executable} {program} {{checkpoint_dir}} {{max_steps}} {lr}
+  steps: {steps}
+  metric: loss
+  checkpoint: {{save_s: 5, restore_s: 20}}
+  steps_per_hour: {{c3.xlarge: 1_400}}
+schedule: 0 2 * * *
+policy: exosphere
+prices: prices.parquet
+start: {iso(START_S)}
+speed: 120
+"""

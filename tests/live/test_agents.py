@@ -15,10 +15,14 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MessageLog
+from ebbtide.live.agent.protocol import REPORTS, Channel, Envelope, Log, Noticed, key_of
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Wake
+
+KEY = bytes(range(32))
 
 
 def provider(folder: Path, instance: Instance | None, ended_s: float | None, failures: int = 0) -> AgentProvider:
@@ -35,7 +39,7 @@ def provider(folder: Path, instance: Instance | None, ended_s: float | None, fai
     )
     agent = AgentConfig("run", "", str(folder), "")
     callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
-    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, pace=Pace(0.01))
+    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=Pace(0.01))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_an_end_that_is_refused_is_noted_and_asked_for_again_at_each_look(tmp_pa
     rents._look()
     assert rents.unended == {}
     assert lease.ended_s == START_S + 500.0
-    assert rents._out[-1].detail == "its end had been refused"
+    assert rents._out[-1].detail == "it ended in another way than it seemed"
 
 
 def test_one_that_does_not_answer_is_given_up_after_a_while(
@@ -131,33 +135,89 @@ def test_a_machine_that_the_cloud_forgot_has_ended_when_it_was_last_seen(tmp_pat
     assert (lease.state, lease.ended_s) == (LeaseState.RELEASED, START_S + 99.0)
 
 
-def test_messages_that_are_none_are_left_out_and_the_others_received(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_machine_of_a_part_of_the_cloud_that_was_silent_ended_when_that_last_listed_it(tmp_path: Path) -> None:
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
+    lease.running_s = START_S
+    listed = Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, math.nan, listed_s=START_S + 60.0)
+    rents = provider(tmp_path, listed, None)
+    rents._pace = Pace(0.01, missing_s=0.05)
+    rents._leases[0] = lease
+    cloud: Any = rents._cloud
+    for _ in range(3):
+        cloud.now_s += 1000.0
+        rents._look()
+    assert lease.is_open
+    cloud.instances = list
+    rents._look()
+    time.sleep(0.1)
+    rents._look()
+    assert (lease.state, lease.ended_s) == (LeaseState.RELEASED, START_S + 60.0)
+
+
+def reports_of(store: FolderStore, machine: str = "run-m0000", key: bytes = KEY) -> MessageLog:
+    return MessageLog(store, Channel(machine, REPORTS, key_of(key, machine)))
+
+
+def running(rents: AgentProvider) -> Lease:
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
+    rents._leases[0] = lease
+    rents._mailboxes.open(0)
+    return lease
+
+
+def test_what_cannot_be_read_is_set_aside_and_counted_and_the_others_received(tmp_path: Path) -> None:
     """Storage holds whatever anybody with a machine's role wrote."""
     logged: list[tuple[str, str]] = []
     rents = provider(tmp_path, None, None)
     rents._log = lambda trial, line: logged.append((trial, line))
-    rents._training.trials = [SimpleNamespace(trial_id="run-000", ended=True, attempt=0, on=None)]  # type: ignore[list-item]
-    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
-    rents._mailboxes.open(0)
-    store = FolderStore(tmp_path)
-    odd = [
-        7,
-        {"no": "type"},
-        {"type": "notice", "count": 1},
-        {"type": "notice", "taken_at_s": "soon", "count": 2},
-        {"type": "log", "trial": "/tmp/x", "log": "out", "count": 3},
-        {"type": "log", "count": 4},
-        {"type": "step", "count": "five"},
-        {"type": "log", "trial": "run-000", "log": "received", "count": 6},
-    ]
+    rents._training._by_id = {"run-000": SimpleNamespace(trial_id="run-000", ended=True, attempt=0, on=None)}  # type: ignore[dict-item]
+    lease, store = running(rents), FolderStore(tmp_path)
+    mine = reports_of(store)
+    sealed = mine._channel.seal(Envelope("b", 1, 0, Log("run-000", "received")))
+    forged = reports_of(store, key=b"another")._channel.seal(Envelope("b", 2, 0, Log("run-000", "forged")))
+    of_another = reports_of(store, "run-m0001")._channel.seal(Envelope("b", 2, 0, Log("run-000", "of another")))
+    elsewhere = mine._channel.seal(Envelope("b", 2, 0, Log("/tmp/x", "out")))
+    odd = [7, {"no": "kind"}, {**sealed, "line": "changed"}, forged, of_another, elsewhere, sealed]
     for number, content in enumerate((b"{torn", json.dumps(odd).encode(), b'"text"', b"[" * 100_000), start=1):
         store.put_once(f"machines/run-m0000/reports/{number:08d}", content)
     rents._receive(lease)
+    # The first of the machine's own is number 2, so that number 1 came late, as one that was written twice does.
+    assert logged == []
+    mine.write(5, [Envelope("c", 1, 0, Log("run-000", "received"))])
+    rents._receive(lease)
     assert logged == [("run-000", "received")]
-    assert caplog.text.count("left out") >= 5
-    assert MessageLog(store, "run-m0000", "reports").last() == 4
+    assert rents.snapshot()["quarantined"] == 3 + 5
+    assert {kept["machine"] for kept in rents.snapshot()["quarantine"]} == {"run-m0000"}
+    assert mine.last() == 5
+
+
+def test_a_report_whose_handling_fails_is_given_again(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    lease, store = running(rents), FolderStore(tmp_path)
+    first, second = (Envelope("b", number, 0, Noticed(START_S + number)) for number in (1, 2))
+    reports_of(store).write(1, [first, second])
+    handled: list[float] = []
+
+    def fail(_: Lease, taken_at_s: float) -> None:
+        handled.append(taken_at_s)
+        if len(handled) == 2:
+            raise OSError("the disk is full")
+
+    rents._noticed = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="full"):
+        rents._receive(lease)
+    rents._receive(lease)
+    rents._receive(lease)
+    assert handled == [START_S + 1, START_S + 2, START_S + 2]
+
+
+def test_a_machine_whose_reports_are_missing_is_asked_to_repeat(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    lease, store = running(rents), FolderStore(tmp_path)
+    store.put_once("machines/run-m0000/reports/00000001", b"{torn")
+    reports_of(store).write(2, [Envelope("b", 7, 0, Log("run-000", "a line"))])
+    rents._receive(lease)
+    assert rents._mailboxes.snapshot()[0]["pending"] == [{"kind": "repeat"}]
 
 
 def test_a_cloud_that_is_no_more_ends_the_run_with_one_line(tmp_path: Path) -> None:
@@ -175,3 +235,70 @@ def test_a_cloud_that_is_no_more_ends_the_run_with_one_line(tmp_path: Path) -> N
     rents.terminate(lease)
     assert not lease.is_open
     assert rents.unended == {}
+
+
+def test_an_end_that_came_otherwise_than_it_seemed_is_charged_as_it_was(tmp_path: Path) -> None:
+    told = Instance("run-m0000", LeaseState.REVOKED, START_S, START_S + 5.0, START_S + 40.0)
+    rents = provider(tmp_path, told, START_S + 50.0)
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
+    rents.launch(lease)
+    rents._launching.clear()
+    # As it looked when it was given back: the listing was old, and showed no start.
+    lease.state, lease.ended_s = LeaseState.FAILED, START_S + 50.0
+    event = rents.next_event(math.inf)
+    assert event is not None
+    assert (event.wake, event.lease_id) == (Wake.ENDED, 0)
+    assert (lease.state, lease.started_s, lease.ended_s) == (LeaseState.REVOKED, START_S, START_S + 40.0)
+    rents._look()
+    assert not rents._out
+
+
+def test_a_request_that_the_cloud_does_not_list_has_failed(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    rents._pace = Pace(0.01, missing_s=0.0)
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
+    rents.launch(lease)
+    rents._launching.clear()
+    event = rents.next_event(math.inf)
+    assert event is not None
+    assert (event.wake, lease.state) == (Wake.LAUNCH_FAILED, LeaseState.FAILED)
+
+
+def test_a_machine_that_the_cloud_forgot_before_it_was_given_back_ended_when_it_was_last_seen(
+    tmp_path: Path,
+) -> None:
+    rents = provider(tmp_path, None, None)
+    lease = running(rents)
+    rents._seen_s[0] = START_S + 30.0
+    rents.terminate(lease)
+    assert (lease.state, lease.ended_s) == (LeaseState.RELEASED, START_S + 30.0)
+
+
+def test_a_report_that_was_lost_does_not_hold_up_those_after_it(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    lease = running(rents)
+    heard: list[str] = []
+    rents._log = lambda _trial, line: heard.append(line)
+    rents._training._by_id["run-000"] = None  # type: ignore[assignment]
+    reports = reports_of(FolderStore(tmp_path))
+    for count, number in ((1, 1), (3, 3)):
+        reports.write(number, [Envelope("b", count, 0, Log("run-000", str(count)))])
+    for _ in range(12):
+        rents._receive(lease)
+    assert heard == ["1", "3"]
+    assert rents._mailboxes.quarantined == 1
+    assert "is missing" in rents._mailboxes.quarantine[0]["why"]
+
+
+def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_was_last_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent_provider._ENDS_WITHIN_S", 0.05)
+    rents = provider(tmp_path, None, None, failures=10**9)
+    lease = running(rents)
+    rents._seen_s[0] = START_S + 30.0
+    rents.terminate(lease)
+    assert (lease.ended_s, rents.unended) == (START_S + 99.0, {"run-m0000": "not now"})
+    event = rents.next_event(math.inf)
+    assert event is not None
+    assert (event.wake, lease.ended_s, rents.unended) == (Wake.ENDED, START_S + 30.0, {})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,7 @@ from tests.live.sweeps import START_S, flapping, sweep, total
 import ebbtide as eb
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
-from ebbtide.live.clouds.local.server import ADDRESS
+from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
@@ -222,3 +224,24 @@ def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_
         assert not (tmp_path / "cloud" / ADDRESS).exists()
     finally:
         cloud.end()
+
+
+def test_a_cloud_that_a_killed_controller_had_begun_to_start_is_the_only_one(tmp_path: Path) -> None:
+    """Two would each replace the other's clock and bills."""
+    flapping().write(tmp_path / "prices.parquet")
+    settings = LocalCloudSettings(
+        str(tmp_path / "cloud"), str(tmp_path / "prices.parquet"), START_S, 120.0, unused_s=60.0
+    )
+    (tmp_path / "cloud").mkdir()
+    written = tmp_path / "cloud" / "settings.json"
+    written.write_text(json.dumps(asdict(settings)))
+    first = subprocess.Popen([sys.executable, "-m", "ebbtide.live.clouds.local.server", str(written)])
+    cloud = None
+    try:
+        cloud = start_local_cloud(settings)
+        assert cloud.pid == first.pid or first.wait(20.0) == ANOTHER
+    finally:
+        if cloud is not None:
+            cloud.end()
+        first.kill()
+        first.wait()

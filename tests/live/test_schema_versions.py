@@ -21,10 +21,10 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.live import journal as journals
 from ebbtide.live import settings as runs
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.messages import MailboxRecord
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
 from ebbtide.live.agent_state import Stretch, StretchRecord, TrialRecord
 from ebbtide.live.journal import Journal
+from ebbtide.live.mailboxes import MailboxRecord
 from ebbtide.live.measured_speed import Seen, SpeedRecord
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import PROVIDER_VERSION, ProviderSnapshot, migrated
@@ -50,7 +50,7 @@ OLD_TRIAL = {
     "assigned": [],
     "metrics": [[5, 0.5]],
 }
-POST = [3, 2, {"boot": 5}, [{"type": "save"}]]
+POST = [3, 2, {"boot": 5}, [{"type": "save"}, {"type": "leave", "attempt": 2}, {"type": "leave"}]]
 OLD_RUN = {
     "engine": {"leases": []},
     "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [POST], "launching": [], "out": []},
@@ -79,7 +79,12 @@ def check_migrated(run: Any) -> None:
     provider = run["provider"]
     assert (provider["version"], provider["speeds"], provider["seen"]) == (PROVIDER_VERSION, {}, [])
     assert provider["mailboxes"] == [
-        {"lease_id": 3, "read": 2, "received": {"boot": 5}, "pending": [{"type": "save"}]}
+        {
+            "lease_id": 3,
+            "read": 2,
+            "received": {"boot": 5},
+            "pending": [{"kind": "save"}, {"kind": "leave", "attempt": 2}],
+        }
     ]
     assert set(provider) == set(ProviderSnapshot.__annotations__)
     assert set(trial) == set(TrialRecord.__annotations__)
@@ -126,11 +131,13 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=1.0)
     kept = migrated(json.loads(json.dumps(OLD_RUN["provider"]))) | {
         "leases": [0],
-        "mailboxes": [{"lease_id": 0, "read": 2, "received": {"boot": 5}, "pending": [{"type": "save"}]}],
+        "mailboxes": [{"lease_id": 0, "read": 2, "received": {"boot": 5}, "pending": [{"kind": "save"}]}],
         "launching": [0],
         "speeds": {"0": {"c3.xlarge": {"steps": 5, "duration_s": 2.0, "told": True}}},
         "unended": [[0, "refused"]],
         "seen": [[0, 7.0]],
+        "quarantined": 1,
+        "quarantine": [{"machine": "run-m0000", "key": "k", "why": "is torn", "content": "{"}],
         "out": [event_values(Event(Wake.SAVED, 3.0, job_id=0))],
     }
     Journal(tmp_path / "journal.sqlite").keep({"run": OLD_RUN | {"provider": kept}})
@@ -139,7 +146,7 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
     cloud: Any = SimpleNamespace(now_s=9.0)
     agent = AgentConfig("run", "", str(tmp_path), "")
     callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
-    again = AgentProvider(cloud, FolderStore(tmp_path), agent, callbacks)
+    again = AgentProvider(cloud, FolderStore(tmp_path), agent, callbacks, key=bytes(32))
     again.resume_from(run["provider"], [lease])
     again.start([JobProgress(0, Job(name="one", steps=9, steps_per_hour={"c3.xlarge": 1.0}))], watch_prices=False)
     found = again.snapshot()

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-import pytest
 from tests.live.sweeps import START_S, A
 
 import ebbtide as eb
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.live import agent_training
 from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.protocol import OfTrial, Saved, Stepped
 from ebbtide.live.agent_training import AgentTraining
+from ebbtide.live.runtime import Runtime
 from ebbtide.market.leases import Lease, LeaseState
 
 JOB = eb.Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1_000})
 
 
-class Training:
+class Training(Runtime):
     """One job on one machine, by a clock that is set."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.time_s = 1_000.0
-        monkeypatch.setattr(agent_training.time, "time", lambda: self.time_s)
         self.training = AgentTraining(
             "run",
             lambda _: Assignment("", ("x",), 100, "loss"),
@@ -32,9 +30,16 @@ class Training:
             lambda _: None,
             lambda: START_S,
             metric="loss",
+            runtime=self,
         )
         self.training.begin([JobProgress(0, JOB)])
         self.leases: list[Lease] = []
+
+    def epoch_s(self) -> float:
+        return self.time_s
+
+    def monotonic_s(self) -> float:
+        return self.time_s
 
     def rent(self) -> Lease:
         lease = Lease(len(self.leases), A, math.inf, False, START_S, LeaseState.RUNNING, START_S, START_S)
@@ -46,18 +51,16 @@ class Training:
         lease.state = LeaseState.REVOKED
         self.training.gone(lease)
 
-    def tell(self, lease: Lease, **message: Any) -> None:
-        trial = self.training.trials[0]
-        about: Mapping[str, Any] = {"trial": trial.trial_id, "attempt": trial.attempt, **message}
-        self.training.receive(lease, about)
+    def tell(self, lease: Lease, report: OfTrial) -> None:
+        self.training.receive(lease, replace(report, trial="run-000", attempt=self.training.trials[0].attempt))
 
     @property
     def warnings(self) -> str:
         return " ".join(self.training.trials[0].warnings)
 
 
-def test_a_revocation_is_the_first_occasion(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Training(monkeypatch)
+def test_a_revocation_is_the_first_occasion() -> None:
+    one = Training()
     lease = one.rent()
     one.time_s += 2.0
     one.revoke(lease)
@@ -65,14 +68,14 @@ def test_a_revocation_is_the_first_occasion(monkeypatch: pytest.MonkeyPatch) -> 
     assert "saved nothing" in one.warnings
 
 
-def test_warnings_are_withdrawn_when_they_are_true_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Training(monkeypatch)
+def test_warnings_are_withdrawn_when_they_are_true_no_more() -> None:
+    one = Training()
     lease = one.rent()
     one.time_s += 61.0
     one.training.converge()
     assert "never reported" in one.warnings
-    one.tell(lease, type="step", step=3, at=3, metric=0.5)
+    one.tell(lease, Stepped("", 0, step=3, at=3, metric=0.5, told_s=0.0))
     assert "never reported" not in one.warnings
     assert "saved nothing" in one.warnings
-    one.tell(lease, type="saved", step=3)
+    one.tell(lease, Saved("", 0, step=3, number=1))
     assert one.warnings == ""

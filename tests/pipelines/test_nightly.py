@@ -18,12 +18,12 @@ from random import Random
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.live.sweeps import PROGRAM, START_S, flapping, total
+from tests.live.sweeps import PROGRAM, due_job, flapping, total
 from tests.pipelines.project import SMALL, STAGES, Project
 
 import ebbtide as eb
 from ebbtide._files import only_one
-from ebbtide._utc import DAY_S, iso
+from ebbtide._utc import DAY_S
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.local_run import end_local
@@ -145,19 +145,6 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     assert second["models"] == first["models"]
 
 
-JOB = f"""
-run:
-  command: {sys.executable} program.py {{checkpoint_dir}} {{max_steps}} LR
-  steps: 1200
-  metric: loss
-  checkpoint: {{save_s: 5, restore_s: 20}}
-  steps_per_hour: {{c3.xlarge: 1_400}}
-schedule: 0 2 * * *
-policy: exosphere
-prices: prices.parquet
-start: {iso(START_S)}
-speed: 120
-"""
 # Moments at which a night is killed, seconds after its start: while it checks, in DVC, while jobs train, at its end.
 KILLS = 10
 
@@ -170,8 +157,8 @@ def two_jobs(folder: Path, server: str) -> Project:
     (made.folder / "jobs").mkdir()
     flapping(hours=100.0).write(made.folder / "jobs" / "prices.parquet")
     (made.folder / "jobs" / "program.py").write_text(PROGRAM)
-    for name, rate in (("first", "0.1"), ("second", "0.2")):
-        (made.folder / "jobs" / f"{name}.yaml").write_text(JOB.replace("LR", rate))
+    for name, rate in (("first", 0.1), ("second", 0.2)):
+        (made.folder / "jobs" / f"{name}.yaml").write_text(due_job(steps=1200, lr=rate))
     return made
 
 

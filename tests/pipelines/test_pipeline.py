@@ -143,10 +143,11 @@ def test_each_artifact_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chains" / "0000.safetensors")
 
 
-@pytest.mark.parametrize("kind", ["dask", "ray"])
-def test_spread_over_workers_the_outcomes_are_the_same(project: Project, kind: str) -> None:
-    pytest.importorskip(f"prefect_{kind}")
-    pytest.importorskip("distributed" if kind == "dask" else "ray")
+@pytest.mark.parametrize("kind", ["threads", "dask", "ray"])
+def test_wherever_tasks_run_the_outcomes_are_the_same(project: Project, kind: str) -> None:
+    if kind != "threads":
+        pytest.importorskip(f"prefect_{kind}")
+        pytest.importorskip("distributed" if kind == "dask" else "ray")
     assert project.run("dvc", "repro", "execute").returncode == 0
     before = project.outputs()["data/record"]
     done = project.run("dvc", "repro", "--force", "--single-item", "execute", EBBTIDE_TASK_RUNNER=kind)
@@ -159,7 +160,7 @@ def test_a_task_runner_that_there_is_not_is_told(project: Project) -> None:
     assert done.returncode == 2
     assert (
         done.stderr
-        == "ebbtide: unknown task runner 'thread' (did you mean 'threads'?); known: dask, ray, threads\n"
+        == "ebbtide: unknown task runner 'thread' (did you mean 'threads'?); known: dask, processes, ray, threads\n"
     )
 
 

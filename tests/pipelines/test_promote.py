@@ -113,3 +113,14 @@ def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -
     assert "price-chains was trained on prices until" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert Path(project.folder / "reports" / "promotion.json").exists()
+
+
+def test_verdicts_are_given_anew_where_a_job_has_changed(project: Project, tmp_path: Path) -> None:
+    from flows.promote import _digest
+
+    models, job = trained(project, 4.0), tmp_path / "job.yaml"
+    job.write_text("steps: 10")
+    before = _digest(models, {"starts": 6}, [job])
+    assert _digest(models, {"starts": 6}, [job]) == before
+    job.write_text("steps: 11")
+    assert _digest(models, {"starts": 6}, [job]) != before

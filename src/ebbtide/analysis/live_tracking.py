@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from mlflow.entities import Param, RunTag
 from mlflow.tracking import MlflowClient
@@ -20,7 +21,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.analysis.live_following import Follower, trial_id_of
 from ebbtide.analysis.live_series import MetricLog, Point, trial_costs
 from ebbtide.analysis.tracking import parent_tags, tracking
-from ebbtide.errors import DamagedCheckpointError
+from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord
@@ -54,7 +55,11 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         uri: Tracking URI; machines elsewhere need that of a server.
         artifacts: Folder for artifacts, if `uri` is a file.
         tags: Further tags of all its MLflow runs, by name.
+
+    Raises:
+        InputError: The URI holds a password.
     """
+    _check_uri(uri)
     journal = Journal(folder.journal)
     if journal.state("tracking") is not None:
         resume_tracking(folder)
@@ -331,3 +336,22 @@ def _status(is_done: bool, has_failed: bool) -> str:
 def _kept(folder: RunFolder) -> dict[str, Any] | None:
     found: dict[str, Any] | None = Journal(folder.journal).state("tracking")
     return found
+
+
+def _check_uri(uri: str) -> None:
+    """Refuse an address that holds a password: it would be kept with the run and sent to its machines.
+
+    Raises:
+        InputError: It does.
+    """
+    try:
+        parts = urlsplit(uri)
+        has_password = parts.password is not None or (parts.username is not None and parts.scheme != "sqlite")
+    except ValueError as error:
+        raise InputError(f"is no address: {error}", field="tracking.uri") from None
+    if has_password:
+        raise InputError(
+            "holds a name or password, which would be kept with the run; leave them out, and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD here and on the machines",
+            field="tracking.uri",
+        )

@@ -58,6 +58,10 @@ class Record:
         jobs = f"{first} and {len(others)} more" if len(others) > 2 else ", ".join([first, *others])
         return f"{jobs}: {self.about['starts']} starts, billing {self.about['billing']}"
 
+    def title_under(self, name: str) -> str:
+        """The title after the name that the record has among others, unless its jobs are called that already."""
+        return self.title if self.title.startswith(f"{name}:") else f"{name}: {self.title}"
+
     def summary(self) -> Summary:
         """Statistics by policy; with a deadline also `missed`: runs that were late or did not finish."""
         found = summarise(self.outcomes)

@@ -53,7 +53,10 @@ def render(
         lstrip_blocks=True,
     )
     records = {"": record} if isinstance(record, Record) else record
-    sections = [_section(name, one, place) for place, (name, one) in enumerate(records.items())]
+    sections = [
+        _section(name, one, place, is_one_of_many=len(records) > 1)
+        for place, (name, one) in enumerate(records.items())
+    ]
     return environment.get_template("report.html.jinja").render(
         title=sections[0]["title"] if len(sections) == 1 else f"{len(sections)} jobs: {', '.join(records)}",
         sections=sections,
@@ -65,12 +68,12 @@ def render(
     )
 
 
-def _section(name: str, record: Record, place: int) -> dict[str, Any]:
+def _section(name: str, record: Record, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
     """What the page shows of a record; the first, at place 0, brings the program that draws all figures."""
     figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
     return {
         "name": name,
-        "title": record.title,
+        "title": record.title_under(name) if is_one_of_many else record.title,
         "about": record.about,
         "rows": _rows(record),
         "leases": _leases(record),

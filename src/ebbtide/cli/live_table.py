@@ -118,6 +118,11 @@ def warning_lines(standing: RunStanding) -> Iterator[str]:
         yield f"warning: {who}: {warning}"
     if standing.late_s:
         yield f"warning: its deadline of {standing.deadline_h:g} h is missed by {seconds(standing.late_s)}"
+    if standing.quarantined:
+        yield (
+            f"warning: {standing.quarantined} messages in storage could not be read, or were not sealed by their "
+            "machine; they are set aside and counted for nothing"
+        )
     for name, why in standing.unended.items():
         yield f"warning: machine {name} still runs and costs: {why}" if name not in why else f"warning: {why}"
 

@@ -28,6 +28,6 @@ def report_command(
     """Write the report of backtests: one HTML page with tables and plots that needs no network."""
     records = read_records(record)
     for name, tables in records.items():
-        title = tables.title if len(records) == 1 else f"{name}: {tables.title}"
+        title = tables.title if len(records) == 1 else tables.title_under(name)
         table_console().print(summary_table(tables.summary(), title))
     typer.echo(f"wrote {write_report(records, out)}")

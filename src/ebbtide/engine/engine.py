@@ -99,7 +99,7 @@ class Engine:
         self._timers: list[tuple[float, int, Wake, int]] = []
         self._decisions = 0
         self._timers_set = 0
-        self._unfinished = len(self.jobs)
+        self._unfinished = {job.job_id for job in self.jobs}
         # Declared steps per second, by job id, cloud and instance type.
         self._rates: dict[tuple[int, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
@@ -107,6 +107,7 @@ class Engine:
         self._shown = [job.model_copy(deep=True) for job in jobs]
         self._ids = {id(job): job_id for job_id, job in enumerate(self._shown)}
         self._gave_up = ""
+        self._tells_of_drained = False
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
         self._keep = keep
@@ -346,10 +347,16 @@ class Engine:
     def resume(self) -> None:
         """After a run that was given up: continue with the unfinished jobs."""
         self._gave_up = ""
+        # Machines are still being given back that the policy did not give back.
+        self._tells_of_drained = bool(self._draining)
 
     def give_up(self, reason: str) -> None:
         """End the run from outside: save every job, give every machine back."""
         self._give_up(reason)
+
+    def settle_again(self, lease: Lease) -> None:
+        """Charge a lease anew whose machine ended in another way than it was charged for."""
+        self._settle(lease)
 
     def end_all(self) -> None:
         """Give every machine back now, saved or not."""
@@ -411,12 +418,16 @@ class Engine:
                 self._assign(job.job_id, [other for other in job.leases if other is not lease])
 
     def _end_drained(self) -> None:
-        for lease in [lease for lease in self._draining if not self._provider.in_use(lease)]:
+        drained = [lease for lease in self._draining if not self._provider.in_use(lease)]
+        for lease in drained:
             self._end(lease)
+        if drained and self._tells_of_drained:
+            self._set_timer(self.now_s, Wake.TIMER)
 
     def _job_done(self, job_id: int) -> None:
         """Release the machines that were rented for the job alone."""
-        self._unfinished -= 1
+        # It may be told again after a restart.
+        self._unfinished.discard(job_id)
         job = self.jobs[job_id]
         mine = {lease.lease_id for lease in job.leases}
         mine |= {lease_id for lease_id, of in self._for_job.items() if of == job_id}
@@ -427,12 +438,16 @@ class Engine:
                 self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        """Give a machine back now."""
-        if not lease.is_open:
+        """Give a machine back now; one that has ended by itself may not have been charged yet."""
+        was_rented = lease.is_open
+        if was_rented:
+            self._provider.terminate(lease)
+            if lease.is_open:
+                return  # it is another controller's by now
+        elif lease.lease_id not in self._open:
             return
-        self._provider.terminate(lease)
         self._settle(lease)
-        if self._record:
+        if self._record and was_rented:
             self._remember("released", lease.lease_id, -1, "")
 
     def _settle(self, lease: Lease) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, TypedDict
 
 from ebbtide.engine.engine import Engine
@@ -20,6 +20,7 @@ from ebbtide.policies.api.events import Event, Wake
 # Of the record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older ones.
 SNAPSHOT_VERSION = 1
 
+_CHARGED = tuple(each.name for each in fields(Charge))
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
 
 
@@ -90,13 +91,18 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         "timers_set": engine._timers_set,
         "gave_up": engine._gave_up,
         "jobs": [_progress(job) for job in engine.jobs],
-        "bills": [[lease.lease_id, asdict(bill)] for lease, bill in accounts.ledger._bills],
+        "bills": [[lease.lease_id, _bill(bill)] for lease, bill in accounts.ledger._bills],
         "transfers": [
             [_transfer(transfer), lease.lease_id, usd] for transfer, lease, usd in accounts.ledger._transfers
         ],
         "entered": list(accounts._transfers_entered.items()),
         "list_prices": [[_market(market), usd] for market, usd in accounts._list_prices.items()],
     }
+
+
+def _bill(bill: Bill) -> dict[str, Any]:
+    charges = [{name: getattr(charge, name) for name in _CHARGED} for charge in bill.charges]
+    return {"charges": charges, "refund_usd": bill.refund_usd}
 
 
 def _check_memory(engine: Engine) -> None:
@@ -150,7 +156,7 @@ def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
     engine._gave_up = kept["gave_up"]
     for job, values in zip(engine.jobs, kept["jobs"], strict=True):
         _restore_progress(job, values, leases)
-    engine._unfinished = sum(not job.is_finished for job in engine.jobs)
+    engine._unfinished = {job.job_id for job in engine.jobs if not job.is_finished}
     accounts = engine._accounts
     for lease_id, bill in kept["bills"]:
         charges = tuple(Charge(**charge) for charge in bill["charges"])

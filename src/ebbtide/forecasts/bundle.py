@@ -156,6 +156,8 @@ class ModelBundle:
             parts = {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"is no manifest of a model bundle: {error!r}", file=path) from None
+        if not parts:
+            raise InputError("names no model; the pipeline's stage `bundle` writes one anew", file=path)
         parts |= _solved_parts(folder, parts)
         for name, part in parts.items():
             if version_of(_inside(folder, part.path, path)) != part.version:

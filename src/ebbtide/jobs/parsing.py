@@ -15,9 +15,22 @@ from ebbtide.jobs.field_problems import field_problems
 
 
 class Frozen(BaseModel):
-    """An immutable model that rejects unknown fields."""
+    """An immutable model that rejects unknown fields.
+
+    Raises:
+        InputError: Fields are missing, unknown or out of range; all are listed, each with what to write.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _input_error(error, type(self)) from None
+
+    # Pydantic itself makes models within models without `__init__`, as if it were not overridden.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -101,10 +114,14 @@ def validated(model: type[_Model], content: dict[str, Any], file: str | Path | N
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        found = field_problems(error, model)
-        if len(found) == 1:
-            raise InputError(found[0].problem, file=file, field=found[0].field or None) from None
-        raise InputError(f"{len(found)} problems", file=file, problems=map(str, found)) from None
+        raise _input_error(error, model, file) from None
+
+
+def _input_error(error: ValidationError, model: type[BaseModel], file: str | Path | None = None) -> InputError:
+    found = field_problems(error, model)
+    if len(found) == 1:
+        return InputError(found[0].problem, file=file, field=found[0].field or None)
+    return InputError(f"{len(found)} problems", file=file, problems=map(str, found))
 
 
 def _check_size(text: str, path: str | Path) -> None:

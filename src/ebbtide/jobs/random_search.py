@@ -15,6 +15,10 @@ Value = bool | int | float | str
 _Values = Annotated[list[Value], Field(min_length=1)]
 
 
+# Larger bounds are mistakes, and their differences may not fit into a number.
+_MOST = 1e15
+
+
 class Drawn(Frozen):
     """The distribution of one parameter; exactly one of the fields is given.
 
@@ -38,6 +42,8 @@ class Drawn(Frozen):
         bounds = getattr(self, given[0])
         if given[0] != "choice" and not bounds[0] < bounds[1]:
             raise ValueError(f"{given[0]} needs a lower and a higher bound, not {bounds[0]} and {bounds[1]}")
+        if given[0] != "choice" and max(map(abs, bounds)) > _MOST:
+            raise ValueError(f"{given[0]} needs bounds between -{_MOST:g} and {_MOST:g}")
         return self
 
     def value(self, random: np.random.Generator) -> Value:

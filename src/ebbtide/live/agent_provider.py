@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,10 +17,26 @@ from ebbtide.engine.snapshot import event_of, event_values
 from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.messages import Heartbeats, Mailboxes, Message
+from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.protocol import (
+    Down,
+    End,
+    Log,
+    Noticed,
+    Rebalance,
+    Report,
+    Stepped,
+    Stranded,
+    Up,
+    key_of,
+)
 from ebbtide.live.agent_state import Trial
 from ebbtide.live.agent_training import AgentTraining
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.claims import Claim, SupersededError
 from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.live.mailboxes import Mailboxes
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.snapshots import PROVIDER_VERSION, ProviderSnapshot
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.leases import Lease, LeaseState
@@ -33,6 +48,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # After so many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
+_LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
 
 # Real seconds for which the end of a machine is requested before the run continues without an answer.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
@@ -77,8 +93,10 @@ class AgentProvider:
         objects: Storage for checkpoints, orders and reports.
         agent: Configuration of all agents; the machine is filled in. Machines and trials are named by its run.
         callbacks: What the controller gives and is told.
+        key: The run's key, from which those of its machines are made.
         metric: Name of the metric that trials are compared by; None: there is none.
         pace: How often cloud and storage are looked at.
+        runtime: Gives the time, and waits.
     """
 
     def __init__(
@@ -88,29 +106,37 @@ class AgentProvider:
         agent: AgentConfig,
         callbacks: Callbacks,
         *,
+        key: bytes,
         metric: str | None = None,
         pace: Pace = Pace(),
+        runtime: Runtime = RUNTIME,
     ) -> None:
+        self._runtime = runtime
         self._cloud, self._agent, self._run = cloud, agent, agent.run
         self._polled, self._log = callbacks.polled, callbacks.log
         self._pace = pace
         self._leases: dict[int, Lease] = {}
-        self._mailboxes = Mailboxes(objects, self._token)
+        self._key = key
+        self._claim: Claim | None = None
+        self._is_superseded = False
+        self._mailboxes = Mailboxes(objects, key, self._token)
         self._training = AgentTraining(
             agent.run,
             callbacks.assignment,
             self._mailboxes.order,
             self._notify,
             lambda: self.now_s,
+            has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, runtime).has(number),
             log=callbacks.log,
             metric=metric,
+            runtime=runtime,
         )
         self._launching: deque[int] = deque()
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
         self._beat_s = -math.inf
-        self._failed_boots = 0
+        self._failed_boots, self._began_s = 0, -math.inf
         # Why the cloud refused to end a machine, by lease id.
         self._unended: dict[int, str] = {}
         self._seen_s: dict[int, float] = {}
@@ -119,6 +145,21 @@ class AgentProvider:
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
+
+    def check_is_newest(self) -> None:
+        """Refuse to act where others have rented since, who would lose their machines to an older copy of the run.
+
+        A cloud that does not answer is asked again at each look.
+
+        Raises:
+            InputError: The cloud has a machine that was rented after this copy of the run's folder was made.
+        """
+        with suppress(CloudError):
+            self._check_known(instance.token for instance in self._cloud.instances())
+
+    def claim_run(self, claim: Claim) -> None:
+        """Act only while this claim to the run is the newest. Without one nobody else can have it."""
+        self._claim, self._mailboxes.epoch = claim, claim.epoch
 
     # What the engine asks.
 
@@ -144,6 +185,7 @@ class AgentProvider:
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         self._training.begin(jobs)
+        self._began_s = self.now_s
         self._watches_prices = watch_prices
         if self._kept is not None:
             self._restore(self._kept)
@@ -153,7 +195,12 @@ class AgentProvider:
         self._launching.append(lease.lease_id)
 
     def terminate(self, lease: Lease) -> None:
-        """End the machine now, since its cost is known only then. A refused request is repeated at later looks."""
+        """End the machine now, since its cost is known only then. A refused request is repeated at later looks.
+
+        A controller that another has taken over from ends nothing: its machines are the other's now.
+        """
+        if self._is_superseded:
+            return
         ended_s, instance = self._end(lease)
         if instance is not None:
             self._times(lease, instance)
@@ -170,47 +217,62 @@ class AgentProvider:
         Returns:
             The time of its end, None: not known; and the machine as the cloud has it, None: not known.
         """
-        until_s = time.monotonic() + (0.0 if self._unended else _ENDS_WITHIN_S)
+        until_s = self._runtime.monotonic_s() + (0.0 if self._unended else _ENDS_WITHIN_S)
         while True:
             try:
-                return self._cloud.terminate(self._token(lease.lease_id)), self._instance(lease.lease_id)
+                ended_s, instance = (
+                    self._cloud.terminate(self._token(lease.lease_id)),
+                    self._instance(lease.lease_id),
+                )
+                if ended_s is None and instance is None and lease.is_charged:
+                    # The cloud knows it no more: it was gone before.
+                    ended_s = self._last_seen_s(lease)
+                return ended_s, instance
             except CloudError as error:
                 if isinstance(error, CloudGoneError):
                     return None, None
                 self._troubled(error)
-                if error.is_refusal or time.monotonic() >= until_s:
+                if error.is_refusal or self._runtime.monotonic_s() >= until_s:
                     self._unended[lease.lease_id] = str(error)
                     # The agent may be able to end its machine where the controller may not.
-                    self._mailboxes.order(lease.lease_id, {"type": "end"})
+                    self._mailboxes.order(lease.lease_id, End())
                     return None, None
-                self._beat()
-                time.sleep(self._pace.poll_s)
+                self.beat()
+                self._runtime.sleep(self._pace.poll_s)
 
-    def end_remaining(self, within_s: float) -> None:
-        """After the run, request again the end of machines that the cloud refused to end.
+    def end_remaining(self, within_s: float) -> list[Lease]:
+        """After the run, request again the end of machines that the cloud refused to end, and see how all ended.
 
         Args:
             within_s: Real seconds after which this is given up.
+
+        Returns:
+            The leases whose machines ended in another way than they were charged for.
         """
-        until_s = time.monotonic() + within_s
-        while self._unended:
-            for lease_id in list(self._unended):
-                try:
-                    instance = self._instance(lease_id)
-                    if instance is None or instance.state in _OVER:
-                        del self._unended[lease_id]
-                    else:
-                        self._cloud.terminate(instance.token)
-                except CloudGoneError:
-                    del self._unended[lease_id]
-                except CloudError as error:
-                    self._unended[lease_id] = str(error)
+        otherwise: dict[int, Lease] = {}
+        until_s, is_seen = self._runtime.monotonic_s() + within_s, False
+        while not is_seen or self._unended:
+            try:
+                instances = {instance.token: instance for instance in self._cloud.instances()}
+                is_seen = True
+            except CloudGoneError:
+                self._unended.clear()
+                break
+            except CloudError as error:
+                self._troubled(error)
+                self._unended = dict.fromkeys(self._unended, str(error))
+            else:
+                for lease_id, lease in self._leases.items():
+                    instance = instances.get(self._token(lease_id))
+                    if self._has_ended(lease, instance):
+                        otherwise[lease_id] = lease
             with suppress(OSError):
                 self._mailboxes.write(self._unended)
-            if time.monotonic() >= until_s:
-                return
-            if self._unended:
-                time.sleep(max(self._pace.poll_s, _ASKED_AGAIN_S))
+            if self._runtime.monotonic_s() >= until_s:
+                break
+            if not is_seen or self._unended:
+                self._runtime.sleep(max(self._pace.poll_s, _ASKED_AGAIN_S))
+        return list(otherwise.values())
 
     @property
     def unended(self) -> dict[str, str]:
@@ -235,7 +297,7 @@ class AgentProvider:
         self._training.stop(job_id)
 
     def wake_at_step(self, job_id: int, step: int) -> None:
-        self._training.trials[job_id].milestones.append(step)
+        self._training.wake_at_step(job_id, step)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         return self._training.measured(job_id)
@@ -251,7 +313,7 @@ class AgentProvider:
 
     def next_event(self, until_s: float) -> Event | None:
         while True:
-            self._beat()
+            self.beat()
             if self._polled():
                 return Event(Wake.STOP_REQUESTED, self.now_s)
             try:
@@ -265,7 +327,7 @@ class AgentProvider:
                 return self._out.popleft()
             if self.is_over or self.now_s >= until_s:
                 return None
-            time.sleep(self._pace.poll_s)
+            self._runtime.sleep(self._pace.poll_s)
 
     def close(self) -> None:
         """Nothing to do: programs end with their machines."""
@@ -284,8 +346,12 @@ class AgentProvider:
             "out": [event_values(event) for event in self._out],
             "unended": list(self._unended.items()),
             "seen": [
-                (lease_id, seen_s) for lease_id, seen_s in self._seen_s.items() if self._leases[lease_id].is_open
+                (lease_id, seen_s)
+                for lease_id, seen_s in self._seen_s.items()
+                if self._leases[lease_id].is_open or lease_id in self._unended
             ],
+            "quarantined": self._mailboxes.quarantined,
+            "quarantine": self._mailboxes.quarantine,
         }
 
     def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
@@ -302,6 +368,7 @@ class AgentProvider:
         self._training.restore(kept["trials"], self._leases)
         self._training.speeds.restore(kept["speeds"])
         self._mailboxes.restore(kept["mailboxes"])
+        self._mailboxes.quarantined, self._mailboxes.quarantine = kept["quarantined"], list(kept["quarantine"])
         self._launching.extend(kept["launching"])
         # A request that may not have reached the cloud is repeated.
         asked = set(self._launching)
@@ -317,6 +384,7 @@ class AgentProvider:
     # Machines.
 
     def _look(self) -> None:
+        self._check_claim()
         for _ in range(len(self._launching)):
             lease_id = self._launching.popleft()
             try:
@@ -328,17 +396,17 @@ class AgentProvider:
                 self._troubled(error)
                 self._launching.append(lease_id)
         instances = {instance.token: instance for instance in self._cloud.instances()}
-        known = {self._token(lease_id) for lease_id in self._leases}
-        for token, stray in instances.items():
-            if token not in known and stray.state not in _OVER:
-                _LOGGER.warning("machine %s of this run is not known any more; it is ended", token)
-                self._end_again(token)
+        self._check_known(instances)
         for lease_id, lease in list(self._leases.items()):
             instance = instances.get(self._token(lease_id))
             if lease.is_open:
                 self._receive(lease)
             if instance is not None:
-                self._seen_s[lease_id] = self.now_s
+                # One that is listed as ended may be forgotten before that is dealt with.
+                if math.isnan(instance.ended_s):
+                    self._seen_s[lease_id] = self.now_s if math.isnan(instance.listed_s) else instance.listed_s
+                else:
+                    self._seen_s[lease_id] = instance.ended_s
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
             else:
@@ -349,6 +417,24 @@ class AgentProvider:
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._unended
         )
+
+    def _check_known(self, tokens: Iterable[str]) -> None:
+        known = {self._token(lease_id) for lease_id in self._leases}
+        stray = next((token for token in tokens if token not in known), None)
+        if stray is not None:
+            self._is_superseded = True
+            raise InputError(
+                f"machine {stray} of this run is not in its journal: this folder is an older copy; resume the run "
+                "where it ran last, or end its machines with `ebbtide down`"
+            )
+
+    def _check_claim(self) -> None:
+        try:
+            if self._claim is not None:
+                self._claim.check()
+        except SupersededError:
+            self._is_superseded = True
+            raise
 
     def _compare_prices(self) -> None:
         """Tell of every market whose price has changed since the last look."""
@@ -364,20 +450,14 @@ class AgentProvider:
         if not lease.is_open:
             return
         token = self._token(lease.lease_id)
-        agent = {**vars(self._agent), "machine": token}
+        agent = {**vars(self._agent), "machine": token, "key": key_of(self._key, token).hex()}
         self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
 
     def _compare(self, lease: Lease, instance: Instance) -> None:
         """Bring a lease up to date with the cloud's state of its machine."""
         if not lease.is_open:
-            if instance.state not in _OVER:
-                # It was released, but the request did not reach the cloud.
-                why = self._end_again(instance.token)
-                if why:
-                    self._unended[lease.lease_id] = why
-            elif self._unended.pop(lease.lease_id, None) is not None and instance.ended_s > lease.ended_s:
-                lease.ended_s = instance.ended_s
-                self._notify_of(Wake.ENDED, lease, "its end had been refused")
+            if self._has_ended(lease, instance):
+                self._notify_of(Wake.ENDED, lease, "it ended in another way than it seemed")
             return
         self._times(lease, instance)
         if instance.state is LeaseState.FAILED:
@@ -385,7 +465,9 @@ class AgentProvider:
             self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
             self._training.gone(lease)
         elif instance.state in _OVER:
-            # The last reports of its agent still count.
+            # The last reports of its agent still count, also of one that booted unseen.
+            if not math.isnan(lease.running_s):
+                self._mailboxes.open(lease.lease_id)
             self._receive(lease)
             lease.state, lease.ended_s = instance.state, instance.ended_s
             self._check_begins(lease)
@@ -398,35 +480,69 @@ class AgentProvider:
             self._mailboxes.open(lease.lease_id)
             self._notify_of(Wake.RUNNING, lease)
 
-    def _end_again(self, token: str) -> str:
-        """Request the end of a machine again; returns why that is refused, empty: it is not."""
-        try:
-            self._cloud.terminate(token)
-        except CloudError as error:
-            self._troubled(error)
-            return str(error)
-        return ""
+    def _has_ended(self, lease: Lease, instance: Instance | None) -> bool:
+        """Look at the machine of a lease that was ended: if it runs, the request did not reach the cloud.
+
+        Returns:
+            Whether it ended in another way than it was charged for, as the lease says now.
+        """
+        lease_id = lease.lease_id
+        if instance is None:
+            return self._is_gone(lease)
+        if instance.state not in _OVER and instance.state is not LeaseState.FAILED:
+            try:
+                self._cloud.terminate(instance.token)
+            except CloudError as error:
+                self._troubled(error)
+                self._unended[lease_id] = str(error)
+            return False
+        self._unended.pop(lease_id, None)
+        before = lease.state, lease.started_s, lease.ended_s
+        if math.isnan(instance.ended_s):
+            return False
+        self._times(lease, instance)
+        lease.state, lease.ended_s = instance.state, instance.ended_s
+        now = lease.state, lease.started_s, lease.ended_s
+        # What was never charged has no start, and NaN equals nothing.
+        return lease.is_charged and now != before
+
+    def _is_gone(self, lease: Lease) -> bool:
+        """The cloud lists the machine of a lease that was ended no more: see `_has_ended`."""
+        was_assumed = self._unended.pop(lease.lease_id, None) is not None
+        seen_s = self._seen_s.get(lease.lease_id, math.inf)
+        if not was_assumed or not lease.is_charged or seen_s >= lease.ended_s:
+            return False
+        lease.ended_s = max(seen_s, lease.started_s)
+        return True
 
     def _missing(self, lease: Lease) -> None:
         """A machine that ran and that the cloud no longer lists counts as ended after a while."""
         lease_id = lease.lease_id
         if not lease.is_open:
-            self._unended.pop(lease_id, None)
+            if self._is_gone(lease):
+                self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
+            return
+        if lease_id in self._launching:
+            return  # it is still to be requested
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
             return
         if lease.state is LeaseState.REQUESTED:
-            return
-        now_s = time.monotonic()
-        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
+            lease.state, lease.ended_s = LeaseState.FAILED, self.now_s
+            self._notify_of(Wake.LAUNCH_FAILED, lease, "the cloud does not list it")
             return
         self._receive(lease)
         lease.state = LeaseState.RELEASED
-        lease.ended_s = max(self._seen_s.get(lease_id, lease.started_s), lease.started_s)
-        self._notify_of(Wake.ENDED, lease, "the cloud lists it no more; charged up to when it was last seen")
+        lease.ended_s = self._last_seen_s(lease)
+        self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
         self._training.gone(lease)
+
+    def _last_seen_s(self, lease: Lease) -> float:
+        return max(self._seen_s.get(lease.lease_id, lease.started_s), lease.started_s)
 
     def _troubled(self, error: Exception) -> None:
         """Cloud or storage does not answer: log that when it is new, and once a minute."""
-        now_s = time.monotonic()
+        now_s = self._runtime.monotonic_s()
         if str(error) != self._trouble or now_s - self._trouble_warned_s >= _WARN_AGAIN_S:
             self._trouble_warned_s = now_s
             _LOGGER.warning("%s; asked again", error)
@@ -442,6 +558,8 @@ class AgentProvider:
             self._failed_boots = 0
         if lease.state is not LeaseState.RELEASED or self._mailboxes.has_reported(lease.lease_id):
             return
+        if lease.ended_s < math.floor(self._began_s):  # clouds tell whole seconds
+            return  # before its user, who was told of it, resumed the run
         self._failed_boots += 1
         if self._failed_boots >= _MOST_FAILED_BOOTS:
             raise InputError(
@@ -465,44 +583,38 @@ class AgentProvider:
     # Messages.
 
     def _receive(self, lease: Lease) -> None:
-        for message in self._mailboxes.new(lease.lease_id):
-            try:
-                self._handle(lease, message)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                # Anybody with a machine's role can write to storage.
-                machine = self._token(lease.lease_id)
-                _LOGGER.warning("a message of machine %s is left out: %r in %.200s", machine, error, message)
+        for report in self._mailboxes.new(lease.lease_id):
+            self._handle(lease, report)
 
-    def _handle(self, lease: Lease, message: Message) -> None:
-        match message["type"]:
-            case "notice":
-                self._noticed(lease, float(message["taken_at_s"]))
-            case "rebalance":
+    def _handle(self, lease: Lease, report: Report) -> None:
+        match report:
+            case Noticed(taken_at_s):
+                self._noticed(lease, taken_at_s)
+            case Rebalance():
                 self._notify_of(Wake.REBALANCE, lease)
-            case "stranded":
+            case Stranded():
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._token(lease.lease_id))
-            case "log":
+            case Log(trial_id, line):
                 # A name from outside becomes part of a path only if it is a trial's.
-                if any(trial.trial_id == message["trial"] for trial in self.trials):
-                    self._log(message["trial"], str(message["log"]))
-            case "up" | "down":
+                if self._training.is_trial(trial_id):
+                    self._log(trial_id, line)
+            case Up() | Down():
                 pass
             case _:
-                self._training.receive(lease, message)
-                self._measure(message)
+                if isinstance(report, Stepped):
+                    self._measure(lease, report)
+                self._training.receive(lease, report)
 
-    def _measure(self, message: Message) -> None:
+    def _measure(self, lease: Lease, stepped: Stepped) -> None:
         """Measure the speed by the times at which programs reported, since messages may arrive much later."""
-        if message["type"] != "step" or "told_s" not in message:
+        trial = self._training.trial_of(stepped)
+        if trial is None or trial.on != lease.lease_id:
             return
-        for trial in self.trials:
-            if trial.trial_id == message.get("trial") and trial.attempt == message.get("attempt"):
-                time_s = self._cloud.time_of(float(message["told_s"]))
-                step = int(message.get("step", 0))
-                news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, step, time_s)
-                if news:
-                    _LOGGER.info("trial %s: %s", trial.trial_id, news)
-                    self._log(trial.trial_id, f"ebbtide: {news}")
+        time_s = self._cloud.time_of(stepped.told_s)
+        news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, stepped.step, time_s)
+        if news:
+            _LOGGER.info("trial %s: %s", trial.trial_id, news)
+            self._log(trial.trial_id, f"ebbtide: {news}")
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
@@ -516,12 +628,12 @@ class AgentProvider:
     def _notify_of(self, wake: Wake, lease: Lease, detail: str = "") -> None:
         self._notify(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
 
-    def _beat(self) -> None:
-        """Write the heartbeat: agents that see none for long end their machines."""
-        now_s = time.time()
-        if now_s - self._beat_s >= self._heartbeats.slot_s / 2:
+    def beat(self) -> None:
+        """Write the heartbeat: agents that see none for long end their machines, as those do that are to end."""
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._beat_s >= self._heartbeats.every_s:
             self._beat_s = now_s
             try:
-                self._heartbeats.beat(now_s)
+                self._heartbeats.beat(self._token(lease_id) for lease_id in self._unended)
             except OSError as error:
                 _LOGGER.warning("the heartbeat could not be written: %s", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -45,6 +45,10 @@ class Trial:
         began_step: Resume step on its present machine.
         has_saved: Whether it has stored a checkpoint from its present machine.
         lost_above: Steps above the newest known checkpoint that were last counted as lost.
+        heard_s: When its agent last said something of it or was last asked, by the controller's monotonic clock.
+        asked: How often its agent was asked since it last said something.
+        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is.
+        resumed: Number of the last assignment whose resume step is known; 0: none is.
     """
 
     progress: JobProgress
@@ -72,6 +76,10 @@ class Trial:
     began_step: float = 0.0
     has_saved: bool = False
     lost_above: float = 0.0
+    heard_s: float = -math.inf
+    asked: int = 0
+    stored_number: int = 0
+    resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,8 @@ class TrialRecord(TypedDict):
     began_step: float
     has_saved: bool
     lost_above: float
+    stored_number: int
+    resumed: int
 
 
 def trial_values(trial: Trial) -> TrialRecord:
@@ -209,6 +219,8 @@ def trial_values(trial: Trial) -> TrialRecord:
         "began_step": trial.began_step,
         "has_saved": trial.has_saved,
         "lost_above": trial.lost_above,
+        "stored_number": trial.stored_number,
+        "resumed": trial.resumed,
     }
 
 
@@ -232,7 +244,7 @@ def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) 
 
 def encode_stretches(stretches: Sequence[Stretch]) -> list[StretchRecord]:
     """The stretches as plain values, for the journal."""
-    return [StretchRecord(**asdict(stretch)) for stretch in stretches]  # type: ignore[typeddict-item]
+    return [StretchRecord(**vars(stretch)) for stretch in stretches]  # type: ignore[typeddict-item]
 
 
 def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:

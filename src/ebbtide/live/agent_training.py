@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +14,20 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.messages import Message
+from ebbtide.live.agent.protocol import (
+    Ended,
+    Ending,
+    Leave,
+    Named,
+    OfTrial,
+    Order,
+    Repeat,
+    Restored,
+    Save,
+    Saved,
+    Stepped,
+    Train,
+)
 from ebbtide.live.agent_state import (
     WARNED_AFTER_S,
     Stretch,
@@ -26,6 +39,7 @@ from ebbtide.live.agent_state import (
     warnings_of,
 )
 from ebbtide.live.measured_speed import MeasuredSpeeds
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
@@ -37,6 +51,8 @@ MOST_FAILURES = 5
 # After so many failures from one checkpoint the one before it is used.
 _FAILURES_FROM_ONE = 2
 _TAIL_LINES = 12
+# Real seconds without a word of a training after which its agent is asked, each time twice as many, up to a limit.
+_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # The exit code for a wrong command line, by argparse's convention, and real seconds within which it is returned.
 _WRONG_USAGE, _AT_ONCE_S = 2, 30.0
 
@@ -50,25 +66,32 @@ class AgentTraining:
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
+        has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
         log: Called with a trial's id and a line for its log.
         metric: Name of the metric that trials are compared by; None: there is none.
+        runtime: Gives the time of the controller's own clock.
     """
 
     def __init__(
         self,
         run: str,
         assignment: Callable[[JobProgress], Assignment],
-        order: Callable[[int, Message], None],
+        order: Callable[[int, Order], None],
         notify: Callable[[Event], None],
         now: Callable[[], float],
         *,
+        has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         log: Callable[[str, str], None] = lambda _trial, _line: None,
         metric: str | None = None,
+        runtime: Runtime = RUNTIME,
     ) -> None:
+        self._runtime = runtime
+        self._has_checkpoint = has_checkpoint
         self._run, self._assignment = run, assignment
         self._log, self._metric = log, metric
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
+        self._by_id: dict[str, Trial] = {}
         self.speeds = MeasuredSpeeds()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -81,6 +104,7 @@ class AgentTraining:
             if progress.job.machines > 1 or progress.job.coupling is not Coupling.GANG:
                 raise InputError(f"job {progress.job.name} wants several machines; agents train on one each")
             self.trials.append(Trial(progress, f"{self._run}-{progress.job_id:03d}"))
+        self._by_id = {trial.trial_id: trial for trial in self.trials}
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
@@ -91,7 +115,8 @@ class AgentTraining:
         """Give the orders that are missing."""
         for trial in self.trials:
             self._converge(trial)
-            if trial.on is not None and time.time() - trial.began_epoch_s >= WARNED_AFTER_S:
+            self._ask_again(trial)
+            if trial.on is not None and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
                 self._warn(trial)
 
     def in_use(self, lease: Lease) -> bool:
@@ -102,7 +127,7 @@ class AgentTraining:
         """Order the agent of a job to save it."""
         trial = self.trials[job_id]
         if trial.on is not None:
-            self._order(trial.on, {"type": "save"})
+            self._order(trial.on, Save())
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
@@ -112,6 +137,13 @@ class AgentTraining:
             self._finish(trial, "stopped")
         else:
             self._leave(trial)
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        """Tell once when a job has done so many steps: at once where it has."""
+        trial = self.trials[job_id]
+        if not trial.ended:
+            trial.milestones = sorted({*trial.milestones, step})
+            self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
@@ -129,12 +161,29 @@ class AgentTraining:
                 self._lost(trial)
                 self._released(trial)
 
-    def receive(self, lease: Lease, message: Message) -> None:
-        """Handle a report of an agent about a trial."""
-        trial = next((one for one in self.trials if one.trial_id == message.get("trial")), None)
-        # After the end of an assignment only its stored checkpoints count, which are found when it is restored.
-        if trial is not None and trial.attempt == message.get("attempt") and not trial.ended:
-            self._receive_of(trial, lease, message)
+    def is_trial(self, trial_id: str) -> bool:
+        """Whether a trial has this id."""
+        return trial_id in self._by_id
+
+    def trial_of(self, report: OfTrial) -> Trial | None:
+        """The trial that a report is about; None: it is about an assignment that is over, or of no trial of ours.
+
+        After the end of an assignment only its stored checkpoints count, which are found when it is restored.
+        """
+        trial = self._by_id.get(report.trial)
+        in_force = trial is not None and trial.attempt == report.attempt and trial.on is not None
+        return trial if in_force and trial is not None and not trial.ended else None
+
+    def receive(self, lease: Lease, report: OfTrial) -> None:
+        """Handle a report of an agent about a trial.
+
+        Raises:
+            OSError: It says that a training has finished, and storage does not answer whether that is so.
+        """
+        trial = self.trial_of(report)
+        if trial is not None and trial.on == lease.lease_id:
+            trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
+            self._receive_of(trial, lease, report)
 
     def snapshot(self) -> list[TrialRecord]:
         """The trials as plain values, for the journal, in the order of jobs."""
@@ -171,17 +220,42 @@ class AgentTraining:
     def _train(self, trial: Trial, lease: Lease) -> None:
         trial.on, trial.leaving = lease.lease_id, False
         trial.attempt += 1
-        trial.began_s, trial.began_epoch_s = self._now(), time.time()
+        trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
         trial.began_step, trial.began_number, trial.has_saved = trial.progress.steps_saved, 0, False
-        assignment = self._assignment(trial.progress).encode()
-        assignment |= {"trial_id": trial.trial_id, "attempt": trial.attempt, "aside": trial.aside}
-        self._order(lease.lease_id, {"type": "train", "assignment": assignment})
+        trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
+        self._order(lease.lease_id, Train(self._ordered(trial)))
         trial.progress.begin_on([lease], self._now())
+
+    def _ask_again(self, trial: Trial) -> None:
+        """Where nothing has come of an order for long, it or the answer was lost: both are asked for again."""
+        now_s = self._runtime.monotonic_s()
+        if trial.on is None:
+            return
+        if math.isinf(trial.heard_s):
+            trial.heard_s = now_s
+        if now_s - trial.heard_s < min(_SILENT_S * 2.0**trial.asked, _MOST_SILENT_S):
+            return
+        trial.heard_s, trial.asked = now_s, trial.asked + 1
+        # An agent that has obeyed an order does not obey it again.
+        order = Leave(trial.attempt, trial.trial_id) if trial.leaving else Train(self._ordered(trial))
+        self._order(trial.on, order)
+        self._order(trial.on, Repeat())
+
+    def _ordered(self, trial: Trial) -> Assignment:
+        """The assignment of a trial, as it is in force."""
+        return replace(
+            self._assignment(trial.progress),
+            trial_id=trial.trial_id,
+            attempt=trial.attempt,
+            aside=tuple(trial.aside),
+            expected=trial.stored_number,
+        )
 
     def _leave(self, trial: Trial) -> None:
         if trial.on is not None and not trial.leaving:
             trial.leaving = True
-            self._order(trial.on, {"type": "leave", "attempt": trial.attempt, "trial": trial.trial_id})
+            trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
+            self._order(trial.on, Leave(trial.attempt, trial.trial_id))
 
     def _released(self, trial: Trial) -> None:
         """Its agent has left it, or has ended."""
@@ -200,8 +274,10 @@ class AgentTraining:
 
     def _lost(self, trial: Trial) -> None:
         progress = trial.progress
-        trial.lost_above = max(progress.steps_done - progress.steps_saved, 0.0)
-        progress.steps_lost += trial.lost_above
+        lost = max(progress.steps_done - progress.steps_saved, 0.0)
+        # It may have been lost before, since it was last restored.
+        trial.lost_above += lost
+        progress.steps_lost += lost
         progress.steps_done = progress.steps_saved
 
     def _stretch_ends(self, trial: Trial, *, is_final: bool = False) -> None:
@@ -249,23 +325,31 @@ class AgentTraining:
             still = warnings_of(trial, self._metric)
             trial.warnings = [warning for warning in trial.warnings if warning in still]
 
-    def _receive_of(self, trial: Trial, lease: Lease, message: Message) -> None:
-        progress, step = trial.progress, float(message.get("step", 0))
-        match message["type"]:
-            case "restored":
-                self._resumed(trial, step, int(message.get("number", 0)))
-                self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, int(step))
-            case "step":
+    def _receive_of(self, trial: Trial, lease: Lease, report: OfTrial) -> None:
+        progress = trial.progress
+        origin = _origin(report)
+        if origin is not None and trial.resumed != trial.attempt:
+            # The first that is heard of this assignment says where it resumed.
+            step, number = origin
+            trial.resumed = trial.attempt
+            self._resumed(trial, step, number)
+            trial.stored_number = max(trial.stored_number, number)
+            self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
+        match report:
+            case Stepped(step=step, at=at, metric=metric):
                 before = progress.steps_done
-                progress.steps_done = max(before, step)
+                progress.steps_done = max(before, float(step))
                 progress.steps_run += progress.steps_done - before
-                if "metric" in message and math.isfinite(float(message["metric"])):
-                    trial.metrics.setdefault(int(message["at"]), float(message["metric"]))
+                own = progress.steps_on
+                own[lease.lease_id] = own.get(lease.lease_id, 0.0) + progress.steps_done - before
+                if math.isfinite(metric):
+                    trial.metrics.setdefault(at, metric)
                     self._withdraw_warnings(trial)
                 self._reached(trial)
-            case "fields":
-                trial.fields = sorted({*trial.fields, *(str(name) for name in message["names"])})
-            case "saved":
+            case Named(names=names):
+                trial.fields = sorted({*trial.fields, *names})
+            case Saved(step=step, number=number):
+                trial.stored_number = max(trial.stored_number, number)
                 progress.steps_saved = max(progress.steps_saved, step)
                 progress.checkpoints += 1
                 progress.saved_at = lease.market.place
@@ -274,25 +358,34 @@ class AgentTraining:
                 if step > trial.best:
                     trial.best, trial.failures = step, 0
                 self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
-            case "finished":
+            case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, report):
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
                 self._stretch_ends(trial, is_final=True)
                 self._warn(trial, is_over=True)
                 self._done_with(trial)
                 self._finish(trial, "done")
                 trial.on = None
-            case "left" | "superseded":
+            case Ended(how=Ending.FAILED):
+                self._stretch_ends(trial)
+                self._done_with(trial)
+                self._lost(trial)
+                self._failed(trial, report)
+            case Ended(how=how):
+                if how is Ending.FINISHED:
+                    _LOGGER.warning(
+                        "trial %s is said to have finished, and storage does not have it; it is continued",
+                        trial.trial_id,
+                    )
                 if lease.state is LeaseState.NOTICED:
                     self._warn(trial)
                 self._stretch_ends(trial)
                 self._done_with(trial)
                 self._lost(trial)
                 self._released(trial)
-            case "failed":
-                self._stretch_ends(trial)
-                self._done_with(trial)
-                self._lost(trial)
-                self._failed(trial, message)
+
+    def _is_stored(self, trial: Trial, ended: Ended) -> bool:
+        """Whether storage has the last checkpoint that a training says it has stored; of none nothing is asked."""
+        return ended.stored == 0 or self._has_checkpoint(trial.trial_id, ended.stored)
 
     def _reached(self, trial: Trial) -> None:
         job_id = trial.progress.job_id
@@ -303,35 +396,35 @@ class AgentTraining:
     def _done_with(self, trial: Trial) -> None:
         """A restarted agent reads its orders again: tell it that this assignment is over."""
         if trial.on is not None:
-            self._order(trial.on, {"type": "leave", "attempt": trial.attempt})
+            self._order(trial.on, Leave(trial.attempt))
 
-    def _failed(self, trial: Trial, message: Message) -> None:
+    def _failed(self, trial: Trial, ended: Ended) -> None:
         """The program failed: it is tried again a few times, from an older checkpoint if necessary."""
-        number = str(message.get("number", 0))
+        number = str(ended.number)
         # A program may be killed by a machine short of memory, or by anyone else: that counts half.
-        killed = message.get("code") == -signal.SIGKILL
+        killed = ended.code == -signal.SIGKILL
         trial.failures += 0.5 if killed else 1.0
         # A failure after some progress, or by being killed, does not speak against the checkpoint.
-        if not message.get("came", 0) and not killed:
+        if not ended.came and not killed:
             trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        lines = [str(line) for line in message.get("tail", ())][-_TAIL_LINES:]
+        lines = list(ended.tail[-_TAIL_LINES:])
         # A command line that the program refuses is refused on any machine, with the same output as the last time.
         is_refused = (
-            message.get("code") == _WRONG_USAGE
-            and not message.get("came", 0)
+            ended.code == _WRONG_USAGE
+            and not ended.came
             and number == "0"
-            and time.time() - trial.began_epoch_s < _AT_ONCE_S
+            and self._runtime.epoch_s() - trial.began_epoch_s < _AT_ONCE_S
             and bool(lines)
             and lines == trial.tail
         )
         trial.tail = lines
         tail = " | ".join(line for line in trial.tail[-3:] if line.strip())
-        how = f"with exit code {message.get('code')}{': ' * bool(tail)}{tail}"
+        how = f"with exit code {ended.code}{': ' * bool(tail)}{tail}" if ended.code is not None else tail
         _LOGGER.warning("trial %s failed %s", trial.trial_id, how)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
             trial.aside.append(int(number))
-        if message.get("cannot_start"):
-            self._cannot_start(trial, tail or f"exit code {message.get('code')}")
+        if ended.cannot_start:
+            self._cannot_start(trial, tail or f"exit code {ended.code}")
         elif is_refused or trial.failures >= MOST_FAILURES:
             # The names that it reports are known, and explain a missing metric.
             if trial.fields:
@@ -357,3 +450,16 @@ class AgentTraining:
     def _called(self, trial: Trial) -> str:
         """The executable that a trial's command calls."""
         return next(iter(self._assignment(trial.progress).arguments), "")
+
+
+def _origin(report: OfTrial) -> tuple[int, int] | None:
+    """Resume step of an assignment, and the number of the checkpoint it resumed from; None: it is not told."""
+    match report:
+        case Restored(step=step, number=number):
+            return step, number
+        case Stepped(began=int(began), restored=number) | Saved(began=int(began), restored=number):
+            return began, number
+        case Ended(began=int(began), number=number):
+            return began, number
+        case _:
+            return None

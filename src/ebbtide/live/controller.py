@@ -7,10 +7,9 @@ import math
 import os
 import sqlite3
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ebbtide.engine.engine import Engine
@@ -21,12 +20,14 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord, RunSnapshot
-from ebbtide.live.storage import object_store
+from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
 
@@ -37,7 +38,7 @@ _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 # After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 _KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
-_JOURNAL_WITHIN_S, _POLL_AGAIN_S = 30.0, 0.5
+_POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
 # A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
 
@@ -59,6 +60,26 @@ class Programs:
     code: str = ""
 
 
+@dataclass(frozen=True)
+class Outside:
+    """What a controller depends on beside the cloud.
+
+    Attributes:
+        runtime: Gives the time, and waits.
+        objects: The storage of the run.
+        journal: The journal of the run.
+    """
+
+    runtime: Runtime
+    objects: ObjectStore
+    journal: Journal
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Outside:
+        """The operating system's clock, and what the run's folder and settings name."""
+        return cls(RUNTIME, object_store(folder.settings.store), Journal(folder.journal))
+
+
 class Controller:
     """Runs a sweep on a cloud, or resumes it.
 
@@ -69,6 +90,7 @@ class Controller:
         agent: Configuration of all agents.
         programs: How the programs of its trials are started.
         pace: How often cloud and storage are looked at.
+        outside: Its clock, storage and journal; by default those of the run's folder.
     """
 
     def __init__(
@@ -79,20 +101,26 @@ class Controller:
         agent: AgentConfig,
         programs: Programs,
         pace: Pace = Pace(),
+        outside: Outside | None = None,
     ) -> None:
+        outside = outside or Outside.of(folder)
+        self._runtime = outside.runtime
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
         self._programs, self._pace = programs, pace
-        self._journal = Journal(folder.journal)
+        self._journal = outside.journal
         # Environment variables of a trial's program, by the trial's number as text.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
+        self._objects = outside.objects
         self._provider = AgentProvider(
             cloud,
-            object_store(self._settings.store),
+            self._objects,
             agent,
             Callbacks(self._assignment, self._log, self._polled),
+            key=folder.key,
             metric=self._sweep.metric,
             pace=pace,
+            runtime=self._runtime,
         )
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
@@ -100,7 +128,7 @@ class Controller:
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
-        self._rented_s, self._warned_idle = time.monotonic(), False
+        self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
         catalogue = folder.catalogue
         self._engine = Engine(
             policy,
@@ -123,7 +151,7 @@ class Controller:
             InputError: Another controller has the run, or a problem that only its user can solve ends it.
         """
         self._on_progress = on_progress
-        with controlling(self._folder.path):
+        with controlling(self._folder.path, self._runtime):
             forget_stop(self._folder.path)
             self._phase = self._begun()
             try:
@@ -132,31 +160,45 @@ class Controller:
                     restore(self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
-                self._journal.keep({"phase": self._phase.encode(), "outcome": None})
+                self._provider.check_is_newest()
+                self._provider.claim_run(self._claim())
+                self._write({"phase": self._phase.encode(), "outcome": None})
                 outcome = self._engine.run()
-                self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s))
+                outcome = self._end_remaining(outcome)
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
                 with suppress(sqlite3.Error):
                     broken = self._phase.end(State.BROKEN, why)
                     self._journal.keep({"phase": broken.encode(), "unended": self._provider.unended})
                 raise
-            self._journal.keep(
+            self._write(
                 {
                     "run": self._state(),
                     "figures": self._figures(),
                     "outcome": _summary(outcome, self._provider),
                     "unended": self._provider.unended,
                     "phase": self._phase.end(self._ended_as(outcome), outcome.gave_up).encode(),
-                },
-                self._moments(),
+                }
             )
             return outcome
+
+    def _end_remaining(self, outcome: Outcome) -> Outcome:
+        """End machines whose end was refused until now, and charge all for as long as they ran."""
+        corrected = self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s))
+        for lease in corrected:
+            self._engine.settle_again(lease)
+        ledger = outcome.ledger
+        return replace(outcome, cost_usd=ledger.total_usd, refund_usd=ledger.refund_usd)
 
     @property
     def provider(self) -> AgentProvider:
         """The provider, with the machines and trials of the run."""
         return self._provider
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, with the leases, jobs and bills of the run."""
+        return self._engine
 
     def _begun(self) -> Phase:
         figures = self._journal.figures()
@@ -185,10 +227,10 @@ class Controller:
             return
         if request is not self._stopping:
             self._stopping = request
-            self._end_by_s = time.monotonic() + _GRACE_S[request]
+            self._end_by_s = self._runtime.monotonic_s() + _GRACE_S[request]
             if not engine.gave_up:
                 engine.give_up("stopped by its user")
-        if time.monotonic() >= self._ends_by_s:
+        if self._runtime.monotonic_s() >= self._ends_by_s:
             engine.end_all()
 
     @property
@@ -200,7 +242,7 @@ class Controller:
 
     def _polled(self) -> bool:
         """Called at each poll; returns whether the engine is to stop waiting, for a request of its user."""
-        now_s = time.monotonic()
+        now_s = self._runtime.monotonic_s()
         # Writing the state of thousands of trials takes a while: it may take only a small share of the time.
         if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
             self._write({"run": self._state(), "figures": self._figures()})
@@ -226,24 +268,53 @@ class Controller:
             )
 
     def _write(self, states: dict[str, Any]) -> None:
-        """Write states and new events to the journal, which another process may have locked for a while.
+        """Write states and new events to the journal, all or nothing.
 
-        Raises:
-            InputError: The journal cannot be written.
+        While that cannot be done, because the disk is full or another process has locked it, nothing else is done
+        either: machines train on, and are told that their controller lives. Only for a request of its user the run
+        goes on, unwritten, to give its machines back.
         """
-        began_s, moments = time.monotonic(), self._moments()
+        began_s, warned_s = self._runtime.monotonic_s(), -math.inf
+        moments = self._moments()
         while True:
             try:
                 self._journal.keep(states, moments)
+                self._moments_kept += len(moments)
                 break
             except sqlite3.OperationalError as error:
-                if time.monotonic() - began_s > _JOURNAL_WITHIN_S:
-                    problem = f"the run's journal cannot be written: {error}"
-                    raise InputError(problem, file=self._folder.journal) from None
-                _LOGGER.warning("the run's journal cannot be written: %s; tried again", error)
-                time.sleep(_POLL_AGAIN_S)
-        self._kept_s = time.monotonic()
+                now_s = self._runtime.monotonic_s()
+                if now_s - warned_s >= _WARN_AGAIN_S:
+                    warned_s = now_s
+                    _LOGGER.warning("the run's journal cannot be written: %s; the run waits until it can", error)
+                if self._waits_no_more():
+                    break
+                self._provider.beat()
+                self._runtime.sleep(_POLL_AGAIN_S)
+        self._kept_s = self._runtime.monotonic_s()
         self._keeping_s = self._kept_s - began_s
+
+    def _waits_no_more(self) -> bool:
+        """Whether the user has requested the end of the run, so that it is not to wait for disk or storage."""
+        return requested_stop(self._folder.path) is not None
+
+    def _claim(self) -> Claim:
+        """Claim the run in storage, which may not answer for a while.
+
+        Raises:
+            InputError: It does not answer, and the user has requested the end of the run.
+        """
+        warned_s = -math.inf
+        while True:
+            try:
+                return Claim.take(self._objects, self._settings.run)
+            except OSError as error:
+                now_s = self._runtime.monotonic_s()
+                if now_s - warned_s >= _WARN_AGAIN_S:
+                    warned_s = now_s
+                    _LOGGER.warning("the run's storage does not answer: %s; asked again", error)
+                if self._waits_no_more():
+                    raise InputError(f"stopped by its user before the run's storage answered: {error}") from None
+                self._runtime.sleep(_POLL_AGAIN_S)
 
     def _figures(self) -> Figures:
         """What has been spent so far, open leases included, for other processes that show it."""
@@ -259,7 +330,7 @@ class Controller:
             spent_usd, rate, open_usd = None, None, []
         return {
             "time_s": now_s,
-            "at_epoch_s": time.time(),
+            "at_epoch_s": self._runtime.epoch_s(),
             "spent_usd": spent_usd,
             "usd_per_hour": rate,
             "speed": self._settings.options.get("speed", 1.0),
@@ -270,8 +341,8 @@ class Controller:
         return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
 
     def _moments(self) -> list[Moment]:
+        """Events that the journal does not have yet."""
         new = list(self._engine.timeline)[self._moments_kept :]
-        self._moments_kept += len(new)
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:

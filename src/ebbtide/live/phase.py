@@ -21,6 +21,7 @@ from typing import Any
 from ebbtide._files import only_one, write_text
 from ebbtide.errors import InputError
 from ebbtide.live.journal import Journal
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 
 LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
@@ -163,22 +164,26 @@ def forget_stop(run: Path) -> None:
 
 
 @contextmanager
-def controlling(run: Path) -> Iterator[None]:
+def controlling(run: Path, runtime: Runtime = RUNTIME) -> Iterator[None]:
     """Be the only controller of a run inside the `with` block; `controller_pid` gives this process.
+
+    Args:
+        run: Path of the run's folder.
+        runtime: Gives the time, and waits.
 
     Raises:
         InputError: Another controller has the run.
     """
-    until_s = time.monotonic() + _LOCKED_FOR_S
+    until_s = runtime.monotonic_s() + _LOCKED_FOR_S
     while True:
         lock = only_one(run / LOCK, "controller")
         try:
             lock.__enter__()
             break
         except InputError:
-            if time.monotonic() > until_s:
+            if runtime.monotonic_s() > until_s:
                 raise
-            time.sleep(0.05)
+            runtime.sleep(0.05)
     try:
         write_text(run / _PID, f"{os.getpid()}\n")
         yield

@@ -6,13 +6,15 @@ import itertools
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ebbtide._files import write_text
+from ebbtide._files import write_secret, write_text
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 
@@ -112,6 +114,21 @@ class RunFolder:
             InputError: Its own catalogue cannot be read.
         """
         return Catalogue.read(self.catalogue_file) if self.catalogue_file.exists() else default_catalogue()
+
+    @property
+    def key(self) -> bytes:
+        """The run's key, with which messages to and from its machines are sealed; made where there is none.
+
+        Raises:
+            InputError: It cannot be read or made.
+        """
+        path = self.path / "key"
+        try:
+            with suppress(FileExistsError):
+                write_secret(path, secrets.token_hex(32))
+            return bytes.fromhex(path.read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"the run's key cannot be read or made: {error}", file=path) from None
 
     @property
     def journal(self) -> Path:

@@ -11,13 +11,13 @@ from typing import Any, TypedDict
 from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
 from ebbtide.errors import InputError
-from ebbtide.live.agent.messages import MailboxRecord
 from ebbtide.live.agent_state import TrialRecord
+from ebbtide.live.mailboxes import MailboxRecord, QuarantineRecord
 from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 1
+PROVIDER_VERSION = 3
 
 
 class ProviderSnapshot(TypedDict):
@@ -33,6 +33,8 @@ class ProviderSnapshot(TypedDict):
         out: Events that the engine was not given yet, as `event_values` gives them.
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of lease id and when the cloud last listed its machine, seconds since 1970 by its clock.
+        quarantined: Number of messages that could not be read.
+        quarantine: The first of them.
     """
 
     version: int
@@ -44,6 +46,8 @@ class ProviderSnapshot(TypedDict):
     out: list[dict[str, Any]]
     unended: list[tuple[int, str]]
     seen: list[tuple[int, float]]
+    quarantined: int
+    quarantine: list[QuarantineRecord]
 
 
 class RunSnapshot(TypedDict):
@@ -121,7 +125,11 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
             f"the provider's snapshot has version {version}, and this Ebbtide reads versions up to "
             f"{PROVIDER_VERSION}; upgrade ebbtide"
         )
-    return _to_version_1(kept) if version < 1 else kept  # type: ignore[return-value]
+    if version < 1:
+        kept = _to_version_1(kept)
+    if version < 2:
+        kept = _to_version_2(kept)
+    return _to_version_3(kept) if version < 3 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -133,7 +141,27 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
 
 
-def _to_version_1(kept: dict[str, Any]) -> ProviderSnapshot:
+def _to_version_3(kept: dict[str, Any]) -> dict[str, Any]:
+    """It was not known which checkpoints are stored; the next one that is tells. Resume steps came in time."""
+    trials = [{**trial, "stored_number": 0, "resumed": trial.get("attempt", 0)} for trial in kept["trials"]]
+    return {**kept, "version": 3, "trials": trials}
+
+
+def _to_version_2(kept: dict[str, Any]) -> dict[str, Any]:
+    """Orders had their kind as `type`, and one to leave could be for any assignment."""
+
+    def order(before: dict[str, Any]) -> dict[str, Any] | None:
+        values = {"kind" if name == "type" else name: value for name, value in before.items()}
+        return None if values["kind"] == "leave" and values.get("attempt") is None else values
+
+    mailboxes = [
+        {**box, "pending": [new for old in box["pending"] if (new := order(old)) is not None]}
+        for box in kept["mailboxes"]
+    ]
+    return {**kept, "version": 2, "mailboxes": mailboxes, "quarantined": 0, "quarantine": []}
+
+
+def _to_version_1(kept: dict[str, Any]) -> dict[str, Any]:
     """Mailboxes were lists without names; fields that came one after the other may be missing."""
     of_trial: dict[str, Any] = {
         "stretches": [],
@@ -148,8 +176,8 @@ def _to_version_1(kept: dict[str, Any]) -> ProviderSnapshot:
         "lost_above": 0.0,
     }
     return {
-        "version": PROVIDER_VERSION,
-        "trials": [{**of_trial, **trial} for trial in kept["trials"]],  # type: ignore[typeddict-item]
+        "version": 1,
+        "trials": [{**of_trial, **trial} for trial in kept["trials"]],
         "leases": kept["leases"],
         "mailboxes": [
             {"lease_id": lease_id, "read": read, "received": received, "pending": pending}

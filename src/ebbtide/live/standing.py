@@ -91,6 +91,7 @@ class RunStanding:
         began_epoch_s: Start of the run in seconds since 1970; None: it has not begun.
         deadline_h: Deadline in hours after the start, by the market's clock; None: it has none.
         late_s: Seconds that it ran past its deadline, by the market's clock; 0: it did not.
+        quarantined: Number of messages from storage that could not be read, and were set aside.
     """
 
     run: str
@@ -112,6 +113,7 @@ class RunStanding:
     began_epoch_s: float | None
     deadline_h: float | None = None
     late_s: float = 0.0
+    quarantined: int = 0
 
     @property
     def best(self) -> TrialStanding | None:
@@ -246,6 +248,7 @@ def standing(
         phase.first_began_epoch_s if phase is not None else None,
         sweep.deadline_h,
         _late_s(sweep.deadline_h, kept, figures),
+        kept["provider"]["quarantined"],
     )
 
 

@@ -7,7 +7,9 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -74,6 +76,15 @@ class ObjectStore(Protocol):
         """Remove an object, if it exists."""
         ...
 
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:
+        """Remove what writers that were killed left of objects below a prefix, which takes room and costs money.
+
+        Args:
+            prefix: Beginning of the keys.
+            older_s: Nothing is removed that was begun or written to less than so many seconds ago.
+        """
+        ...
+
 
 def object_store(url: str | Path) -> ObjectStore:
     """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see `AWS_ENDPOINT_URL`).
@@ -100,6 +111,12 @@ def checked_key(key: str) -> str:
     if not _KEY.fullmatch(key) or key.endswith(_PART):
         raise InputError(f"{key!r} is no key of an object: use letters, digits and . _ = - between slashes")
     return key
+
+
+def numbers_below(objects: ObjectStore, folder: str) -> set[int]:
+    """Numbers that are names of objects in a folder; others are not ours: a file system may leave some."""
+    names = (key.removeprefix(f"{folder}/") for key in objects.keys(f"{folder}/"))
+    return {int(name) for name in names if name.isascii() and name.isdecimal()}
 
 
 class FolderStore:
@@ -176,12 +193,21 @@ class FolderStore:
             for path in folder.rglob("*")
             if not path.name.endswith(_PART) and path.is_file()
         )
-        return iter(sorted(key for key in found if key.startswith(prefix)))
+        # Files that are no objects of ours, such as those that a file system leaves, have names that are no keys.
+        return iter(sorted(key for key in found if key.startswith(prefix) and _KEY.fullmatch(key)))
 
     def delete(self, key: str) -> None:
         path = self._folder / checked_key(key)
         if path.is_file():
             path.unlink(missing_ok=True)
+
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:
+        folder = self._folder / prefix.rpartition("/")[0]
+        for path in folder.rglob(f".*{_PART}"):
+            with suppress(FileNotFoundError):
+                key = path.with_name(path.name[1:]).relative_to(self._folder).as_posix()
+                if key.startswith(prefix) and time.time() - path.stat().st_mtime > older_s:
+                    path.unlink()
 
 
 class S3Store:
@@ -262,6 +288,23 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         self._ask("delete_object", **self._where(key))
+
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:
+        after: dict[str, str] = {}
+        while True:
+            page = self._ask("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            for upload in page.get("Uploads", ()):
+                if time.time() - upload["Initiated"].timestamp() > older_s:
+                    with suppress(StorageError):
+                        self._ask(
+                            "abort_multipart_upload",
+                            Bucket=self._bucket,
+                            Key=upload["Key"],
+                            UploadId=upload["UploadId"],
+                        )
+            if not page.get("IsTruncated"):
+                return
+            after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     def _ask(self, method: str, *arguments: Any, **given: Any) -> Any:
         """Call the client; its errors become `StorageError`."""

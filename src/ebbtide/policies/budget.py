@@ -56,6 +56,9 @@ class WithinBudget:
 
     def decide(self, view: View) -> Iterable[Action]:
         above = _above(view)
+        if not view.leases:
+            # A run that is resumed after it gave up is asked anew: it may have been given a higher budget.
+            view.memory.pop("gave_up", None)
         if view.memory.get("gave_up"):
             # A machine that is still saving may have become too expensive to wait for.
             if above and self._most_usd(view, view.leases, view.now_s) > self.budget_usd:

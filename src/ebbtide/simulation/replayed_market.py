@@ -75,6 +75,8 @@ class ReplayedMarket:
         self._delay: StartDelay | MeasuredStartDelay = delay or StartDelay()
         self._calendar: list[tuple[float, int, _Due, Lease | Market | None]] = []
         self._entered = 0
+        # Negative places: at one moment prices come before all else, which is entered with numbers from 1.
+        self._price_order: dict[Market, int] = {}
         self._places: dict[Market, dict[int, int]] = {}
         self._begun: Sequence[Market] = ()
         self._next_begins_s = start_s
@@ -92,9 +94,14 @@ class ReplayedMarket:
         return self._history[market]
 
     def watch_prices(self) -> None:
-        """Tell of every price set from now on."""
-        for market, series in self._history.items():
-            self._enter(series.next_change(self.now_s), _Due.PRICE, market)
+        """Tell of every price set from now on.
+
+        Prices set at one moment are told in the order of markets, and before what comes of them, as a live run
+        tells them, which looks at all at once.
+        """
+        self._price_order = {market: place - len(self._history) for place, market in enumerate(self._history)}
+        for market in self._history:
+            self._enter_price(market)
 
     def launch(self, lease: Lease) -> None:
         """Ask for a machine."""
@@ -119,7 +126,7 @@ class ReplayedMarket:
         if due is _Due.END:
             self.is_over = True
         elif isinstance(subject, Market):
-            self._enter(self._history[subject].next_change(time_s), _Due.PRICE, subject)
+            self._enter_price(subject)
             return Event(Wake.PRICE, time_s, market=subject)
         elif subject is not None and subject.is_open:
             return self._happen(subject, due)
@@ -208,6 +215,12 @@ class ReplayedMarket:
 
     def _event(self, wake: Wake, lease: Lease, detail: str = "") -> Event:
         return Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail)
+
+    def _enter_price(self, market: Market) -> None:
+        """Enter the next change of a market's price."""
+        time_s = self._history[market].next_change(self.now_s)
+        if time_s < math.inf:
+            heappush(self._calendar, (time_s, self._price_order[market], _Due.PRICE, market))
 
     def _enter(self, time_s: float, due: _Due, subject: Lease | Market | None = None) -> None:
         if time_s < math.inf:

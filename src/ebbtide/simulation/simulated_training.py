@@ -41,6 +41,8 @@ class _Group:
         since_s: Time up to which `unsaved` is counted, seconds.
         steps_per_s: How fast they grow while training.
         save_due_s: When the next periodic save begins.
+        leaves: Whether it leaves all its machines once it is saved, whatever comes of those it was to go to: the
+            agent that was ordered to leave has ended by then.
     """
 
     members: list[Lease] = field(default_factory=list)
@@ -50,6 +52,7 @@ class _Group:
     since_s: float = 0.0
     steps_per_s: float = 0.0
     save_due_s: float = math.inf
+    leaves: bool = False
 
     def unsaved_at(self, now_s: float) -> float:
         if self.phase is _Phase.TRAINING:
@@ -141,9 +144,13 @@ class SimulatedTraining:
         return self.advance(now_s)
 
     def refresh(self, now_s: float) -> None:
-        """Bring `progress.steps_done` up to date."""
-        unsaved = sum(group.unsaved_at(now_s) for group in self._groups)
-        self.progress.steps_done = min(self.progress.steps_saved + unsaved, float(self.job.steps))
+        """Bring the steps of `progress` up to date."""
+        self._settle(now_s)
+        done = self._done()
+        # Who is told of a step finds it done.
+        whole = math.ceil(done - self._tolerance)
+        done = float(whole) if 0.0 < whole - done <= self._tolerance else done
+        self.progress.steps_done = min(done, float(self.job.steps))
 
     def next_time_s(self) -> float:
         """When something happens next of itself; infinity if nothing does."""
@@ -192,6 +199,11 @@ class SimulatedTraining:
             if group.until_s <= now_s:
                 if group.phase is _Phase.SAVING:
                     self._end_save(group, now_s)
+                    if group.leaves:
+                        self._lose(group)
+                        group.members = []
+                        self._enter(group, _Phase.IDLE, now_s, math.inf)
+                        return True
                 else:
                     group.save_due_s = now_s + self._interval_s
                 self._enter(group, _Phase.TRAINING, now_s, math.inf)
@@ -286,6 +298,7 @@ class SimulatedTraining:
         if group.phase is _Phase.TRAINING:
             if self._can_save(group):
                 self._begin_save(group, now_s)
+                group.leaves = bool(target) and not any(lease in target for lease in group.members)
                 return True
             self._lose(group)
         before, group.members = group.members, target
@@ -303,6 +316,7 @@ class SimulatedTraining:
         return self.job.checkpoint is not None and group.unsaved >= 1 - self._tolerance
 
     def _begin_save(self, group: _Group, now_s: float) -> None:
+        group.leaves = False
         save_s = self.job.save_s(self._slowest(group.members))
         self.progress.moving_s += save_s
         self._enter(group, _Phase.SAVING, now_s, now_s + save_s)

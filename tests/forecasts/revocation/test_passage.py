@@ -43,7 +43,7 @@ def wobbling(seed: int, hours: int = 60) -> PriceSeries:
 def test_highest_rises_are_those_counted_one_by_one() -> None:
     prices = wobbling(1)
     begins = START_S + np.arange(4) * CELL_S + 7_200.0
-    rose = highest_rises(prices.times_s, prices.prices, begins)
+    rose = highest_rises(prices.times_s, prices.prices, begins, CELL_S, CELLS)
     for row, begin_s in enumerate(begins):
         for cell in range(CELLS):
             _, values = prices.between(begin_s, begin_s + (cell + 1) * CELL_S)
@@ -70,7 +70,7 @@ def test_first_passages_are_those_of_the_highest_rises(seed: int) -> None:
     assert since_s[20:].tolist() == changed_s[20:]
     weights = random.uniform(0.1, 1.0, len(begins))
     counted = first_passages(prices.times_s, prices.prices, begins, held, weights, RISES, CELL_S, CELLS)
-    rose = highest_rises(prices.times_s, prices.prices, begins)
+    rose = highest_rises(prices.times_s, prices.prices, begins, CELL_S, CELLS)
     by_cell = np.array([[weights[rose[:, cell] > rise].sum() for cell in range(CELLS)] for rise in RISES])
     np.testing.assert_allclose(np.cumsum(counted, axis=1), by_cell, atol=1e-9)
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from botocore.stub import Stubber
 
+import ebbtide as eb
+from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.forecasts.spells.public_signals import PublicSignals, placement_scores, read_interruption_bands
 from ebbtide.market.markets import Market
 
@@ -74,3 +76,29 @@ def test_scores_are_asked_page_by_page_and_move_how_often_one_can_be_had() -> No
     assert signals.applied(MODEL, WEST).share_up == pytest.approx(0.2)
     zonal = PublicSignals(scores={("us-east-1a", "p3.2xlarge"): 5, ("us-east-1", "p3.2xlarge"): 9})
     assert zonal.applied(MODEL, EAST).share_up == pytest.approx(0.5)
+
+
+def test_the_command_adjusts_the_models_of_a_price_file_s_markets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = eb.generate_prices(days=2)
+    prices.write(tmp_path / "prices.parquet")
+    market = prices.markets[0]
+    table = {"spot_advisor": {market.region: {"Linux": {market.instance_type: {"r": 4}}}}}
+    (tmp_path / "advisor.json").write_text(json.dumps(table))
+    files = [str(tmp_path / name) for name in ("prices.parquet", "spells.json", "advisor.json")]
+    assert exit_code("availability", "adjust", files[0], "--out", files[1], "--bands", files[2]) == 0
+    before, after = default_spell_models(), SpellModels.read(files[1])
+    assert after.of(market).per_hour[UP] == pytest.approx(2 * before.of(market).per_hour[UP])
+    assert str(market) in capsys.readouterr().out
+    again = ("--out", files[1], "--bands", files[2], "--spells", files[1])
+    assert exit_code("availability", "adjust", files[0], *again) == 0
+    assert SpellModels.read(files[1]).of(market).per_hour[UP] == pytest.approx(4 * before.of(market).per_hour[UP])
+    assert exit_code("availability", "adjust", files[0], "--out", files[1]) == 2
+    assert "give --bands FILE, --scores or both" in capsys.readouterr().err
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)

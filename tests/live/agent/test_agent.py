@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import pytest
 from tests.test_trial import PROGRAM, undisturbed
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.messages import Heartbeats, MessageLog
+from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.messages import MessageLog, Unreadable
+from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, Ended, Envelope, Message, decoded, plain
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 from ebbtide.testing.metadata_server import MetadataServer
@@ -37,6 +41,14 @@ state.write_text(json.dumps(step))
 """
 
 
+KEY = bytes(range(32))
+
+
+def as_told(message: Message) -> dict[str, Any]:
+    """A report as plain values, with what it is as `type`: how an assignment ended, where one did."""
+    return {"type": str(message.how) if isinstance(message, Ended) else message.kind, **plain(message)}
+
+
 class Machine:
     """An agent, and the controller's end of its post."""
 
@@ -55,15 +67,19 @@ class Machine:
                 "report_s": 0.05,
                 "first_save_s": 2.0,
                 "margin_s": 0.3,
+                "key": KEY.hex(),
                 **options,
             },
         )
         self.heartbeats = Heartbeats(self.objects, "run-1", config.controller_limit_s)
         self.config = folder / f"{self.name}.json"
         self.config.write_text(config.encode())
-        self.orders = MessageLog(self.objects, self.name, "orders")
-        self.reports = MessageLog(self.objects, self.name, "reports")
+        self.orders = MessageLog(self.objects, Channel(self.name, ORDERS, KEY))
+        self.reports = MessageLog(self.objects, Channel(self.name, REPORTS, KEY))
         self.told: list[dict[str, Any]] = []
+        self.unread: deque[dict[str, Any]] = deque()
+        self.boots: set[str] = set()
+        self.counts: list[int] = []
         self.sent = 0
         self.alive()
         self.start()
@@ -74,32 +90,47 @@ class Machine:
         )
 
     def alive(self) -> None:
-        self.heartbeats.beat(time.time())
+        self.heartbeats.beat()
 
-    def order(self, **order: Any) -> None:
+    def order(self, kind: str, *, epoch: int = 1, **order: Any) -> None:
         self.sent += 1
-        assert self.orders.write(self.sent, [order])
+        message = decoded({"kind": kind, **order}, ORDERS)
+        assert self.orders.write(self.sent, [Envelope("b", self.sent, epoch, message)])
 
     def train(
         self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 1, **options: Any
     ) -> None:
         command = (sys.executable, *map(str, arguments))
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
-        self.order(type="train", assignment=assignment.encode())
+        self.order("train", assignment=assignment.encode())
 
     def until(self, kind: str, *, step: int = 0, within_s: float = 120.0) -> dict[str, Any]:
         end_s = time.monotonic() + within_s
         while time.monotonic() < end_s:
             self.alive()
-            for message in self.reports.new():
-                self.told.append(dict(message))
-                if message["type"] == kind and message.get("step", 0) >= step:
-                    return dict(message)
+            self.unread.extend(self.receive())
+            # What came with it is for the next call.
+            while self.unread:
+                told = self.unread.popleft()
+                if told["type"] == kind and told.get("step", 0) >= step:
+                    return told
             time.sleep(0.02)
         raise AssertionError(f"no {kind} of step {step}: {self.told[-5:]}")
 
+    def receive(self) -> list[dict[str, Any]]:
+        """Reports that are new, which are also added to those told."""
+        new = []
+        for found in self.reports.new():
+            assert not isinstance(found, Unreadable)
+            assert found.message is not None
+            self.boots.add(found.boot)
+            self.counts.append(found.count)
+            new.append(as_told(found.message))
+        self.told += new
+        return new
+
     def digest(self) -> str:
-        return next(json.loads(told["log"])["digest"] for told in self.told if "digest" in told.get("log", ""))
+        return next(json.loads(told["line"])["digest"] for told in self.told if "digest" in told.get("line", ""))
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -129,11 +160,10 @@ def test_it_trains_to_the_end_and_tells_all(machine: Machine) -> None:
     machine.train(PROGRAM, "--steps", 40, "--lr", 0.05)
     finished = machine.until("finished")
     assert (finished["step"], finished["trial"]) == (40, "t-1")
-    metrics = {told["at"]: told["metric"] for told in machine.told if "metric" in told}
+    metrics = {told["at"]: told["metric"] for told in machine.told if not math.isnan(told.get("metric", math.nan))}
     assert list(metrics) == [5, 10, 15, 20, 25, 30, 35, 40]
     assert newest(machine) == 40
-    counts = [told["count"] for told in machine.told]
-    assert counts == list(range(1, len(counts) + 1))
+    assert machine.counts == list(range(1, len(machine.counts) + 1))
 
 
 def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
@@ -179,10 +209,10 @@ def test_a_notice_in_the_warm_up_costs_nothing(machine: Machine, metadata: Metad
 def test_any_command_works_by_its_folder(machine: Machine) -> None:
     machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150)
     machine.until("step", step=20)
-    machine.order(type="leave", attempt=1)
+    machine.order("leave", attempt=1)
     left = machine.until("left")
     assert 20 <= left["step"] < 150
-    assert any(told.get("log") == "a line for people" for told in machine.told)
+    assert any(told.get("line") == "a line for people" for told in machine.told)
     machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150, attempt=2)
     restored = machine.until("restored")
     assert restored["step"] == left["step"]
@@ -198,7 +228,7 @@ def test_training_that_fails_is_told_apart_and_its_last_lines_are_kept(machine: 
     assert "ValueError: a bad setting" in failed["tail"][-1]
     machine.train("-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", attempt=2)
     assert machine.until("failed")["code"] == -signal.SIGKILL
-    machine.order(type="train", assignment=Assignment("t-1", ("/no/such/program",), 1, "loss", attempt=3).encode())
+    machine.order("train", assignment=Assignment("t-1", ("/no/such/program",), 1, "loss", attempt=3).encode())
     assert machine.until("failed")["code"] == 127
 
 
@@ -207,6 +237,31 @@ def test_what_a_program_leaves_running_is_ended_with_it(machine: Machine) -> Non
     leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']); sys.exit(3)"
     machine.train("-c", leaves)
     assert machine.until("failed")["code"] == 3
+
+
+def test_what_a_program_put_into_another_session_does_not_go_on_beside_the_next(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """It holds the first one's output open, and carries no mark."""
+    beats = tmp_path / "beats"
+    loop = f"while true; do echo >> {beats}; sleep 0.05; done"
+    starts = """
+import pathlib, subprocess, sys, time
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} if sys.argv[3:] else {}
+subprocess.Popen(["setsid", "env", "-i", "bash", "-c", sys.argv[1]], **quiet)
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.02)
+"""
+    # Once it holds the output open, once it does not.
+    for attempt, more in ((1, []), (3, ["quiet"])):
+        machine.train("-c", starts, loop, beats, *more, attempt=attempt)
+        machine.until("finished", within_s=30.0)
+        machine.train("-c", "import time; time.sleep(1.0)", trial="t-2", attempt=attempt + 1)
+        machine.until("restored")
+        seen = beats.stat().st_size
+        machine.until("finished")
+        assert seen == beats.stat().st_size > 0
+        beats.unlink()
 
 
 def test_a_rebalance_recommendation_is_told_and_nothing_else(machine: Machine, metadata: MetadataServer) -> None:
@@ -231,8 +286,7 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
     machine.until("step", step=5)
     # Heartbeats last for some of the limit; then the limit runs.
     assert machine.process.wait(60) == 42
-    for message in machine.reports.new():
-        machine.told.append(dict(message))
+    machine.receive()
     kinds = [told["type"] for told in machine.told]
     assert kinds[-3:] == ["stranded", "left", "down"] or "stranded" in kinds
     left = next(told for told in machine.told if told["type"] == "left")
@@ -242,7 +296,7 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
 def test_an_agent_that_is_killed_begins_again_where_it_was(machine: Machine) -> None:
     machine.train(PROGRAM, "--steps", 120, "--step-s", 0.02, steps=120)
     machine.until("step", step=5)
-    machine.order(type="save")
+    machine.order("save")
     saved = machine.until("saved")["step"]
     machine.process.kill()
     machine.process.wait(10)
@@ -250,7 +304,7 @@ def test_an_agent_that_is_killed_begins_again_where_it_was(machine: Machine) -> 
     restored = machine.until("restored")
     assert restored["step"] == saved
     assert machine.until("finished")["step"] == 120
-    assert len({told["boot"] for told in machine.told}) == 2
+    assert len(machine.boots) == 2
 
 
 def test_periodic_saving_follows_from_how_long_it_takes_and_machines_live(
@@ -293,6 +347,57 @@ def _measured_once() -> None:
 
 
 def test_a_leave_order_is_answered_though_the_training_never_began(machine: Machine) -> None:
-    machine.order(type="leave", attempt=7, trial="t-9")
+    machine.order("leave", attempt=7, trial="t-9")
     left = machine.until("left")
     assert (left["trial"], left["attempt"]) == ("t-9", 7)
+
+
+def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
+    tmp_path: Path, metadata: MetadataServer
+) -> None:
+    """A mount that is not there looks like an empty folder."""
+    machine = Machine(tmp_path, metadata, controller_limit_s=4.0)
+    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine.until("step", step=5)
+    machine.order("leave", attempt=1)
+    left = machine.until("left")
+    stored = left["stored"]
+    assert stored > 0
+    trials, away = tmp_path / "objects" / "trials", tmp_path / "away"
+    trials.rename(away)
+    again = {"steps": left["step"] + 20, "expected": stored}
+    machine.train(PROGRAM, "--steps", left["step"] + 20, attempt=2, **again)
+    while "was stored: is it mounted?; asked again" not in machine.until("log")["line"]:
+        pass
+    # Nothing was written to where it is not: the mount that comes would hide it.
+    assert not trials.exists()
+    away.rename(trials)
+    assert machine.until("restored")["step"] == left["step"]
+    assert machine.until("finished")["step"] == left["step"] + 20
+    # Those that were set aside are not missed, nor is an older one of two.
+    newer = max(CheckpointStore(machine.objects, "t-1").numbers("manifests"))
+    (trials / "t-1" / "manifests" / f"{newer:08d}").unlink()
+    machine.train(PROGRAM, "--steps", 3, attempt=3, steps=3, expected=newer, aside=(newer,))
+    assert machine.until("restored")["attempt"] == 3
+    machine.until("finished")
+    # If it stays away, that is an end, and is said.
+    machine.train(PROGRAM, "--steps", 3, attempt=4, steps=3, expected=900)
+    failed = machine.until("failed", within_s=30.0)
+    assert failed["tail"] == ["storage has no checkpoint 900 of trial t-1, which was stored: is it mounted?"]
+    assert (failed["attempt"], failed["code"], failed["cannot_start"]) == (4, None, False)
+    machine.close()
+
+
+def test_a_damaged_checkpoint_is_none_that_storage_lacks(machine: Machine, tmp_path: Path) -> None:
+    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine.until("step", step=5)
+    machine.order("save")
+    first = machine.until("saved")
+    machine.order("leave", attempt=1)
+    stored = machine.until("left")["stored"]
+    assert stored > first["number"]
+    manifest = next(CheckpointStore(machine.objects, "t-1").manifests())
+    key = CheckpointStore(machine.objects, "t-1").data_key(stored, manifest.writer, 0)
+    (tmp_path / "objects" / key).write_bytes(b"torn")
+    machine.train(PROGRAM, "--steps", 3, attempt=2, steps=3, expected=stored)
+    assert machine.until("restored")["number"] == first["number"]

@@ -122,6 +122,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
     assert homes <= {
         "live",
         "live.agent",
+        "live.runtime",
         "live.checkpoints",
         "live.storage",
         "errors",

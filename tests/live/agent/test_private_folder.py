@@ -57,13 +57,18 @@ def test_outputs_are_stored_beside_the_checkpoints_unless_they_are_too_large(
     store = FolderStore(tmp_path / "objects")
     private = PrivateFolder(tmp_path / "one", code=code)
     (private.path / "model.pt").write_text("weights")
-    assert keep_outputs(store, "t-1", private, "m", 5) == ""
+    assert keep_outputs(CheckpointStore(store, outputs_id("t-1")), private, "m", 5) == ""
     assert CheckpointStore(store, outputs_id("t-1")).restore(tmp_path / "got") is not None
     assert (tmp_path / "got" / "model.pt").read_text() == "weights"
     monkeypatch.setattr(folders, "MOST_OUTPUT_BYTES", 3)
     other = PrivateFolder(tmp_path / "two", code=code)
     (other.path / "model.pt").write_text("weights")
-    assert "are not kept" in keep_outputs(store, "t-2", other, "m", 5)
+    assert "are not kept" in keep_outputs(CheckpointStore(store, outputs_id("t-2")), other, "m", 5)
     assert CheckpointStore(store, outputs_id("t-2")).restore(tmp_path / "none") is None
     # Nothing written is nothing stored.
-    assert keep_outputs(store, "t-3", PrivateFolder(tmp_path / "three", code=code), "m", 5) == ""
+    assert (
+        keep_outputs(
+            CheckpointStore(store, outputs_id("t-3")), PrivateFolder(tmp_path / "three", code=code), "m", 5
+        )
+        == ""
+    )

@@ -199,3 +199,111 @@ def test_no_file_leads_out_of_its_folder(path: str) -> None:
 def test_no_id_leads_out_of_its_place(trial_id: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no id of a trial|no key of an object"):
         CheckpointStore(FolderStore(tmp_path), trial_id)
+
+
+def test_a_manifest_is_believed_under_its_own_trial_and_number_alone(
+    objects: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, other = CheckpointStore(objects, "sweep-3"), CheckpointStore(objects, "sweep-4")
+    writer = store.begin_writing("me")
+    first = writer.save(written(tmp_path / "here", a="1"), step=1)
+    second = writer.save(written(tmp_path / "here", a="2"), step=2)
+    strange = other.begin_writing("me").save(written(tmp_path / "there", b="1"), step=9)
+    keys = [f"{store.folder}/manifests/{manifest.number:08d}" for manifest in (first, second)]
+    contents = [objects.get(key) for key in keys]
+    for key, content in zip(keys, reversed(contents), strict=True):
+        objects.delete(key)
+        objects.put_once(key, content)
+    assert store.restore(tmp_path / "back") is None
+    assert not store.has(1)
+    assert "its manifest is of checkpoint 1 of trial sweep-3" in caplog.text
+    objects.delete(keys[0])
+    objects.put_once(keys[0], contents[0])
+    objects.put_once(f"{store.folder}/manifests/00000003", strange.encode())
+    assert store.restore(tmp_path / "back") == first
+    assert store.has(1)
+    assert not store.has(3)
+
+
+def test_objects_that_are_no_checkpoints_are_ignored(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "sweep-3")
+    for kind in ("manifests", "writers", "aside", "data"):
+        for name in ("README", "00000001-old", "1e3"):
+            objects.put_once(f"{store.folder}/{kind}/{name}", b"x")
+    if isinstance(objects, FolderStore):
+        (tmp_path / "objects" / store.folder / "manifests" / ".nfs0001").write_text("x")
+        (tmp_path / "objects" / store.folder / "data" / "._x").write_text("x")
+    saved = store.begin_writing("me").save(written(tmp_path / "here", a="1"), step=7, keep=1)
+    assert store.restore(tmp_path / "there") == saved
+
+
+def test_what_killed_writers_left_is_removed(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "sweep-3")
+    kept = store.begin_writing("me").save(written(tmp_path / "here", a="1"), step=7)
+    if isinstance(objects, FolderStore):
+        left = tmp_path / "objects" / store.folder / "data" / "00000002-000001" / ".000000.x1.part"
+        left.parent.mkdir(parents=True)
+        left.write_text("half")
+        objects.clear_unfinished(f"{store.folder}/data/", 3600.0)
+        assert left.exists()
+        objects.clear_unfinished(f"{store.folder}/data/", -1.0)
+        assert not left.exists()
+    else:
+        assert isinstance(objects, S3Store)
+        client = objects._client
+        key = f"some/prefix/{store.folder}/data/00000002-000001/000000"
+        client.create_multipart_upload(Bucket="bucket", Key=key)
+        client.create_multipart_upload(Bucket="bucket", Key="another/place")
+        # moto has begun every upload in 2010.
+        objects.clear_unfinished(f"{store.folder}/data/", 1e10)
+        assert len(client.list_multipart_uploads(Bucket="bucket")["Uploads"]) == 2
+        objects.clear_unfinished(f"{store.folder}/data/", -1.0)
+        (upload,) = client.list_multipart_uploads(Bucket="bucket")["Uploads"]
+        assert upload["Key"] == "another/place"
+    assert store.restore(tmp_path / "there") == kept
+
+
+def test_a_checkpoint_whose_reply_was_lost_is_never_written_over(tmp_path: Path) -> None:
+    class NoReply(FolderStore):
+        fails = True
+
+        def put_once(self, key: str, content: bytes) -> bool:
+            written = super().put_once(key, content)
+            if "/manifests/" in key and self.fails:
+                self.fails = False
+                raise StorageError("the connection was closed")
+            return written
+
+    objects, folder = NoReply(tmp_path / "objects"), tmp_path / "work"
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("m")
+    folder.mkdir()
+    (folder / "state").write_text("first")
+    with pytest.raises(StorageError):
+        writer.save(folder, 1)
+    (folder / "state").write_text("second")
+    assert writer.save(folder, 2).number == 2
+    assert objects.get(store.data_key(1, writer.writer, 0)) == b"first"
+
+
+def test_what_a_listing_does_not_show_yet_is_not_removed(tmp_path: Path) -> None:
+    class Late(FolderStore):
+        hidden = ""
+
+        def keys(self, prefix: str = "") -> Iterator[str]:
+            return (key for key in super().keys(prefix) if not self.hidden or self.hidden not in key)
+
+    objects, folder = Late(tmp_path / "objects"), tmp_path / "work"
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("m")
+    folder.mkdir()
+    for number in range(1, 5):
+        # Each manifest is listed only after the next checkpoint was written.
+        objects.hidden = f"manifests/{number:08d}"
+        (folder / "state").write_text(str(number))
+        writer.save(folder, number)
+    objects.hidden = ""
+    assert [manifest.number for manifest in store.manifests()][:2] == [4, 3]
+    for manifest in list(store.manifests())[:2]:
+        store.fetch(manifest, tmp_path / "got")
+        assert (tmp_path / "got" / "state").read_text() == str(manifest.number)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Amdahl, SpeedupTable
 from ebbtide.jobs.workflow import Workflow, WorkflowJob
-from ebbtide.policies.cookbook.oracle import known_prices, least_costs
+from ebbtide.policies.cookbook.oracle import least_costs
+from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 
 PRICES = np.array([0.1, 0.4, 1.0])
@@ -97,3 +100,11 @@ def test_what_has_no_greedy_plan_is_refused() -> None:
     two = Workflow(name="w", jobs=(*workflow(1.0).jobs, *workflow(1.0, Amdahl(parallel=0.5)).jobs))
     with pytest.raises(InputError, match="several speedups"):
         least_costs(two, PRICES, np.zeros((1, 2), int), 3600.0, 3)
+
+
+def known_prices(workflow: Workflow, charges_usd: Sequence[float], **given: Any) -> CookbookProblem:
+    """The problem with all future charges known, USD for each step: `solve` finds the best plan (section 4)."""
+    charges = np.asarray(charges_usd, dtype=np.float64)[:, None, None]
+    steps = len(charges)
+    market = ChargeModel(np.ones(1), np.ones((steps, 1, 1)), charges, np.zeros((steps, 1)))
+    return CookbookProblem(workflow, market, **given)

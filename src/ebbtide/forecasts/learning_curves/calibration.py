@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -73,7 +73,7 @@ def calibrate(
         steadies: Values of epsilon to try.
         windows: Values of `StageThresholds.window` to try, in measurements.
         workers: Number of processes for the tries; the calibration does not depend on it.
-        on_progress: Called with a line of text before each try, if there is one process.
+        on_progress: Called with a line of text before each fit, if there is one process.
 
     Raises:
         InputError: All curves are of one workload.
@@ -84,14 +84,7 @@ def calibrate(
     own = start or EarlyCurve()
     tried = [replace(own, thresholds=each, band=1.0) for each in _different(curves, changes, steadies, windows)]
     workload = np.array([curve.workload for curve in curves])
-    if workers > 1:
-        found = in_processes(partial(_ends_of, list(curves)), tried, workers=workers)
-    else:
-        found = []
-        for row, predictor in enumerate(tried):
-            if on_progress:
-                on_progress(f"thresholds {row + 1} of {len(tried)}")
-            found.append(_ends_of(curves, predictor))
+    found = _ends_of_each(curves, tried, workers, on_progress)
     whole = [ends.errors() for ends in found]
     errors = np.array([[np.nanmean(each[workload == name]) for name in names] for each in whole])
 
@@ -110,9 +103,50 @@ def calibrate(
     return Calibration(chosen(names), without, rows)
 
 
-def _ends_of(curves: Sequence[Curve], predictor: EarlyCurve) -> Ends:
-    """What a predictor says of each curve, by share of its steps that is known."""
-    return ends_of(curves, predictor, _THETAS)
+def _ends_of_each(
+    curves: Sequence[Curve],
+    tried: Sequence[EarlyCurve],
+    workers: int,
+    on_progress: Callable[[str], None] | None,
+) -> list[Ends]:
+    """What each predictor says of each curve, by share of its steps that is known.
+
+    Curves are pooled within a workload alone: what is said of a workload depends on the stages of its curves, and
+    these are the same for many thresholds. So each workload is fitted once for each of its sets of stages.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, curve in enumerate(curves):
+        rows.setdefault(curve.workload, []).append(row)
+    parts = {name: [curves[row] for row in own] for name, own in rows.items()}
+    asked = [{name: _stages(own, each.thresholds) for name, own in parts.items()} for each in tried]
+    fits = {key: each for each, keys in zip(tried, asked, strict=True) for key in keys.items()}
+    work = [(parts[name], each) for (name, _), each in fits.items()]
+    if workers > 1:
+        ends = in_processes(_ends_of, work, workers=workers)
+    else:
+        ends = []
+        for number, one in enumerate(work):
+            if on_progress:
+                on_progress(f"fit {number + 1} of {len(work)}")
+            ends.append(_ends_of(one))
+    by_key = dict(zip(fits, ends, strict=True))
+    return [_joined({name: by_key[name, keys[name]] for name in rows}, rows, len(curves)) for keys in asked]
+
+
+def _ends_of(work: tuple[Sequence[Curve], EarlyCurve]) -> Ends:
+    return ends_of(*work, _THETAS)
+
+
+def _joined(parts: Mapping[str, Ends], rows: Mapping[str, Sequence[int]], curves: int) -> Ends:
+    """The ends of all curves, from those of each workload and the rows of its curves."""
+    workloads = np.empty(curves, dtype=object)
+    truth = np.empty(curves)
+    values, lower, upper = (np.empty((curves, len(_THETAS))) for _ in range(3))
+    for name, part in parts.items():
+        own = list(rows[name])
+        workloads[own], truth[own] = name, part.truth
+        values[own], lower[own], upper[own] = part.values, part.lower, part.upper
+    return Ends(tuple(workloads), truth, values, lower, upper)
 
 
 def _different(
@@ -122,9 +156,13 @@ def _different(
     found: dict[tuple[tuple[int, ...], ...], StageThresholds] = {}
     for window, change, steady in product(windows, changes, steadies):
         each = StageThresholds(change, steady, window=window)
-        stages = tuple(tuple(stage_starts(_finite(curve.metric), each)) for curve in curves)
-        found.setdefault(stages, each)
+        found.setdefault(_stages(curves, each), each)
     return list(found.values())
+
+
+def _stages(curves: Sequence[Curve], thresholds: StageThresholds) -> tuple[tuple[int, ...], ...]:
+    """Where the stages of each curve begin."""
+    return tuple(tuple(stage_starts(_finite(curve.metric), thresholds)) for curve in curves)
 
 
 def _finite(metric: Floats) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
-from ebbtide.forecasts.revocation.passage import CELL_S, PricesSoFar, Recent, highest_rises
+from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, PricesSoFar, Recent, highest_rises
 from ebbtide.forecasts.revocation.splits import Samples
 from ebbtide.market.markets import Market
 
@@ -92,7 +92,7 @@ class RecentFrequency:
 
         def work_out() -> Floats:
             begins = np.arange(max(times_s[0], now_s - self.days * DAY_S), now_s - HOUR_S, CELL_S)
-            return np.sort(highest_rises(times_s, prices, begins)[:, -1])
+            return np.sort(highest_rises(times_s, prices, begins, CELL_S, CELLS)[:, -1])
 
         return self._kept.get((market, now_s, times_s[0], prices[0]), work_out)
 

@@ -165,7 +165,8 @@ def _last_and_highest(weights: Weights, records: Tensor) -> tuple[Tensor, Tensor
 def _run_lstms(weight: Floats32, bias: Floats32, records: Floats32) -> tuple[Floats32, Floats32]:
     """Many small LSTMs, one after the other, so that the weights of each stay in the processor's cache.
 
-    In batches over the networks, as PyTorch runs them, all weights are read from main memory at every step.
+    In batches over the networks, as PyTorch runs them, all weights are read from main memory at every step. Arrays
+    are filled in loops: an assignment of slices, with its check of shapes, takes four seconds longer to compile.
 
     Args:
         weight: Weights by layer, rows of inputs first, then of the last output; gates in the order in, forget,
@@ -190,13 +191,16 @@ def _run_lstms(weight: Floats32, bias: Floats32, records: Floats32) -> tuple[Flo
     half = np.float32(0.5)
     for network in range(networks):
         for sample in range(samples):
-            inputs[:, :width] = records[network, sample]
+            for step in range(steps):
+                for column in range(width):
+                    inputs[step, column] = records[network, sample, step, column]
             used = width
             for layer in range(layers):
-                cell[:] = np.float32(0.0)
-                output[:] = np.float32(0.0)
+                for unit in range(hidden):
+                    cell[unit] = output[unit] = np.float32(0.0)
                 for step in range(steps):
-                    summed[:] = bias[network, layer]
+                    for gate in range(gates):
+                        summed[gate] = bias[network, layer, gate]
                     _add_product(summed, inputs[step, :used], weight[network, layer, :used])
                     _add_product(summed, output, weight[network, layer, both - hidden :])
                     for gate in range(2 * hidden):
@@ -214,9 +218,11 @@ def _run_lstms(weight: Floats32, bias: Floats32, records: Floats32) -> tuple[Flo
                             before = output[unit] if step == 0 else highest[network, sample, unit]
                             highest[network, sample, unit] = max(before, output[unit])
                     else:
-                        inputs[step, :hidden] = output
+                        for unit in range(hidden):
+                            inputs[step, unit] = output[unit]
                 used = hidden
-            last[network, sample] = output
+            for unit in range(hidden):
+                last[network, sample, unit] = output[unit]
     return last, highest
 
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ebbtide._compiling import compiled
+from ebbtide._compiling import compiled, inner
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
 from ebbtide.forecasts.revocation.minutes import Floats
 from ebbtide.market.markets import Market
@@ -45,6 +45,59 @@ def held_since(times_s: Floats, prices: Floats, begins: Floats) -> tuple[Floats,
     return held, since_s
 
 
+@inner
+def _highest_of_cells(times_s: Floats, prices: Floats, begins: Floats, cell_s: float, cells: int) -> Floats:
+    """The highest price of each cell: the one in force when it begins, and those set within it.
+
+    Returns:
+        Of the cells that begin at `begins` and of `cells - 1` more, USD per hour.
+    """
+    total = len(begins) + cells - 1
+    highest = np.empty(total)
+    at = 0
+    for cell in range(total):
+        begin_s = begins[cell] if cell < len(begins) else begins[-1] + cell_s * (cell - len(begins) + 1)
+        end_s = begin_s + cell_s
+        while at + 1 < len(times_s) and times_s[at + 1] <= begin_s:
+            at += 1
+        most = prices[at]
+        ahead = at + 1
+        while ahead < len(times_s) and times_s[ahead] < end_s:
+            most = max(most, prices[ahead])
+            ahead += 1
+        highest[cell] = most
+    return highest
+
+
+@compiled
+def highest_rises(times_s: Floats, prices: Floats, begins: Floats, cell_s: float, cells: int) -> Floats:
+    """The highest rise of the price by the end of each cell after each moment.
+
+    Args:
+        times_s: Change points, seconds since 1970, shape (points,).
+        prices: Price from each change point on, USD per hour, shape (points,).
+        begins: Moments `cell_s` apart, none before the first change point, seconds since 1970, shape (n,).
+        cell_s: Length of a cell, seconds.
+        cells: Number of cells after each moment.
+
+    Returns:
+        Rises as shares of the price at the moment, shape (n, cells); rows never fall.
+    """
+    rose = np.empty((len(begins), cells))
+    if not len(begins):
+        return rose
+    highest = _highest_of_cells(times_s, prices, begins, cell_s, cells)
+    at = 0
+    for number in range(len(begins)):
+        while at + 1 < len(times_s) and times_s[at + 1] <= begins[number]:
+            at += 1
+        most = 0.0
+        for cell in range(cells):
+            most = max(most, highest[number + cell])
+            rose[number, cell] = most / prices[at] - 1.0
+    return rose
+
+
 @compiled
 def first_passages(
     times_s: Floats,
@@ -71,23 +124,7 @@ def first_passages(
     Returns:
         Weights, shape (k, cells); moments without such a rise count in no cell.
     """
-    # The highest price of each cell: the one in force when it begins, and those set within it.
-    total = len(begins) + cells - 1
-    highest = np.empty(total)
-    at = 0
-    for cell in range(total):
-        begin_s = (
-            begins[0] + cell_s * cell if cell < len(begins) else begins[-1] + cell_s * (cell - len(begins) + 1)
-        )
-        end_s = begin_s + cell_s
-        while at + 1 < len(times_s) and times_s[at + 1] <= begin_s:
-            at += 1
-        most = prices[at]
-        ahead = at + 1
-        while ahead < len(times_s) and times_s[ahead] < end_s:
-            most = max(most, prices[ahead])
-            ahead += 1
-        highest[cell] = most
+    highest = _highest_of_cells(times_s, prices, begins, cell_s, cells)
     counted = np.zeros((len(rises), cells))
     for number in range(len(begins)):
         most = 0.0
@@ -182,36 +219,6 @@ class Passages(Protocol):
             Probabilities, shape (n, CELLS + 1); the last column is for no such rise. Rows sum to 1.
         """
         ...
-
-
-def highest_rises(times_s: Floats, prices: Floats, begins: Floats) -> Floats:
-    """The highest rise of the price by the end of each cell of the hour after each moment.
-
-    Args:
-        times_s: Change points, seconds since 1970, shape (points,).
-        prices: Price from each change point on, USD per hour, shape (points,).
-        begins: Moments `CELL_S` apart, the last one an hour before the end of the record, shape (n,).
-
-    Returns:
-        Rises as shares of the price at the moment, shape (n, CELLS); rows never fall.
-    """
-    if not len(begins):
-        return np.empty((0, CELLS))
-    edges = np.concatenate([begins, begins[-1] + CELL_S * np.arange(1, CELLS + 1)])
-    held = prices[np.searchsorted(times_s, edges, side="right") - 1]
-    # The highest price of each cell: the one in force when it begins, and those set within it.
-    highest = held[:-1].copy()
-    cell = np.searchsorted(edges, times_s, side="right") - 1
-    inside = (cell >= 0) & (cell < len(highest))
-    np.maximum.at(highest, cell[inside], prices[inside])
-    # Cells are the first axis, so that each pass reads contiguous memory.
-    rose = np.empty((CELLS, len(begins)))
-    rose[0] = highest[: len(begins)]
-    for cell_ahead in range(1, CELLS):
-        np.maximum(rose[cell_ahead - 1], highest[cell_ahead : cell_ahead + len(begins)], out=rose[cell_ahead])
-    rose /= held[: len(begins)]
-    rose -= 1.0
-    return rose.T
 
 
 @dataclass(frozen=True, eq=False)

@@ -185,8 +185,8 @@ class Served:
         self, view: PricesSoFar, markets: Sequence[Market], keys: Sequence[tuple[object, ...]], minute_s: float
     ) -> dict[tuple[object, ...], Floats32 | None]:
         """The model's answers for the markets of these keys, in one batch; they are kept."""
-        wanted = {key[0] for key in keys}
-        asked = [market for market in markets if market in wanted & set(self.model.markets)]
+        wanted = {key[0] for key in keys} & set(self.model.markets)
+        asked = [market for market in markets if market in wanted]
         minutes, has_past = past_hour(view, asked, minute_s)
         rows = np.flatnonzero(has_past)
         tables: dict[object, Floats32] = {}

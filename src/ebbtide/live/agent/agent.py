@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import queue
 import shutil
-import signal
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide.errors import StorageError
 from ebbtide.live.agent.config import AgentConfig, Assignment
-from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, unpack
-from ebbtide.live.agent.messages import Heartbeats, MessageLog, Outbox
-from ebbtide.live.agent.metadata import Metadata, Notice
-from ebbtide.live.agent.processes import MACHINE, TrainingProcess, kill_processes
+from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, outputs_id, unpack
+from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.machine import Machine, ThisMachine, checkpoints_of
+from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
+from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.agent.protocol import (
+    ORDERS,
+    REPORTS,
+    Channel,
+    Down,
+    End,
+    Ended,
+    Ending,
+    Leave,
+    Log,
+    Named,
+    Noticed,
+    Order,
+    Rebalance,
+    Repeat,
+    Restored,
+    Save,
+    Saved,
+    Stepped,
+    Stranded,
+    Train,
+    Up,
+)
 from ebbtide.live.agent.uploads import Uploaded, Uploads
-from ebbtide.live.agent.watching import LogLines, Mirror
-from ebbtide.live.agent.work import Ending, SavingTimes, Work
+from ebbtide.live.agent.watching import LogLines
+from ebbtide.live.agent.work import SavingTimes, Work
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
-from ebbtide.live.storage import object_store
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 
 _LOGGER = logging.getLogger(__name__)
@@ -40,13 +60,15 @@ _NOT_STARTED = (126, 127)
 _OURS = frozenset({"step", "started", "saved", "finished", "left", "save_s", "step_s", "api", "epoch"})
 _MOST_FIELDS, _MOST_OF_NAME = 50, 80
 
-_TICK_S = 0.05
 _TAIL_LINES = 30
 # Without a notice, a program that does not leave is killed after so many times the time that saving needs.
 _PATIENCE = 4.0
 _RETRY_S = 1.0
 # After a program's end its output is read for so long at most: a process that it left may hold the output open.
 _LAST_OUTPUT_S = 10.0
+_REMEMBERED_EVERY_S = 1.0
+# Storage that lacks a checkpoint that it had is asked again for so long at most.
+_LACKS_S = 300.0
 
 
 class Agent:
@@ -54,54 +76,62 @@ class Agent:
 
     Args:
         config: The configuration that the machine was started with.
+        machine: The machine; by default the one that this process runs on.
     """
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, machine: Machine | None = None) -> None:
         self._config = config
-        self._objects = object_store(config.store)
+        self._machine = machine or ThisMachine(config)
+        self._runtime, self._objects = self._machine.runtime, self._machine.objects
         self._folder = Path(config.folder).resolve()
-        self._orders = MessageLog(self._objects, config.machine, "orders")
+        key = bytes.fromhex(config.key)
+        self._orders = MessageLog(self._objects, Channel(config.machine, ORDERS, key))
         self._heartbeats = Heartbeats(self._objects, config.run, config.controller_limit_s)
-        self._outbox = Outbox(MessageLog(self._objects, config.machine, "reports"), config.report_s)
-        self._metadata = Metadata(config.metadata_url)
-        self._happened: queue.Queue[Callable[[], None]] = queue.Queue()
+        reports = MessageLog(self._objects, Channel(config.machine, REPORTS, key))
+        self._outbox = Outbox(reports, config.report_s, self._runtime)
+        self._happened: deque[Callable[[], None]] = deque()
+        self._woken = self._runtime.flag()
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
         self._work: Work | None = None
         self._next: Assignment | None = None
         self._attempts: dict[str, int] = {}
+        # How the last assignment of each trial ended here, to be repeated on request.
+        self._endings: dict[str, Ended] = {}
+        self._epoch = 0
+        self._beat = 0
         self._taken_at_s = math.inf
         self._notice = Notice()
-        self._alive_s = time.monotonic()
+        self._alive_s = self._runtime.monotonic_s()
         self._code: int | None = None
-        self._closing = threading.Event()
+        self._closing = self._runtime.flag()
 
     def run(self) -> int:
         """Run until ordered to end; returns the exit code."""
-        signal.signal(signal.SIGTERM, lambda *_: self._happened.put(lambda: self._end(STAYS)))
-        # Processes of an earlier agent that was killed must not run beside those started now.
-        os.environ[MACHINE] = str(self._folder)
-        kill_processes(MACHINE, str(self._folder))
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        self._outbox.put({"type": "up"})
+        self._machine.begin(self._folder, lambda: self._put(lambda: self._end(STAYS)))
+        self._outbox.put(Up())
         for watch, every_s in (
             (self._watch_orders, self._config.poll_s),
             (self._watch_metadata, self._config.notice_poll_s),
-            (self._watch_controller, self._heartbeats.slot_s / 2.0),
+            (self._watch_controller, self._heartbeats.every_s),
+            (self._machine.remember, _REMEMBERED_EVERY_S),
         ):
-            threading.Thread(target=self._repeat, args=(watch, every_s), daemon=True).start()
+            self._runtime.begin(partial(self._repeat, watch, every_s))
         while self._code is None or self._work is not None:
-            try:
-                happened = self._happened.get(timeout=_TICK_S)
-            except queue.Empty:
-                pass
-            else:
-                happened()
+            if not self._happened:
+                self._woken.wait(self._config.tick_s)
+                self._woken.clear()
+            if self._happened:
+                self._happened.popleft()()
             self._tick()
         self._closing.set()
-        self._outbox.put({"type": "down"})
+        self._outbox.put(Down())
         self._outbox.close()
         return self._code
+
+    def _put(self, happened: Callable[[], None]) -> None:
+        """Called from any thread: what happened is handled by the loop."""
+        self._happened.append(happened)
+        self._woken.set()
 
     @property
     def _code_folder(self) -> Path:
@@ -119,25 +149,39 @@ class Agent:
 
     def _watch_orders(self) -> None:
         begins = self._orders.read == 0
-        for order in _in_force(list(self._orders.new())) if begins else self._orders.new():
-            self._happened.put(partial(self._ordered, order))
+        for order in _in_force(list(self._given())) if begins else self._given():
+            self._put(partial(self._ordered, order))
+
+    def _given(self) -> Iterator[Order]:
+        """New orders of the newest controller: one that another has taken over from is not obeyed any more."""
+        for found in self._orders.new():
+            if isinstance(found, Unreadable):
+                _LOGGER.warning("%s %s; it is not obeyed", found.key, found.why)
+            elif found.epoch < self._epoch:
+                _LOGGER.warning(
+                    "an order of controller %d, which %d has replaced, is not obeyed", found.epoch, self._epoch
+                )
+            else:
+                self._epoch = found.epoch
+                if found.message is not None:
+                    yield found.message  # type: ignore[misc]
 
     def _watch_metadata(self) -> None:
-        notice = self._metadata.notice()
+        notice = self._machine.notice()
         if notice != self._notice:
-            self._happened.put(lambda: self._noticed(notice))
+            self._put(lambda: self._noticed(notice))
 
     def _watch_controller(self) -> None:
-        if self._heartbeats.seen(time.time()):
-            self._alive_s = time.monotonic()
+        newest = self._heartbeats.newest()
+        if newest != self._beat and self._heartbeats.keeps_alive(newest, self._config.machine):
+            self._beat, self._alive_s = newest, self._runtime.monotonic_s()
 
     # What happens.
 
-    def _ordered(self, order: Mapping[str, Any]) -> None:
+    def _ordered(self, order: Order) -> None:
         work = self._work
-        match order["type"]:
-            case "train":
-                assignment = Assignment.decode(order["assignment"])
+        match order:
+            case Train(assignment):
                 if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
                     return  # written twice
                 self._attempts[assignment.trial_id] = assignment.attempt
@@ -145,53 +189,60 @@ class Agent:
                 if work is None:
                     self._begin()
                 else:
-                    work.ask_to_leave()
-            case "save" if work is not None:
-                work.ask_to_save()
-            case "leave":
-                attempt = order.get("attempt")
-                if self._next is not None and attempt in (None, self._next.attempt):
+                    work.ask_to_leave(self._runtime.monotonic_s())
+            case Save() if work is not None:
+                work.ask_to_save(self._runtime.monotonic_s())
+            case Leave(attempt, trial):
+                if self._next is not None and attempt == self._next.attempt:
                     self._next = None
-                if work is not None and attempt in (None, work.assignment.attempt):
-                    work.ask_to_leave()
-                elif "trial" in order:
+                if work is not None and attempt == work.assignment.attempt:
+                    work.ask_to_leave(self._runtime.monotonic_s())
+                elif trial:
                     # It never began on this machine, or before this agent started: it need not be waited for.
-                    about = {"trial": order["trial"], "attempt": attempt}
-                    self._outbox.put({"type": str(Ending.LEFT), **about, "step": 0, "number": 0})
-            case "end":
+                    self._outbox.put(Ended(trial, attempt, Ending.LEFT, 0))
+            case End():
                 self._end(ENDS_MACHINE)
+            case Repeat():
+                for ended in self._endings.values():
+                    self._outbox.put(ended)
 
     def _end(self, code: int) -> None:
         self._code, self._next = code, None
         if self._work is not None:
-            self._work.ask_to_leave()
+            self._work.ask_to_leave(self._runtime.monotonic_s())
 
     def _noticed(self, notice: Notice) -> None:
         before, self._notice = self._notice, notice
         if notice.rebalance and not before.rebalance:
             # A revocation has become more likely: the policy decides what to do about it.
-            self._outbox.put({"type": "rebalance"})
+            self._outbox.put(Rebalance())
         if notice.taken_at_s is not None and before.taken_at_s is None:
-            left_s = notice.taken_at_s - time.time()
-            self._taken_at_s = time.monotonic() + left_s
-            self._outbox.put({"type": "notice", "taken_at_s": notice.taken_at_s})
+            left_s = notice.taken_at_s - self._runtime.epoch_s()
+            self._taken_at_s = self._runtime.monotonic_s() + left_s
+            self._outbox.put(Noticed(notice.taken_at_s))
             if self._work is not None and not self._times.is_known:
                 # How long saving takes was not measured yet, and there is still time to do so.
-                self._work.ask_to_save()
+                self._work.ask_to_save(self._runtime.monotonic_s())
 
     def _begin(self) -> None:
         """Start the next assignment: restore its newest checkpoint, and train."""
         assert self._next is not None
         assignment, self._next = self._next, None
         folder = self._folder / f"{assignment.trial_id}-{assignment.attempt}"
-        self._work = work = Work(assignment, folder / "checkpoints", time.monotonic(), self._times)
-        threading.Thread(target=self._restore, args=(work,), daemon=True).start()
+        now_s = self._runtime.monotonic_s()
+        self._work = work = Work(assignment, folder / "checkpoints", now_s, self._times, saved_s=now_s)
+        self._runtime.begin(partial(self._restore, work))
 
     def _restore(self, work: Work) -> None:
         """In a thread of its own, tried again until storage answers or the assignment is over."""
-        store = CheckpointStore(self._objects, work.assignment.trial_id)
+        store = checkpoints_of(self._machine, work.assignment.trial_id)
+        lacks_s = math.inf
         while not work.over:
+            lacks = ""
             try:
+                lacks = _lacks(store, work.assignment)
+                if lacks:
+                    raise StorageError(lacks)
                 for number in work.assignment.aside:
                     store.set_aside(number, "training failed from it")
                 if work.assignment.code:
@@ -200,10 +251,23 @@ class Agent:
                 manifest = store.restore(work.folder)
             except Exception as error:
                 _LOGGER.warning("trial %s is not restored yet: %s", work.assignment.trial_id, error)
-                time.sleep(_RETRY_S)
+                if not lacks:
+                    lacks_s = math.inf
+                elif math.isinf(lacks_s):
+                    lacks_s = self._runtime.monotonic_s()
+                    line = f"ebbtide: {lacks}; asked again"
+                    self._put(partial(self._outbox.put, Log(work.assignment.trial_id, line)))
+                elif self._runtime.monotonic_s() - lacks_s > min(_LACKS_S, self._config.controller_limit_s):
+                    self._put(partial(self._not_restored, work, lacks))
+                    return
+                self._runtime.sleep(_RETRY_S)
                 continue
-            self._happened.put(partial(self._restored, work, writer, manifest))
+            self._put(partial(self._restored, work, writer, manifest))
             return
+
+    def _not_restored(self, work: Work, problem: str) -> None:
+        if not work.over and work.asked_to_leave_s is None:
+            self._failed_to_start(work, problem, code=None)
 
     def _restored(self, work: Work, writer: CheckpointWriter, manifest: Manifest | None) -> None:
         if work.over or work is not self._work:
@@ -211,7 +275,7 @@ class Agent:
         if manifest is not None:
             work.restored, work.step = manifest.number, manifest.step
             work.began = work.written = work.stored = manifest.step
-        self._report(work, "restored", step=work.step, number=work.restored)
+        self._outbox.put(Restored(*_about(work), work.step, work.restored))
         if work.asked_to_leave_s is not None:
             return
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -219,7 +283,8 @@ class Agent:
             writer,
             work.folder,
             work.assignment.keep,
-            lambda found: self._happened.put(lambda: self._uploaded(work, found)),
+            lambda found: self._put(lambda: self._uploaded(work, found)),
+            self._runtime,
         )
         assignment = work.assignment
         environment = {
@@ -235,22 +300,20 @@ class Agent:
             runs_in = self._private(work)
             if assignment.checkpoints:
                 link_checkpoints(runs_in, assignment.checkpoints, work.folder)
-            self._check_executable(arguments[0], runs_in, environment)
-            work.process = TrainingProcess(
+            work.process = self._machine.start(
                 arguments,
                 environment,
                 runs_in,
-                lambda line: self._happened.put(lambda: self._read_output(work, line)),
+                lambda line: self._put(lambda: self._read_output(work, line)),
             )
         except OSError as error:
             self._failed_to_start(work, str(error))
             return
         work.log_lines = LogLines(assignment.metric, work.step) if assignment.reads_log else None
-        work.mirror = Mirror(
+        work.mirror = self._machine.mirror(
+            work.process,
             work.folder,
-            work.folder.parent / "copies",
-            work.process.process.pid,
-            lambda copy: self._happened.put(lambda: self._copied(work, copy)),
+            lambda copy: self._put(lambda: self._copied(work, copy)),
             lambda: _is_busy(work),
         )
 
@@ -271,20 +334,19 @@ class Agent:
             return work.folder.parent
         return work.private.path
 
-    def _check_executable(self, name: str, runs_in: Path, environment: Mapping[str, str]) -> None:
-        """Check before the start, since `setpriv`, which starts the program, reports less.
-
-        Raises:
-            OSError: There is no such executable.
-        """
-        path = environment.get("PATH", os.environ.get("PATH", os.defpath))
-        if shutil.which(str(runs_in / name) if "/" in name else name, path=path) is None:
-            raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
-
-    def _failed_to_start(self, work: Work, problem: str) -> None:
+    def _failed_to_start(self, work: Work, problem: str, *, code: int | None = 127) -> None:
         self._close(work)
-        self._report(
-            work, Ending.FAILED, step=work.step, number=work.restored, code=127, tail=[problem], cannot_start=True
+        self._tell_end(
+            Ended(
+                *_about(work),
+                Ending.FAILED,
+                work.step,
+                number=work.restored,
+                began=work.began if work.uploads is not None else None,
+                code=code,
+                tail=(problem,),
+                cannot_start=code is not None,
+            )
         )
 
     def _keep_outputs(self, work: Work) -> None:
@@ -295,17 +357,16 @@ class Agent:
         work.keeps_outputs = True
 
         def keep() -> None:
-            problem = keep_outputs(
-                self._objects, work.assignment.trial_id, private, self._config.machine, work.step
-            )
-            self._happened.put(partial(self._kept_outputs, work, problem))
+            outputs = checkpoints_of(self._machine, outputs_id(work.assignment.trial_id))
+            problem = keep_outputs(outputs, private, self._config.machine, work.step)
+            self._put(partial(self._kept_outputs, work, problem))
 
-        threading.Thread(target=keep, daemon=True).start()
+        self._runtime.begin(keep)
 
     def _kept_outputs(self, work: Work, problem: str) -> None:
         work.keeps_outputs = False
         if problem:
-            self._outbox.put({"type": "log", "log": f"ebbtide: {problem}", "trial": work.assignment.trial_id})
+            self._outbox.put(Log(work.assignment.trial_id, f"ebbtide: {problem}"))
 
     def _read_output(self, work: Work, line: Mapping[str, Any] | str | None) -> None:
         if work.over:
@@ -316,7 +377,7 @@ class Agent:
             self._keep_outputs(work)
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
-            self._outbox.put({"type": "log", "log": line, "trial": work.assignment.trial_id}, urgent=False)
+            self._outbox.put(Log(work.assignment.trial_id, line), urgent=False)
             if work.log_lines is not None:
                 self._reported(work, work.log_lines.report_of(line))
         else:
@@ -334,11 +395,12 @@ class Agent:
         step = line.get("step", line.get("started"))
         if isinstance(step, int):
             work.step = max(work.step, step)
-            report: dict[str, Any] = {"step": work.step, "told_s": time.time()}
-            metric = line.get(work.assignment.metric)
-            if isinstance(metric, int | float):
-                report |= {"at": step, "metric": float(metric)}
-            self._report(work, "step", urgent=False, **report)
+            found = line.get(work.assignment.metric)
+            metric = float(found) if isinstance(found, int | float) else math.nan
+            self._outbox.put(
+                Stepped(*_about(work), work.step, self._runtime.epoch_s(), step, metric, *_origin(work)),
+                urgent=False,
+            )
         if isinstance(line.get("step_s"), int | float):
             self._times.stepped(float(line["step_s"]))
         if isinstance(line.get("saved"), int):
@@ -361,7 +423,7 @@ class Agent:
         } - work.fields
         if new and len(work.fields) < _MOST_FIELDS:
             work.fields |= new
-            self._report(work, "fields", urgent=False, names=sorted(new)[:_MOST_FIELDS])
+            self._outbox.put(Named(*_about(work), tuple(sorted(new)[:_MOST_FIELDS])), urgent=False)
 
     def _exited(self, work: Work) -> None:
         if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
@@ -386,17 +448,19 @@ class Agent:
         self._times.uploaded(found.seconds)
         work.stored = max(work.stored, found.step)
         stored = found.manifest
-        self._report(work, "saved", step=found.step, number=stored.number, size_bytes=stored.size_bytes)
+        work.stored_number = stored.number
+        self._outbox.put(Saved(*_about(work), found.step, stored.number, stored.size_bytes, *_origin(work)))
 
     # What is checked at every tick.
 
     def _tick(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._runtime.monotonic_s()
         if now_s - self._alive_s > self._config.controller_limit_s and self._code is None:
             _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
-            self._outbox.put({"type": "stranded"})
+            self._outbox.put(Stranded())
             self._end(ENDS_MACHINE)
         work = self._work
+        self._machine.reap(None if work is None else work.process)
         if work is None:
             return
         if work.is_running:
@@ -408,7 +472,7 @@ class Agent:
         # A program that does not say when it has saved gets as much time again.
         leaving_s = self._times.needed_s * (1.0 if work.mirror is None else 2.0)
         if now_s >= self._taken_at_s - leaving_s:
-            work.ask_to_leave()
+            work.ask_to_leave(self._runtime.monotonic_s())
         if work.asked_to_leave_s is not None:
             patience_s = _PATIENCE * self._times.needed_s
             if work.mirror is not None and now_s >= self._taken_at_s - self._times.needed_s and work.process:
@@ -418,7 +482,7 @@ class Agent:
                 _LOGGER.warning("trial %s does not leave; it is killed", work.assignment.trial_id)
                 work.process.kill()
         elif now_s - work.saved_s >= self._times.interval_s(work.assignment.mttr_s):
-            work.ask_to_save()
+            work.ask_to_save(self._runtime.monotonic_s())
 
     def _is_quiet(self, work: Work, now_s: float) -> bool:
         """Whether nothing is under way: all output is read, and no upload runs."""
@@ -427,11 +491,11 @@ class Agent:
                 work.exited_s = now_s
             elif now_s - work.exited_s > _LAST_OUTPUT_S:
                 # A process that it started still runs, and holds its output open.
-                work.process.kill()
+                self._machine.end_left()
             return False
         if work.keeps_outputs:
             return False
-        return self._happened.empty() and (work.uploads is None or not work.uploads.is_busy)
+        return not self._happened and (work.uploads is None or not work.uploads.is_busy)
 
     def _conclude(self, work: Work) -> None:
         ending = work.ending()
@@ -440,15 +504,19 @@ class Agent:
         step = work.stored if ending is Ending.LEFT else work.step
         # A shell exits so when there is no such program, or none that may be executed.
         never_ran = ending is Ending.FAILED and code in _NOT_STARTED and not work.fields and not work.has_api
-        self._report(
-            work,
-            ending,
-            step=step,
-            came=work.step - work.began,
-            number=work.restored,
-            code=code,
-            tail=work.tail,
-            cannot_start=never_ran and work.step == work.began,
+        self._tell_end(
+            Ended(
+                *_about(work),
+                ending,
+                step,
+                came=max(work.step - work.began, 0),
+                number=work.restored,
+                began=work.began if work.uploads is not None else None,
+                stored=work.stored_number or work.restored,
+                code=code,
+                tail=tuple(work.tail),
+                cannot_start=never_ran and work.step == work.began,
+            )
         )
         if self._next is not None and self._code is None:
             self._begin()
@@ -459,25 +527,45 @@ class Agent:
             work.mirror.close()
         if work.uploads is not None:
             work.uploads.close()
+        # What its program put into other sessions must not run beside the next one.
+        self._machine.end_left()
         if work is self._work:
             self._work = None
         shutil.rmtree(work.folder.parent, ignore_errors=True)
 
-    def _report(self, work: Work, what: str, *, urgent: bool = True, **details: Any) -> None:
-        about = {"trial": work.assignment.trial_id, "attempt": work.assignment.attempt}
-        self._outbox.put({"type": str(what), **about, **details}, urgent=urgent)
+    def _tell_end(self, ended: Ended) -> None:
+        self._endings[ended.trial] = ended
+        self._outbox.put(ended)
+
+
+def _lacks(store: CheckpointStore, assignment: Assignment) -> str:
+    """Why storage cannot be the run's, which has a checkpoint that this lacks; empty: it lacks none."""
+    expected = assignment.expected
+    if expected in assignment.aside or max(store.numbers("manifests"), default=0) >= expected:
+        return ""
+    return f"storage has no checkpoint {expected} of trial {assignment.trial_id}, which was stored: is it mounted?"
+
+
+def _about(work: Work) -> tuple[str, int]:
+    return work.assignment.trial_id, work.assignment.attempt
+
+
+def _origin(work: Work) -> tuple[int, int]:
+    """The resume step of an assignment, and the number of its checkpoint."""
+    return work.began, work.restored
 
 
 def _is_busy(work: Work) -> bool:
     return work.uploads is not None and work.uploads.is_busy
 
 
-def _in_force(orders: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _in_force(orders: list[Order]) -> list[Order]:
     """The orders that an agent has to obey when it starts, of all that the machine ever received: the last order
     to train, unless that training is over, and every order after it."""
-    last = max((place for place, order in enumerate(orders) if order["type"] == "train"), default=None)
+    last = max((place for place, order in enumerate(orders) if isinstance(order, Train)), default=None)
     if last is None:
         return orders
-    attempt, rest = orders[last]["assignment"]["attempt"], orders[last + 1 :]
-    over = any(order["type"] == "leave" and order.get("attempt") in (None, attempt) for order in rest)
-    return rest if over else [orders[last], *rest]
+    train, rest = orders[last], orders[last + 1 :]
+    assert isinstance(train, Train)
+    over = any(isinstance(order, Leave) and order.attempt == train.assignment.attempt for order in rest)
+    return rest if over else [train, *rest]

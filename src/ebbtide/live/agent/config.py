@@ -27,9 +27,11 @@ class AgentConfig:
         poll_s: Seconds between looks for orders.
         notice_poll_s: Seconds between looks at the metadata; EC2 recommends five.
         report_s: Seconds for which reports are gathered.
+        tick_s: Seconds between looks at the training itself.
         controller_limit_s: Seconds without a heartbeat after which the agent saves and ends its machine.
         first_save_s: Seconds that saving is assumed to take before it was measured.
         margin_s: Seconds of a notice kept in reserve beside what saving needs.
+        key: What messages between the machine and its controller are sealed with, as hexadecimal digits.
     """
 
     run: str
@@ -41,9 +43,11 @@ class AgentConfig:
     poll_s: float = 5.0
     notice_poll_s: float = 5.0
     report_s: float = 5.0
+    tick_s: float = 0.05
     controller_limit_s: float = 900.0
     first_save_s: float = 30.0
     margin_s: float = 5.0
+    key: str = field(default="", repr=False)
 
     def encode(self) -> str:
         """The configuration as JSON text."""
@@ -77,6 +81,8 @@ class Assignment:
         mttr_s: Mean seconds until a machine of this market is revoked; how often to save follows from it.
         keep: How many checkpoints stay in storage.
         aside: Numbers of checkpoints that must not be resumed from, because training failed from them.
+        expected: Number of the newest checkpoint that is known to be stored; 0: none is. Storage without it, or a
+            later one, is not the run's: perhaps it is not mounted.
         cwd: Folder on this machine whose entries are linked into the program's folder; empty: none.
         code: Key in the store of an archive of the user's code, which is unpacked there instead; empty: none.
         checkpoints: Path of the program's own checkpoint folder, below the folder that it runs in; empty: it
@@ -93,6 +99,7 @@ class Assignment:
     mttr_s: float = 6 * 3600.0
     keep: int = 2
     aside: tuple[int, ...] = ()
+    expected: int = 0
     cwd: str = ""
     code: str = ""
     checkpoints: str = ""
@@ -101,7 +108,12 @@ class Assignment:
 
     def encode(self) -> dict[str, Any]:
         """The assignment as plain values, for a message."""
-        return asdict(self) | {"arguments": list(self.arguments), "aside": list(self.aside)}
+        return {
+            **vars(self),
+            "arguments": list(self.arguments),
+            "environment": dict(self.environment),
+            "aside": list(self.aside),
+        }
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Assignment:

@@ -13,7 +13,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -166,12 +165,11 @@ def outputs_id(trial_id: str) -> str:
     return f"{trial_id}-outputs"
 
 
-def keep_outputs(objects: ObjectStore, trial_id: str, private: PrivateFolder, machine: str, step: int) -> str:
+def keep_outputs(outputs: CheckpointStore, private: PrivateFolder, machine: str, step: int) -> str:
     """Store the files that a finished program left in its folder; other files in the folder are removed.
 
     Args:
-        objects: Storage for checkpoints and outputs.
-        trial_id: Id of the trial that has finished.
+        outputs: Where they are stored, under the id that `outputs_id` gives.
         private: The folder that its program ran in.
         machine: Id of this machine, noted as the writer.
         step: Step that the training has reached.
@@ -189,18 +187,14 @@ def keep_outputs(objects: ObjectStore, trial_id: str, private: PrivateFolder, ma
         )
     for attempt in range(_TRIES):
         if attempt:
-            time.sleep(_RETRY_S)
+            outputs.runtime.sleep(_RETRY_S)
         try:
-            manifest: Manifest = (
-                CheckpointStore(objects, outputs_id(trial_id))
-                .begin_writing(machine)
-                .save(private.path, step, keep=1)
-            )
+            manifest: Manifest = outputs.begin_writing(machine).save(private.path, step, keep=1)
         except Exception as error:
-            _LOGGER.warning("outputs of trial %s are not stored yet: %s", trial_id, error)
+            _LOGGER.warning("%s are not stored yet: %s", outputs.trial_id, error)
             problem = str(error)
             continue
-        _LOGGER.info("outputs of trial %s: %d files", trial_id, len(manifest.files))
+        _LOGGER.info("%s: %d files", outputs.trial_id, len(manifest.files))
         return ""
     return f"the files that the program left in its folder are not kept: {problem}"
 

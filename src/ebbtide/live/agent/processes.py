@@ -1,7 +1,4 @@
-"""Processes on a machine: the training program, and how everything that it started is found and ended.
-
-No process outlives its machine. All that a machine starts carries a mark in its environment, and is found by it.
-"""
+"""The training program as a process of this machine."""
 
 from __future__ import annotations
 
@@ -13,16 +10,9 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-# Environment variable of an agent and of all that it starts: the folder that it works in, unique to the machine.
-MACHINE = "EBBTIDE_MACHINE"
-
-_PROC = Path("/proc")
-_ROUNDS, _BETWEEN_S = 40, 0.05
 
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
@@ -71,6 +61,11 @@ class TrainingProcess:
         self._reader.start()
 
     @property
+    def pid(self) -> int:
+        """Id of its process, which leads a process group."""
+        return self.process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """Exit code of the program; negative: minus the signal that ended it; None: it still runs."""
         return self.process.poll()
@@ -117,60 +112,3 @@ def _parsed(line: str) -> Mapping[str, Any] | str:
 def _die_with_parent() -> None:
     """After the fork: a training must end with its agent, since another agent may start the same training."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def processes_with(name: str, value: str) -> list[int]:
-    """Ids of this user's processes that were started with this environment variable; empty without /proc."""
-    wanted = f"{name}={value}".encode()
-    found = []
-    for folder in _PROC.iterdir() if _PROC.is_dir() else ():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-    return found
-
-
-def kill_processes(name: str, value: str) -> int:
-    """Kill the processes that carry this environment variable, except this one and its ancestors.
-
-    Returns:
-        How many processes were killed.
-    """
-    killed: set[int] = set()
-    spared = _ancestry()
-    for _ in range(_ROUNDS):
-        left = [pid for pid in processes_with(name, value) if pid not in spared and not _is_dead(pid)]
-        if not left:
-            break
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-        # Processes that they started meanwhile are found in the next round.
-        time.sleep(_BETWEEN_S)
-    return len(killed)
-
-
-def _ancestry() -> set[int]:
-    """Ids of this process and of its ancestors."""
-    found, pid = set(), os.getpid()
-    while pid > 0 and pid not in found:
-        found.add(pid)
-        pid = _status(pid)[1]
-    return found
-
-
-def _is_dead(pid: int) -> bool:
-    """Whether a process has ended, even if its parent has not collected its exit code."""
-    return _status(pid)[0] in ("Z", "X", "")
-
-
-def _status(pid: int) -> tuple[str, int]:
-    """State of a process as one letter, and the id of its parent; empty and 0 if there is no such process."""
-    try:
-        # The program's name, in brackets, may hold any character.
-        rest = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return rest[0], int(rest[1])
-    except (OSError, IndexError, ValueError):
-        return "", 0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from ebbtide.errors import SupersededWriterError
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointWriter
+from ebbtide.live.runtime import RUNTIME, Runtime
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -43,23 +43,30 @@ class Uploads:
         folder: Local folder whose files, or folders, are checkpoints.
         keep: How many checkpoints stay in storage.
         on_done: Called, from the thread, when an upload has ended.
+        runtime: Gives the time and the thread.
     """
 
     def __init__(
-        self, writer: CheckpointWriter, folder: Path, keep: int, on_done: Callable[[Uploaded], None]
+        self,
+        writer: CheckpointWriter,
+        folder: Path,
+        keep: int,
+        on_done: Callable[[Uploaded], None],
+        runtime: Runtime = RUNTIME,
     ) -> None:
         self._writer, self._folder, self._keep, self._on_done = writer, folder, keep, on_done
+        self._runtime = runtime
         self._next: tuple[str, int, Path] | None = None
         self._busy = False
         self._closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._lock = Lock()
+        self._changed = runtime.flag()
+        runtime.begin(self._run)
 
     @property
     def is_busy(self) -> bool:
         """Whether an upload is under way or waits."""
-        with self._changed:
+        with self._lock:
             return self._busy or self._next is not None
 
     def add(self, only: str, step: int, copy: Path | None = None) -> None:
@@ -70,27 +77,29 @@ class Uploads:
             step: Training step of the checkpoint.
             copy: A copy to be uploaded instead of the local folder; None: there is none.
         """
-        with self._changed:
+        with self._lock:
             self._next = (only, step, copy or self._folder)
-            self._changed.notify()
+        self._changed.set()
 
     def close(self) -> None:
         """Accept no more; an upload under way continues to its end, or to the end of this process."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed = True
+        self._changed.set()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._next is not None)
-                if self._next is None:
+            with self._lock:
+                given, self._next = self._next, None
+                self._busy = given is not None
+            if given is None:
+                if self._closed:
                     return
-                (only, step, folder), self._next = self._next, None
-                self._busy = True
+                self._changed.wait()
+                self._changed.clear()
+                continue
+            only, step, folder = given
             found = self._uploaded(folder, only, step)
-            with self._changed:
-                self._busy = False
+            self._busy = False
             if found is not None:
                 self._on_done(found)
 
@@ -98,24 +107,24 @@ class Uploads:
         """None: the checkpoint was dropped, since it is gone or a newer one waits."""
         retry_s = _FIRST_RETRY_S
         while True:
-            began = time.monotonic()
+            began = self._runtime.monotonic_s()
             try:
                 manifest = self._writer.save(folder, step, only=only, keep=self._keep)
             except SupersededWriterError as error:
                 _LOGGER.warning("%s", error)
-                return Uploaded(step, None, time.monotonic() - began)
+                return Uploaded(step, None, self._runtime.monotonic_s() - began)
             except Exception as error:
                 if not (folder / only).exists():
                     return None
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
-                with self._changed:
-                    if self._next is not None or self._closed:
-                        return None
-                    self._changed.wait(retry_s)
+                self._changed.wait(retry_s)
+                self._changed.clear()
+                if self._next is not None or self._closed:
+                    return None
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)
                 continue
             self._clear(only)
-            return Uploaded(step, manifest, time.monotonic() - began)
+            return Uploaded(step, manifest, self._runtime.monotonic_s() - began)
 
     def _clear(self, only: str) -> None:
         """Remove checkpoints from this machine that are older than the one just stored."""

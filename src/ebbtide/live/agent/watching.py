@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebbtide.live.runtime import RUNTIME, Runtime
+
 _LOGGER = logging.getLogger(__name__)
 
 # A folder without a change for so long is at rest: between the files of one checkpoint programs pause less.
@@ -58,6 +60,7 @@ class Mirror:
         found: Called, from the thread, with the folder of a complete copy.
         is_busy: Whether an upload is under way, during which no copy is made.
         quiet_s: Seconds without a change after which the folder is at rest.
+        runtime: Gives the time and the threads.
     """
 
     def __init__(
@@ -69,17 +72,20 @@ class Mirror:
         is_busy: Callable[[], bool],
         *,
         quiet_s: float = QUIET_S,
+        runtime: Runtime = RUNTIME,
     ) -> None:
+        if pid <= 1:
+            raise ValueError(f"{pid} is no id of a program's process")
+        self._runtime = runtime
         self._folder, self._copies, self._pid = folder, copies, pid
         self._found, self._is_busy, self._quiet_s = found, is_busy, quiet_s
         self._stored = self._last = signature_of(folder) or ()
-        self._since_s = self._began_s = time.monotonic()
+        self._since_s = self._began_s = runtime.monotonic_s()
         self._at_rest: Signature | None = None
         self._number = 0
-        self._closed = threading.Event()
+        self._closed = runtime.flag()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        runtime.begin(self._watch)
 
     def close(self) -> None:
         """Stop watching; `found` is not called for a copy under way."""
@@ -87,7 +93,7 @@ class Mirror:
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it writes nothing, if there is one soon. Returns at once."""
-        threading.Thread(target=self._leave, daemon=True).start()
+        self._runtime.begin(self._leave)
 
     def has_new(self, exit_code: int) -> bool:
         """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
@@ -103,7 +109,7 @@ class Mirror:
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK_S):
             try:
-                self._look(time.monotonic())
+                self._look(self._runtime.monotonic_s())
             except OSError as error:
                 _LOGGER.warning("checkpoints in %s are not copied yet: %s", self._folder, error)
 
@@ -148,8 +154,8 @@ class Mirror:
             self._found(copy)
 
     def _leave(self) -> None:
-        until_s = time.monotonic() + MOST_WAIT_S
-        while not self._closed.is_set() and time.monotonic() < until_s:
+        until_s = self._runtime.monotonic_s() + MOST_WAIT_S
+        while not self._closed.is_set() and self._runtime.monotonic_s() < until_s:
             with held(self._pid) as is_held:
                 if not is_held:
                     break
@@ -158,7 +164,7 @@ class Mirror:
                     # Paused, it does nothing before it receives this.
                     _signal(self._pid, signal.SIGTERM)
                     return
-            time.sleep(_AGAIN_S)
+            self._runtime.sleep(_AGAIN_S)
         _signal(self._pid, signal.SIGTERM)
 
 

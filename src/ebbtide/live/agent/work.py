@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder
-from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.live.agent.machine import Mirrors, Program
+from ebbtide.live.agent.protocol import Ending
 from ebbtide.live.agent.uploads import Uploads
-from ebbtide.live.agent.watching import LogLines, Mirror
+from ebbtide.live.agent.watching import LogLines
 
 # The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
 _REMEMBERED = 3
@@ -79,18 +78,6 @@ class SavingTimes:
         return max(math.sqrt(2.0 * save_s * mttr_s), 2.0 * max(self._uploads_s, default=0.0), 4.0 * save_s)
 
 
-class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which has no StrEnum)
-    """How an assignment ended on this machine; the values are types of messages."""
-
-    FINISHED = "finished"  # all steps are done and saved
-    LEFT = "left"  # it was asked to leave, and saved as far as it could
-    FAILED = "failed"  # the program itself failed
-    SUPERSEDED = "superseded"  # another machine has the trial now
-
-    def __str__(self) -> str:
-        return self.value
-
-
 @dataclass(eq=False)
 class Work:
     """An assignment under way on this machine.
@@ -107,6 +94,7 @@ class Work:
         step: Steps done, as the program reported.
         written: Step of the newest checkpoint on this machine.
         stored: Step of the newest checkpoint in storage.
+        stored_number: Number of the newest checkpoint that was stored from here; 0: none was.
         has_api: Whether the program uses `ebbtide.trial`, and so saves when asked to.
         asked_to_leave_s: When it was asked to leave; None: it was not.
         saved_s: When it was last asked to save, or began.
@@ -127,21 +115,22 @@ class Work:
     folder: Path
     began_s: float
     times: SavingTimes
-    process: TrainingProcess | None = None
+    process: Program | None = None
     uploads: Uploads | None = None
     restored: int = 0
     began: int = 0
     step: int = 0
     written: int = 0
     stored: int = 0
+    stored_number: int = 0
     has_api: bool = False
     asked_to_leave_s: float | None = None
-    saved_s: float = field(default_factory=time.monotonic)
+    saved_s: float = 0.0
     finished: bool = False
     superseded: bool = False
     over: bool = False
     tail: list[str] = field(default_factory=list)
-    mirror: Mirror | None = None
+    mirror: Mirrors | None = None
     log_lines: LogLines | None = None
     output_read: bool = False
     exited_s: float | None = None
@@ -154,16 +143,16 @@ class Work:
         """Whether the program was started and has not ended."""
         return self.process is not None and self.process.exit_code is None
 
-    def ask_to_leave(self) -> None:
+    def ask_to_leave(self, now_s: float) -> None:
         """Ask the program to save and end; later calls do nothing."""
         if self.asked_to_leave_s is None:
-            self.asked_to_leave_s = time.monotonic()
+            self.asked_to_leave_s = now_s
             if self.process is not None:
                 (self.mirror or self.process).ask_to_leave()
 
-    def ask_to_save(self) -> None:
+    def ask_to_save(self, now_s: float) -> None:
         """Ask the program to save, if it can."""
-        self.saved_s = time.monotonic()
+        self.saved_s = now_s
         # A program that is finishing handles no signals any more, and would be killed by one.
         if self.has_api and not self.finished and self.is_running and self.process is not None:
             self.process.ask_to_save()

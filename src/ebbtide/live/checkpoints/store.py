@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 from ebbtide.errors import (
@@ -23,12 +22,15 @@ from ebbtide.errors import (
     SupersededWriterError,
 )
 from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, checksum_of, is_known, relative_path
-from ebbtide.live.storage import ObjectStore, checked_key
+from ebbtide.live.runtime import RUNTIME, Runtime
+from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 
 # Files moved at the same time: several for speed, but not so many that memory runs out.
 _FILES_AT_A_TIME = 4
+# What was not written to for so long was left by a writer that was killed.
+_LEFT_FOR_S = 60.0
 
 
 class CheckpointStore:
@@ -37,15 +39,16 @@ class CheckpointStore:
     Args:
         objects: Storage that holds the checkpoints.
         trial_id: Id of the trial, the same on every machine; letters, digits and . _ = -.
+        runtime: Gives the time, and moves several files at once.
 
     Raises:
         InputError: The id could lead to another place in storage.
     """
 
-    def __init__(self, objects: ObjectStore, trial_id: str) -> None:
+    def __init__(self, objects: ObjectStore, trial_id: str, runtime: Runtime = RUNTIME) -> None:
         if "/" in trial_id:
             raise InputError(f"{trial_id!r} is no id of a trial: use letters, digits and . _ = -")
-        self.objects = objects
+        self.objects, self.runtime = objects, runtime
         self.trial_id = trial_id
         self.folder = checked_key(f"trials/{trial_id}")
 
@@ -55,12 +58,33 @@ class CheckpointStore:
         for number in sorted(self.numbers("manifests"), reverse=True):
             if number in aside:
                 continue
-            try:
-                yield Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
-            except MissingObjectError:
-                continue
-            except InputError as error:
-                _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
+            manifest = self._manifest(number)
+            if manifest is not None:
+                yield manifest
+
+    def has(self, number: int) -> bool:
+        """Whether the checkpoint of a number is complete, and is not set aside."""
+        return self._manifest(number) is not None and number not in self.numbers("aside")
+
+    def _manifest(self, number: int) -> Manifest | None:
+        """A manifest under its own trial and number; None: there is none, or it is damaged or of another."""
+        try:
+            found = Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
+        except MissingObjectError:
+            return None
+        except InputError as error:
+            _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
+            return None
+        if (found.trial_id, found.number) != (self.trial_id, number):
+            _LOGGER.warning(
+                "checkpoint %d of trial %s is skipped: its manifest is of checkpoint %d of trial %s",
+                number,
+                self.trial_id,
+                found.number,
+                found.trial_id,
+            )
+            return None
+        return found
 
     def restore(self, folder: Path) -> Manifest | None:
         """Put the newest undamaged checkpoint into a folder, in place of what is there.
@@ -109,7 +133,7 @@ class CheckpointStore:
                 raise DamagedCheckpointError(f"{file.path} is not what was saved")
 
         try:
-            with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+            with self.runtime.pool(_FILES_AT_A_TIME) as pool:
                 list(pool.map(take, range(len(manifest.files)), manifest.files))
             shutil.rmtree(folder, ignore_errors=True)
             coming.rename(folder)
@@ -126,6 +150,11 @@ class CheckpointStore:
         Args:
             who: Id of the machine that writes from now on.
         """
+        try:
+            # Whoever wrote before writes no more: what it left is of no use to anybody.
+            self.objects.clear_unfinished(f"{self.folder}/data/", _LEFT_FOR_S)
+        except OSError as error:
+            _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
         number = max(self.numbers("writers"), default=0) + 1
         while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
             number += 1
@@ -133,8 +162,7 @@ class CheckpointStore:
 
     def numbers(self, kind: str) -> set[int]:
         """All numbers of one kind: of `manifests`, of `writers`, or of checkpoints set `aside`."""
-        prefix = f"{self.folder}/{kind}/"
-        return {int(key.removeprefix(prefix)) for key in self.objects.keys(prefix)}
+        return numbers_below(self.objects, f"{self.folder}/{kind}")
 
     def data_key(self, number: int, writer: int, place: int) -> str:
         """Key of one file of a checkpoint, by its place in the manifest."""
@@ -173,12 +201,18 @@ class CheckpointWriter:
             manifest = self._upload(folder, folder / only, step)
             self._check_current()
             key = f"{self._store.folder}/manifests/{manifest.number:08d}"
-            if self._objects.put_once(key, manifest.encode()):
+            try:
+                is_written = self._objects.put_once(key, manifest.encode())
+            except OSError:
+                # It may have been, and then the data of this number must never be written again.
+                self._next += 1
+                raise
+            if is_written:
                 break
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._next = max(self._store.numbers("manifests")) + 1
         self._next += 1
-        self._prune(keep)
+        self._prune(manifest, keep)
         return manifest
 
     def _upload(self, folder: Path, below: Path, step: int) -> Manifest:
@@ -187,14 +221,14 @@ class CheckpointWriter:
         whole = sorted(name for name in found if not any(part.startswith(".") for part in name.parts))
         names, paths = [name.as_posix() for name in whole], [found[name] for name in whole]
         keys = [self._store.data_key(self._next, self.writer, place) for place in range(len(paths))]
-        with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+        with self._store.runtime.pool(_FILES_AT_A_TIME) as pool:
             # Checksums are computed while files are moved, so that they take no extra time.
             sums = [pool.submit(checksum_of, path) for path in paths]
             moved = [pool.submit(self._move, key, path) for key, path in zip(keys, paths, strict=True)]
             for move in moved:
                 move.result()
             files = tuple(StoredFile(name, *each.result()) for name, each in zip(names, sums, strict=True))
-        return Manifest(self._store.trial_id, self._next, self.writer, step, time.time(), files)
+        return Manifest(self._store.trial_id, self._next, self.writer, step, self._store.runtime.epoch_s(), files)
 
     def _move(self, key: str, path: Path) -> None:
         """Store one file, and check its length: an upload may be cut short, and reported as complete."""
@@ -210,16 +244,23 @@ class CheckpointWriter:
                 f"trial {self._store.trial_id} has writer {newest}; this is {self.writer}, and it ends"
             )
 
-    def _prune(self, keep: int) -> None:
-        """Remove old manifests, and then data that belongs to none of the others."""
-        kept = list(self._store.manifests())[: max(keep, 1)]
-        oldest = min((manifest.number for manifest in kept), default=self._next)
+    def _prune(self, newest: Manifest, keep: int) -> None:
+        """Remove old manifests, and then the data of all numbers below those that stay.
+
+        A listing may not show all that there is, so nothing is removed only because it has no manifest.
+
+        Args:
+            newest: The checkpoint just written.
+            keep: How many complete checkpoints stay.
+        """
+        others = (manifest for manifest in self._store.manifests() if manifest.number != newest.number)
+        kept = [newest, *islice(others, max(keep, 1) - 1)]
+        oldest = min(manifest.number for manifest in kept)
         for number in self._store.numbers("manifests"):
             if number < oldest:
                 self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
-        wanted = {f"{manifest.number:08d}-{manifest.writer:06d}" for manifest in kept}
         prefix = f"{self._store.folder}/data/"
         for key in list(self._objects.keys(prefix)):
-            name = key.removeprefix(prefix).split("/")[0]
-            if int(name.split("-")[0]) < self._next and name not in wanted:
+            digits = key.removeprefix(prefix).partition("-")[0]
+            if digits.isdecimal() and int(digits) < oldest:
                 self._objects.delete(key)

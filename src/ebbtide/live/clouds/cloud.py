@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ class Instance:
         running_s: Time at which it had booted; NaN: it has not.
         ended_s: Time at which it was revoked or released; NaN: it has not.
         why: Reason in words, if it failed or was revoked; else empty.
+        listed_s: Time at which it was listed so; NaN: just now. Earlier if its part of the cloud does not answer.
     """
 
     token: str
@@ -30,6 +32,7 @@ class Instance:
     running_s: float
     ended_s: float
     why: str = ""
+    listed_s: float = math.nan
 
 
 @dataclass(frozen=True)

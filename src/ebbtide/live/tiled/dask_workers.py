@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ebbtide._dask_security import NO_HTTP, new_security, worker_environment
 from ebbtide.errors import InputError
 from ebbtide.live.storage import object_store
 from ebbtide.live.tiled.program import TileTask, run_task
@@ -43,6 +45,8 @@ class TaskDone:
 class DaskWorkers:
     """A scheduler in this process and workers that are processes of their own, all on the loopback address.
 
+    They accept only whom they have given a key to: whoever reaches a scheduler can run code in its process.
+
     Attributes:
         sent: How often the task of a tile was sent to a worker, by the tile's key.
 
@@ -50,7 +54,7 @@ class DaskWorkers:
         folder: For what workers write beside tiles.
 
     Raises:
-        InputError: dask.distributed is not installed.
+        InputError: dask.distributed, or what it needs for encryption, is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +72,9 @@ class DaskWorkers:
         self._numbers = count()
         self._revived: Counter[str] = Counter()
         self._drained: set[str] = set()
-        settings = {
+        security = new_security()
+        self._environment = os.environ | worker_environment(security)
+        settings = NO_HTTP | {
             # A machine that is taken is no fault of the task that it was at.
             "distributed.scheduler.allowed-failures": 1_000_000,
             "distributed.admin.log-length": 100,
@@ -77,7 +83,8 @@ class DaskWorkers:
             self._cluster = LocalCluster(
                 n_workers=0,
                 processes=False,
-                protocol="tcp://",
+                protocol="tls://",
+                security=security,
                 host="127.0.0.1",
                 dashboard_address=None,
                 silence_logs=logging.CRITICAL,
@@ -100,7 +107,11 @@ class DaskWorkers:
             name,
             "--host",
             "127.0.0.1",
+            "--protocol",
+            "tls",
             "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:0",
             "--memory-limit",
             "0",
             "--local-directory",
@@ -109,7 +120,9 @@ class DaskWorkers:
             "60",
         ]
         quiet = subprocess.DEVNULL
-        self._processes[name] = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+        self._processes[name] = subprocess.Popen(
+            command, env=self._environment, stdout=quiet, stderr=quiet, start_new_session=True
+        )
 
     def drain(self, name: str) -> None:
         """Let a worker end its task and take no other."""

@@ -9,7 +9,10 @@ from ebbtide.market.markets import Market
 
 
 class Wake(StrEnum):
-    """Why a policy is asked. The first group is always delivered; the second to those who ask for it."""
+    """Why a policy is asked. The first group is always delivered; the second to those who ask for it.
+
+    A replay never has `REBALANCE`: no price history holds such recommendations.
+    """
 
     START = "start"
     RUNNING = "running"  # a lease has booted

@@ -15,7 +15,6 @@ from ebbtide._compiling import compiled
 from ebbtide.errors import InputError
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 
 
 def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: float, most: int) -> Floats:
@@ -46,20 +45,6 @@ def least_costs(workflow: Workflow, prices: Floats, traces: np.ndarray, tick_s: 
     found = np.empty(len(traces))
     _spend(ticks, order // most, gained.ravel()[order], usd[order], workflow.work_h, found)
     return found
-
-
-def known_prices(workflow: Workflow, charges_usd: Floats, **given: Any) -> CookbookProblem:
-    """The problem with all future charges known; `solve` finds the best plan (the dynamic program of 4).
-
-    Args:
-        workflow: The workflow, with overheads, in jobs of any speedups.
-        charges_usd: Charge of a machine in each step, USD; shape (steps,).
-        given: Other fields of `CookbookProblem`: step_h, most, work_unit_h, charge_steps.
-    """
-    charges: Floats = np.asarray(charges_usd, dtype=np.float64)[:, None, None]
-    steps = len(charges)
-    market = ChargeModel(np.ones(1), np.ones((steps, 1, 1)), charges, np.zeros((steps, 1)))
-    return CookbookProblem(workflow, market, **given)
 
 
 def cheapest_charge(traces: np.ndarray, period_ticks: int) -> np.ndarray:

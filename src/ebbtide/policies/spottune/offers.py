@@ -126,6 +126,9 @@ class StepCost:
 # Max prices to choose from, as shares above the price; hardly any price exceeds the last.
 RISES = np.array([1e-4, 0.002, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0])
 
+# Costs that differ by no more than this share are the same.
+_SAME = 1e-7
+
 # A lease without refund, its start included, costs at most this multiple of its work alone.
 _OVERHEAD = 1.25
 
@@ -178,7 +181,8 @@ class BestBid:
             usd = chances @ cycles.usd[place] + hour_usd * (chances @ cycles.lasts_s[place]) / HOUR_S
             per_step = np.full(len(usd), math.inf)
             np.divide(usd, useful, out=per_step, where=useful > 0.0)
-            best = int(np.argmin(per_step))
+            # Of max prices that cost the same, the lowest: not that which rounding favours.
+            best = int(np.flatnonzero(per_step <= per_step.min() * (1.0 + _SAME))[0])
             max_price = view.price(market) * (1.0 + float(rises[best] if asks else rises[-1]))
             revoked = 1.0 - float(chances[best, -1]) if asks else math.nan
             found.append(Offer(market, max_price, float(per_step[best]), revoked, step_s))

@@ -58,7 +58,7 @@ class ObservedStepTimes:
     def observe(self, view: View, job: JobView) -> None:
         """Record the speed of a trial on its current machine."""
         for lease in job.leases:
-            if lease.state is LeaseState.RUNNING and job.steps_run > 0:
+            if lease.state is LeaseState.RUNNING and job.steps_on.get(lease.lease_id, 0.0) > 0:
                 rate = view.seen_steps_per_s(job.job, lease.market)
                 own = self.seen.setdefault(str(job.job_id), {})
                 if rate and own.get(lease.market.instance_type) != 1.0 / rate:

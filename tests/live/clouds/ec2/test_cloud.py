@@ -6,19 +6,22 @@ import base64
 import json
 import math
 import re
+import socket
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 from moto import mock_aws
 from tests.live.sweeps import flapping
 
 import ebbtide as eb
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Wanted
-from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.ec2.cloud import _TRIES, Ec2Cloud, _client
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.market.leases import LeaseState
 
@@ -191,3 +194,136 @@ def test_an_image_that_is_not_there_is_named(client: Faulty) -> None:
     client._client.describe_images = lambda **_: {"Images": []}
     with pytest.raises(InputError, match=r"no image ami-\w+ with a root volume in us-east-1"):
         cloud.launch(wanted("a"))
+
+
+@pytest.mark.parametrize("state", ["stopping", "stopped"])
+def test_a_machine_that_was_stopped_is_over_and_is_ended(cloud: Ec2Cloud, client: Faulty, state: str) -> None:
+    """It never ends by itself, and its volume is paid for."""
+    for token in ("run-1-m0000", "run-1-m0001"):
+        cloud.launch(wanted(token, on_demand=True))
+    ids = {cloud_token(one): one["InstanceId"] for one in described(client)}
+    client._client.stop_instances(InstanceIds=[ids["run-1-m0000"]])
+    whole = client._client.describe_instances
+    if state == "stopping":
+
+        def stopping(**given: Any) -> Any:
+            pages = whole(**given)
+            for page in pages["Reservations"]:
+                for one in page["Instances"]:
+                    one["State"]["Name"] = one["State"]["Name"].replace("stopped", "stopping")
+            return pages
+
+        client._client.describe_instances = stopping
+    states = {instance.token: instance.state for instance in cloud.instances()}
+    assert states == {"run-1-m0000": LeaseState.RELEASED, "run-1-m0001": LeaseState.RUNNING}
+    found = {cloud_token(one): one["State"]["Name"] for one in described(client)}
+    assert found == {"run-1-m0000": "terminated", "run-1-m0001": "running"}
+    assert client.asked.count("terminate_instances") == 1
+    cloud.instances()
+    assert client.asked.count("terminate_instances") == 1
+
+
+def test_a_stopped_machine_that_may_not_be_ended_is_told_of_once_a_minute(
+    cloud: Ec2Cloud, client: Faulty, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud.launch(wanted("run-1-m0000", on_demand=True))
+    client._client.stop_instances(InstanceIds=[one["InstanceId"] for one in described(client)])
+
+    def refuse(**_: Any) -> None:
+        raise refusal("UnauthorizedOperation")
+
+    client._client.terminate_instances = refuse
+    for _ in range(3):
+        assert [instance.state for instance in cloud.instances()] == [LeaseState.RELEASED]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 1
+    assert "run-1-m0000 is stopped, not ended" in warnings[0]
+    assert "UnauthorizedOperation" in warnings[0]
+
+
+def cloud_token(instance: dict[str, Any]) -> str:
+    return next(tag["Value"] for tag in instance["Tags"] if tag["Key"] == "ebbtide:token")
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_one_request_to_a_silent_service_takes_ten_seconds_at_most(
+    tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a request to stop the run would wait for it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        ec2 = _client("us-east-1", tries)
+        assert tries in (1, _TRIES)
+        began_s = time.monotonic()
+        with pytest.raises(ReadTimeoutError):
+            ec2.describe_instances()
+        assert time.monotonic() - began_s < 11.0
+
+
+class Silent:
+    """A client of a region that answers only while it is told to."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self.answers = client, True
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.answers:
+            raise EndpointConnectionError(endpoint_url="https://ec2.us-west-2.amazonaws.com")
+        return getattr(self._client, name)
+
+
+def test_a_region_that_does_not_answer_holds_nothing_up_in_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        clients = {name: Silent(boto3.client("ec2", region_name=name)) for name in ("us-west-2", "us-east-1")}
+        settings = Ec2Settings(
+            store="s3://bucket/prefix", regions={name: Ec2Region(image_id="ami-12c6146b") for name in clients}
+        )
+        cloud = Ec2Cloud("run-1", settings, flapping, client=lambda region, _: clients[region])
+        west = eb.Market("aws", "us-west-2", "us-west-2a", "c3.xlarge")
+        cloud.launch(wanted("run-1-m0000"))
+        cloud.launch(replace(wanted("run-1-m0001"), market=west))
+        before = {instance.token: instance.state for instance in cloud.instances()}
+        assert set(before) == {"run-1-m0000", "run-1-m0001"}
+        clients["us-west-2"].answers = False
+        silent_s = time.time()
+        assert {instance.token: instance.state for instance in cloud.instances()} == before
+        # It is known which of them were really listed now.
+        seen = {instance.token: instance.listed_s for instance in cloud.instances()}
+        assert seen["run-1-m0000"] >= silent_s > seen["run-1-m0001"] > silent_s - 60.0
+
+        def warned() -> int:
+            return sum("us-west-2 does not answer" in record.getMessage() for record in caplog.records)
+
+        assert warned() == 1
+        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._WARN_AGAIN_S", 0.0)
+        cloud.instances()
+        assert warned() == 2
+        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._WARN_AGAIN_S", 60.0)
+        assert cloud.terminate("run-1-m0000") is not None
+        states = {instance.token: instance.state for instance in cloud.instances()}
+        assert states["run-1-m0000"] is LeaseState.RELEASED
+        assert states["run-1-m0001"] == before["run-1-m0001"]
+        # What is asked of the silent region is not said to be done.
+        for token in ("run-1-m0001", "run-1-m0009"):
+            with pytest.raises(CloudError, match="us-west-2 does not answer"):
+                cloud.terminate(token)
+        clients["us-east-1"].answers = False
+        with pytest.raises(CloudError, match="does not answer"):
+            cloud.instances()
+        # One that never answered may have machines of the run that nobody knows of.
+        clients["us-east-1"].answers = True
+        with pytest.raises(CloudError, match="us-west-2 does not answer"):
+            Ec2Cloud("run-1", settings, flapping, client=lambda region, _: clients[region]).instances()
+
+
+def test_a_token_whose_machine_has_ended_long_ago_is_a_launch_that_failed(cloud: Ec2Cloud, client: Faulty) -> None:
+    client.faults = [refusal("IdempotentInstanceTerminated")]
+    cloud.launch(wanted("run-1-m0000"))
+    (instance,) = cloud.instances()
+    assert instance.state is LeaseState.FAILED

@@ -6,6 +6,7 @@ token, so that a repeated request rents no second one; all machines are found ag
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
@@ -23,6 +24,8 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
+_LOGGER = logging.getLogger(__name__)
+
 RUN_TAG, TOKEN_TAG = "ebbtide:run", "ebbtide:token"
 
 # Codes for no capacity, or not at this price: the policy sees a failed launch, and may try another market.
@@ -38,15 +41,19 @@ _REFUSALS = frozenset(
     }
 )
 
+# EC2 remembers the token of a machine that has ended for longer than the machine: there will be no other by it.
+_ENDED = frozenset({"IdempotentInstanceTerminated", "IdempotentParameterMismatch"})
+
 # Codes for problems that only the user can solve.
 _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
 
-_TRIES = 8
-# A connection that is silent for so long is closed and opened again: a stop request must not wait for it.
-_CONNECT_S, _SILENT_S = 5.0, 20.0
+# One request takes no longer than this, or a request to stop would wait for it: the provider repeats what fails.
+_TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
+_WARN_AGAIN_S = 60.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
 
+_STOPPED = ("stopping", "stopped")
 _TAKEN = re.compile(r"Server\.Spot")
 _WHEN = re.compile(r"\((\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) (?:GMT|UTC)\)")
 
@@ -76,6 +83,11 @@ class Ec2Cloud:
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
         self._root_devices: dict[str, str] = {}
+        # Machines by region, as they were last listed, and the region of each.
+        self._listed: dict[str, list[Instance]] = {}
+        self._region_of: dict[str, str] = {}
+        # What was warned of, and when.
+        self._warned_s: dict[str, float] = {}
 
     @property
     def now_s(self) -> float:
@@ -108,7 +120,7 @@ class Ec2Cloud:
             if error.code in _NEVER or error.code.startswith("Invalid"):
                 where = wanted.market.region
                 raise InputError(f"EC2 in {where} will not rent as it is asked to: {error}") from None
-            if error.code not in _REFUSALS:
+            if error.code not in _REFUSALS | _ENDED:
                 raise
             now_s = self.now_s
             self._failed[wanted.token] = Instance(
@@ -116,19 +128,56 @@ class Ec2Cloud:
             )
 
     def terminate(self, token: str) -> float | None:
-        for region in self._clients:
-            found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
+        silent: CloudError | None = None
+        # Its own region first, so that others that do not answer are not waited for.
+        for region in sorted(self._clients, key=lambda region: region != self._region_of.get(token)):
+            try:
+                found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
+            except CloudError as error:
+                silent = error
+                continue
             if found:
                 self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
                 return self.now_s
+        if silent is not None:
+            raise silent
         return None
 
     def instances(self) -> Sequence[Instance]:
-        found = [
-            _instance(one)
-            for region in self._clients
-            for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-        ]
+        """All machines; those of a region that does not answer are as they were when it last did."""
+        silent: list[CloudError] = []
+        for region in self._clients:
+            try:
+                found = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+            except CloudError as error:
+                self._warn(f"EC2 in {region}", f"{error}; its machines are taken to be as before")
+                silent.append(error)
+                continue
+            self._warned_s.pop(f"EC2 in {region}", None)
+            now_s = self.now_s
+            self._listed[region] = [replace(_instance(one), listed_s=now_s) for one in found]
+            self._end_stopped(region, found)
+            self._region_of |= {instance.token: region for instance in self._listed[region]}
+        if len(silent) == len(self._clients) or any(region not in self._listed for region in self._clients):
+            raise silent[0]
+        found_here = [instance for region in self._clients for instance in self._listed[region]]
+        return self._with_failed(found_here)
+
+    def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
+        """End machines that somebody stopped: nothing starts them again, and their volumes are paid for."""
+        stopped = {one["InstanceId"]: _token_of(one) for one in described if one["State"]["Name"] in _STOPPED}
+        for token, why in self._end_each(region, stopped).items():
+            if why:
+                self._warn(token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}")
+
+    def _warn(self, about: str, warning: str) -> None:
+        """Log a warning when it is new, and once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s.get(about, -math.inf) >= _WARN_AGAIN_S:
+            self._warned_s[about] = now_s
+            _LOGGER.warning("%s", warning)
+
+    def _with_failed(self, found: list[Instance]) -> list[Instance]:
         known = {instance.token for instance in found}
         return found + [instance for token, instance in self._failed.items() if token not in known]
 
@@ -148,7 +197,7 @@ class Ec2Cloud:
                 running = [
                     one
                     for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-                    if one["State"]["Name"] in ("pending", "running", "stopping", "stopped")
+                    if one["State"]["Name"] in ("pending", "running", *_STOPPED)
                 ]
             except CloudError as error:
                 silent = error
@@ -268,12 +317,11 @@ def _client(region: str, tries: int) -> Any:
     import boto3
     from botocore.config import Config
 
-    # In adaptive mode boto3 waits by itself when EC2 throttles requests.
     config = Config(
-        retries={"mode": "adaptive", "total_max_attempts": tries},
+        retries={"mode": "standard", "total_max_attempts": tries},
         user_agent_extra="ebbtide",
         connect_timeout=_CONNECT_S,
-        read_timeout=_SILENT_S,
+        read_timeout=(_WITHIN_S - _CONNECT_S) / tries,
     )
     return boto3.Session().client("ec2", region_name=region, config=config)
 

@@ -22,7 +22,7 @@ from ebbtide._files import write_text
 from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.local.machines import clear_left_machines
-from ebbtide.live.clouds.local.server import ADDRESS, bills_of
+from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER, bills_of
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
@@ -82,25 +82,33 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
     clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
         write_text(folder / "settings.json", json.dumps(asdict(settings)))
-        command = [sys.executable, "-m", _SERVER, str(folder / "settings.json")]
-        with (folder / "cloud.log").open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        until_s = time.monotonic() + _STARTS_S
-        try:
-            while not (folder / ADDRESS).exists():
-                if process.poll() is not None or time.monotonic() > until_s:
-                    problem = f"the local cloud did not start: {_last_line(folder)}"
-                    raise InputError(problem, file=folder / "cloud.log")
-                time.sleep(0.05)
-        except BaseException:
-            process.kill()
-            raise
+        _start(folder)
     try:
         return LocalCloud(folder, prices)
     except CloudError as error:
         raise InputError(str(error)) from None
+
+
+def _start(folder: Path) -> None:
+    """Start the process, unless another one is starting in the folder already, and wait until it can be asked."""
+    command = [sys.executable, "-m", _SERVER, str(folder / "settings.json")]
+    until_s = time.monotonic() + _STARTS_S
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        while not (folder / ADDRESS).exists():
+            if process is None or process.poll() == ANOTHER:
+                with (folder / "cloud.log").open("ab") as log:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    )
+            elif process.poll() is not None or time.monotonic() > until_s:
+                problem = f"the local cloud did not start: {_last_line(folder)}"
+                raise InputError(problem, file=folder / "cloud.log")
+            time.sleep(0.05)
+    except BaseException:
+        if process is not None:
+            process.kill()
+        raise
 
 
 def clear_dead_cloud(folder: Path) -> int:

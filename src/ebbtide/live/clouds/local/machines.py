@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide._files import write_secret
 from ebbtide.errors import InputError
 from ebbtide.live.agent.agent import ENDS_MACHINE
-from ebbtide.live.agent.processes import MACHINE, kill_processes
+from ebbtide.live.agent.left_processes import MACHINE, end_machine
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.metadata import MachineState
 from ebbtide.market.billing import ON_DEMAND, Billing, Ending
@@ -188,7 +189,9 @@ class Machines:
             "folder": str(_work(folder)),
             "metadata_url": f"{self._url}/{folder.name}",
         }
-        (folder / "agent.json").write_text(json.dumps(config))
+        # It holds a key, which another machine of this number had before the cloud was started again.
+        (folder / "agent.json").unlink(missing_ok=True)
+        write_secret(folder / "agent.json", json.dumps(config))
         command = [sys.executable, "-m", "ebbtide.live.agent", str(folder / "agent.json")]
         with (folder / "agent.log").open("ab") as log:
             machine.process = subprocess.Popen(
@@ -217,12 +220,12 @@ class Machines:
     def _ended(self, machine: _Machine, ending: Ending) -> None:
         """End all processes of a machine, and write down once what it cost."""
         if machine.process is not None:
+            # The agent is among them: it carries the mark.
+            end_machine(_work(machine.folder))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(machine.process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 machine.process.wait(_GRACE_S)
-            # Processes that its programs started in groups of their own.
-            kill_processes(MACHINE, str(_work(machine.folder)))
         lease = machine.lease
         if lease.is_charged:
             bill = self._rule(lease).bill(self._prices(lease), lease.started_s, lease.ended_s, ending)
@@ -248,7 +251,7 @@ class Machines:
 
 def clear_left_machines(folder: Path) -> int:
     """End processes that machines of a killed local cloud left; returns the number of those machines."""
-    return sum(kill_processes(MACHINE, str(_work(machine))) > 0 for machine in sorted(folder.glob("machine-*")))
+    return sum(end_machine(_work(machine)) > 0 for machine in sorted(folder.glob("machine-*")))
 
 
 def _work(machine: Path) -> Path:

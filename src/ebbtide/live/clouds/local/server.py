@@ -19,7 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ebbtide._files import write_text
+from ebbtide._files import only_one, write_text
+from ebbtide.errors import InputError
 from ebbtide.live.clouds.cloud import Wanted
 from ebbtide.live.clouds.local.machines import Machines, instance_values
 from ebbtide.live.clouds.metadata import MetadataService
@@ -30,7 +31,10 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.start_delay import StartDelay
 
-ADDRESS, BILLS, CLOCK = "cloud.json", "bills.json", "clock.json"
+ADDRESS, BILLS, CLOCK, LOCK = "cloud.json", "bills.json", "clock.json", "cloud.lock"
+
+# Exit code of a second cloud in a folder: one that is starting has left no address yet, or one is ending.
+ANOTHER = 75
 
 _LOOK_S = 1.0
 
@@ -193,5 +197,17 @@ def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> Non
         write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))
 
 
+def main() -> int:
+    """Serve as the only cloud of a folder, whose clock and bills another one would replace by its own."""
+    settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    try:
+        with only_one(Path(settings["folder"]) / LOCK, "local cloud"):
+            serve(settings)
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return ANOTHER
+    return 0
+
+
 if __name__ == "__main__":
-    serve(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    sys.exit(main())

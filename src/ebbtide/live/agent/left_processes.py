@@ -1,0 +1,282 @@
+"""Processes that a machine's programs started: how each is found, wherever it went, and ended.
+
+They are found by a mark in the environment, which all that a machine starts inherits; as descendants of the
+agent, which adopts those whose parent has ended; and by a record of those, in case the agent itself is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Environment variable of an agent and of all that it starts: the folder that it works in, unique to the machine.
+MACHINE = "EBBTIDE_MACHINE"
+
+_RECORD = ".processes.json"
+_PROC = Path("/proc")
+_BOOT_ID = _PROC / "sys/kernel/random/boot_id"
+# For so long processes are killed, and waited for; one that waits for a broken disk may not end.
+_PATIENCE_S, _BETWEEN_S = 2.0, 0.05
+_FROZEN_WITHIN_S = 0.5
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process as /proc shows it; its id and start time (in ticks since boot) together are never used again."""
+
+    pid: int
+    started: int
+    session: int
+    parent: int
+    state: str
+    threads: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.started
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended, even if its parent has not collected its exit code."""
+        return self.state in ("Z", "X") and self.threads <= 1
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.state in ("T", "t", "Z", "X")
+
+
+_Table = dict[int, _Process]
+
+
+class LeftProcesses:
+    """The processes that an agent's programs started, and may leave.
+
+    Args:
+        folder: The folder that the agent works in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._recorded: set[tuple[int, int, int]] = set()
+
+    def begin(self) -> None:
+        """Mark and adopt all that this process starts from now on, and end what an earlier agent left."""
+        os.environ[MACHINE] = str(self._folder)
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        end_machine(self._folder)
+
+    def remember(self) -> None:
+        """Write down which processes there are now, for whoever comes after this agent if it is killed."""
+        table = _table()
+        found = {
+            (each.pid, each.started, each.session)
+            for each in _with_descendants(_adopted(table), table)
+            if not each.is_dead
+        }
+        if found != self._recorded:
+            new = self._folder / f"{_RECORD}.new"
+            new.write_text(json.dumps({"boot": _boot(), "processes": sorted(found)}), encoding="utf-8")
+            new.replace(self._folder / _RECORD)
+            self._recorded = found
+
+    def reap(self, program: int | None) -> None:
+        """Collect the exit codes of adopted processes; to be called in the thread that starts programs.
+
+        Args:
+            program: Id of the process whose exit code somebody else collects; None: there is none.
+        """
+        if sys.platform != "linux":
+            return
+        own = os.getsid(0)
+        # Any child that has ended; it stays as it is until it is known whose it is.
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == program or os.getsid(ended.si_pid) == own:
+                    return
+                os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def end(self) -> None:
+        """Kill them all, now that their assignment is over."""
+        _end(lambda table: [*_adopted(table), *_marked(MACHINE, str(self._folder), table)])
+
+
+def end_machine(folder: Path) -> int:
+    """Kill all processes of the machine whose agent works in a folder, except this process and its ancestors.
+
+    Returns:
+        How many processes were killed.
+    """
+    record = _read_record(folder / _RECORD)
+    return _end(lambda table: [*_marked(MACHINE, str(folder), table), *_recorded(record, table)])
+
+
+def processes_with(name: str, value: str) -> list[int]:
+    """Ids of this user's processes that were started with this environment variable; empty without /proc."""
+    return [each.pid for each in _marked(name, value, _table())]
+
+
+def kill_processes(name: str, value: str) -> int:
+    """Kill the processes that carry this environment variable and their descendants, except this one and its
+    ancestors.
+
+    Returns:
+        How many processes were killed.
+    """
+    return _end(lambda table: _marked(name, value, table))
+
+
+def _end(found: Callable[[_Table], Iterable[_Process]]) -> int:
+    """Kill processes and all their descendants; returns how many."""
+    killed: set[tuple[int, int]] = set()
+    until_s = time.monotonic() + _PATIENCE_S
+    while (left := _freeze(found)) and time.monotonic() < until_s:
+        for each in left:
+            _signal(each, signal.SIGKILL)
+            killed.add(each.key)
+        time.sleep(_BETWEEN_S)
+    return len(killed)
+
+
+def _freeze(found: Callable[[_Table], Iterable[_Process]]) -> list[_Process]:
+    """Stop processes and all their descendants: those that are killed one by one could start others meanwhile, and
+    lose the parent by which they are known."""
+    frozen: dict[tuple[int, int], _Process] = {}
+    refused: set[tuple[int, int]] = set()
+    until_s = time.monotonic() + _FROZEN_WITHIN_S
+    while time.monotonic() < until_s:
+        table = _table()
+        left = [
+            each for each in _with_descendants(found(table), table) if not each.is_dead and each.key not in refused
+        ]
+        new = [each for each in left if each.key not in frozen]
+        if not new and all(each.is_frozen for each in left):
+            break
+        for each in new:
+            if _signal(each, signal.SIGSTOP):
+                frozen[each.key] = each
+            else:
+                refused.add(each.key)
+        if not new:
+            time.sleep(_BETWEEN_S / 10)
+    return list(frozen.values())
+
+
+def _signal(process: _Process, number: int) -> bool:
+    """Send a signal to this process, and not to another that got its id since; returns whether it was sent."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except (AttributeError, OSError):
+        handle = None
+    try:
+        now = _process(process.pid)
+        if now is None or now.key != process.key:
+            return False
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
+
+
+def _adopted(table: _Table) -> list[_Process]:
+    """Children of this process outside its session. Programs begin a session of their own, which nothing that they
+    start can leave for this one; what a library started here stays in it."""
+    own = os.getsid(0)
+    return [each for each in table.values() if each.parent == os.getpid() and each.session != own]
+
+
+def _marked(name: str, value: str, table: _Table) -> list[_Process]:
+    wanted = f"{name}={value}".encode()
+    found = []
+    for each in table.values():
+        with contextlib.suppress(OSError):
+            if wanted in (_PROC / str(each.pid) / "environ").read_bytes().split(b"\0"):
+                found.append(each)
+    return found
+
+
+def _recorded(record: set[tuple[int, int, int]], table: _Table) -> list[_Process]:
+    """Recorded processes that still run, and the others of their sessions: one that is not empty yet is still the
+    session of the program that began it."""
+    alive = [
+        each
+        for pid, started, _ in record
+        if (each := table.get(pid)) is not None and each.started == started and not each.is_dead
+    ]
+    ours = {each.session for each in alive if (*each.key, each.session) in record}
+    sessions = ours - {table[pid].session for pid in _ancestry(table) if pid in table}
+    return alive + [each for each in table.values() if each.session in sessions]
+
+
+def _with_descendants(begin: Iterable[_Process], table: _Table) -> list[_Process]:
+    """Processes and all their descendants, this process and its ancestors left out, and what they started."""
+    children: dict[int, list[_Process]] = {}
+    for each in table.values():
+        children.setdefault(each.parent, []).append(each)
+    found: dict[int, _Process] = {}
+    spared = _ancestry(table)
+    waiting = [each for each in begin if each.pid not in spared]
+    while waiting:
+        each = waiting.pop()
+        if each.pid not in found and each.pid not in spared:
+            found[each.pid] = each
+            waiting += children.get(each.pid, [])
+    return list(found.values())
+
+
+def _ancestry(table: _Table) -> set[int]:
+    """Ids of this process and of its ancestors."""
+    found, pid = set(), os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        pid = table[pid].parent if pid in table else 0
+    return found
+
+
+def _read_record(path: Path) -> set[tuple[int, int, int]]:
+    """Ids, start times and sessions that an agent wrote down; empty after a restart of the computer."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["boot"] == _boot():
+            return {(int(pid), int(started), int(session)) for pid, started, session in kept["processes"]}
+    return set()
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    return ""
+
+
+def _table() -> _Table:
+    """All processes; empty without /proc."""
+    names = (folder.name for folder in _PROC.iterdir()) if _PROC.is_dir() else ()
+    found = (_process(int(name)) for name in names if name.isdigit())
+    return {each.pid: each for each in found if each is not None}
+
+
+def _process(pid: int) -> _Process | None:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        # The program's name, in brackets, may hold any character.
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        rest = text.rpartition(")")[2].split()
+        state, parent, _, session = rest[:4]
+        return _Process(pid, int(rest[19]), int(session), int(parent), state, int(rest[17]))
+    return None

@@ -1,0 +1,200 @@
+"""What an agent needs of the machine that it runs on: storage, notices, programs, time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.left_processes import LeftProcesses
+from ebbtide.live.agent.metadata import Metadata, Notice
+from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.live.agent.watching import Mirror
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.runtime import RUNTIME, Runtime
+from ebbtide.live.storage import ObjectStore, object_store
+
+# Called with each line of JSON that a program prints as a mapping, each other line as text, and None at its end.
+OnLine = Callable[[Mapping[str, Any] | str | None], None]
+
+
+class Program(Protocol):
+    """A running program."""
+
+    @property
+    def pid(self) -> int:
+        """Id of its process, which leads a process group."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the program; negative: minus the signal that ended it; None: it still runs."""
+        ...
+
+    def ask_to_save(self) -> None:
+        """Ask a program that uses `ebbtide.trial` to save; the signal would end any other program."""
+        ...
+
+    def ask_to_leave(self) -> None:
+        """Ask the program to save and end."""
+        ...
+
+    def kill(self) -> None:
+        """End the program, and all that it started, at once."""
+        ...
+
+
+class Mirrors(Protocol):
+    """Watches the checkpoint folder of a program."""
+
+    def close(self) -> None:
+        """Watch no more."""
+        ...
+
+    def ask_to_leave(self) -> None:
+        """Ask the program to end, at a moment when it writes nothing, if there is one soon."""
+        ...
+
+    def has_new(self, exit_code: int) -> bool:
+        """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
+
+        Args:
+            exit_code: Exit code of the program; negative: it was ended by a signal.
+        """
+        ...
+
+
+class Machine(Protocol):
+    """A rented machine, as its agent uses it.
+
+    Attributes:
+        runtime: Its clock and threads.
+        objects: The storage of the run.
+    """
+
+    runtime: Runtime
+    objects: ObjectStore
+
+    def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
+        """End what an earlier agent left, and make the folder of this one anew.
+
+        Args:
+            folder: Folder in which the agent works.
+            on_end: Called when the agent is asked to end, as a service manager does.
+        """
+        ...
+
+    def notice(self) -> Notice:
+        """What the cloud says of the machine's end.
+
+        Raises:
+            OSError: It does not answer.
+        """
+        ...
+
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, on_line: OnLine
+    ) -> Program:
+        """Start a program.
+
+        Args:
+            arguments: The command as a list of arguments; no shell reads it.
+            environment: Variables that are added to the agent's.
+            folder: Working directory of the program.
+            on_line: Called, from another thread, with what it prints.
+
+        Raises:
+            OSError: There is no such executable.
+        """
+        ...
+
+    def mirror(
+        self, program: Program, folder: Path, found: Callable[[Path], None], is_busy: Callable[[], bool]
+    ) -> Mirrors:
+        """Watch the checkpoint folder of a program that may not use `ebbtide.trial`.
+
+        Args:
+            program: The program.
+            folder: The folder.
+            found: Called, from another thread, with the folder of a complete copy.
+            is_busy: Whether an upload is under way, during which no copy is made.
+        """
+        ...
+
+    def remember(self) -> None:
+        """Write down what its programs have started, for an agent that comes after this one."""
+        ...
+
+    def reap(self, program: Program | None) -> None:
+        """Collect the exit codes of what its programs left.
+
+        Args:
+            program: The present program; None: there is none.
+        """
+        ...
+
+    def end_left(self) -> None:
+        """End all that its programs started and left."""
+        ...
+
+
+class ThisMachine:
+    """The machine that this process runs on.
+
+    Args:
+        config: The configuration that it was started with.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.runtime = RUNTIME
+        self.objects = object_store(config.store)
+        self._metadata = Metadata(config.metadata_url)
+
+    def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
+        """End what an earlier agent left, which must not run beside what is started now."""
+        signal.signal(signal.SIGTERM, lambda *_: on_end())
+        self._left = LeftProcesses(folder)
+        self._left.begin()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    def notice(self) -> Notice:
+        """What the instance metadata say."""
+        return self._metadata.notice()
+
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, on_line: OnLine
+    ) -> Program:
+        """Start a program as a process of its own."""
+        # Checked before the start, since `setpriv`, which starts the program, reports less.
+        name, path = arguments[0], environment.get("PATH", os.environ.get("PATH", os.defpath))
+        if shutil.which(str(folder / name) if "/" in name else name, path=path) is None:
+            raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
+        return TrainingProcess(arguments, environment, folder, on_line)
+
+    def mirror(
+        self, program: Program, folder: Path, found: Callable[[Path], None], is_busy: Callable[[], bool]
+    ) -> Mirrors:
+        """Watch the folder, with copies beside it."""
+        return Mirror(folder, folder.parent / "copies", program.pid, found, is_busy, runtime=self.runtime)
+
+    def remember(self) -> None:
+        """Write down the processes that there are now."""
+        self._left.remember()
+
+    def reap(self, program: Program | None) -> None:
+        """Collect the exit codes of adopted processes; to be called in the thread that starts programs."""
+        self._left.reap(None if program is None else program.pid)
+
+    def end_left(self) -> None:
+        """Kill what the last program left."""
+        self._left.end()
+
+
+def checkpoints_of(machine: Machine, trial_id: str) -> CheckpointStore:
+    """The checkpoints of a trial, as a machine reads and writes them."""
+    return CheckpointStore(machine.objects, trial_id, machine.runtime)

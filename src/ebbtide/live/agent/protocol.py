@@ -1,0 +1,454 @@
+"""What a controller and its machines say to each other: typed, versioned, numbered and authenticated records.
+
+Orders go from the controller to a machine's agent, reports come back. Each is sealed with an HMAC by a key that
+only that machine and the controller have, over everything that it says: which machine, which way, the sender's
+boot, its number, and its content. So nobody else who may write to the storage can give an order or forge a report,
+and a record cannot be repeated as another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, ClassVar, Union
+
+from ebbtide.live.agent.config import Assignment
+
+# Counted up whenever an older Ebbtide would misread a record. What it does not know, it ignores.
+VERSION = 1
+
+# No record of ours comes near: a program's line of output is the longest.
+_MOST_BYTES = 4 << 20
+
+
+class BadMessageError(ValueError):
+    """What cannot be read: torn, of a newer version, or not sealed by who it should be from."""
+
+
+class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which has no StrEnum)
+    """How an assignment ended on a machine."""
+
+    FINISHED = "finished"  # all steps are done and saved
+    LEFT = "left"  # it was asked to leave, and saved as far as it could
+    FAILED = "failed"  # the program itself failed
+    SUPERSEDED = "superseded"  # another machine has the trial now
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Train:
+    """Order: train this, after what is trained now has been left.
+
+    Attributes:
+        assignment: What to train, and how.
+    """
+
+    kind: ClassVar[str] = "train"
+    assignment: Assignment
+
+
+@dataclass(frozen=True)
+class Save:
+    """Order: save what is trained now."""
+
+    kind: ClassVar[str] = "save"
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Order: save an assignment and leave it.
+
+    Attributes:
+        attempt: Number of the assignment.
+        trial: Id of its trial, whose end is to be reported even if it never began there; empty: it has been.
+    """
+
+    kind: ClassVar[str] = "leave"
+    attempt: int
+    trial: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """Order: save, leave, and end the machine."""
+
+    kind: ClassVar[str] = "end"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Order: report again how assignments ended, since reports were lost."""
+
+    kind: ClassVar[str] = "repeat"
+
+
+@dataclass(frozen=True)
+class Up:
+    """Report: the agent runs."""
+
+    kind: ClassVar[str] = "up"
+
+
+@dataclass(frozen=True)
+class Down:
+    """Report: the agent ends."""
+
+    kind: ClassVar[str] = "down"
+
+
+@dataclass(frozen=True)
+class Stranded:
+    """Report: no heartbeat was seen for long, so the machine ends."""
+
+    kind: ClassVar[str] = "stranded"
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """Report: the cloud says that a revocation has become more likely."""
+
+    kind: ClassVar[str] = "rebalance"
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """Report: the machine will be revoked.
+
+    Attributes:
+        taken_at_s: When, seconds since 1970 as the cloud says.
+    """
+
+    kind: ClassVar[str] = "notice"
+    taken_at_s: float
+
+
+@dataclass(frozen=True)
+class Log:
+    """Report: a line that a program printed.
+
+    Attributes:
+        trial: Id of its trial.
+        line: The line.
+    """
+
+    kind: ClassVar[str] = "log"
+    trial: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Report: an assignment resumes.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        step: Resume step; 0: from the beginning.
+        number: Number of the checkpoint; 0: there is none.
+    """
+
+    kind: ClassVar[str] = "restored"
+    trial: str
+    attempt: int
+    step: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Report: a program has reached a step.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        step: Highest step that it reported.
+        told_s: When it did, seconds since 1970 by the machine's clock.
+        at: Step at which the metric was measured.
+        metric: Value of the metric; NaN: none was reported.
+        began: Resume step of the assignment, as in `Restored`, which may be lost; None: not told.
+        restored: Number of the checkpoint that it resumed from; 0: there was none.
+    """
+
+    kind: ClassVar[str] = "step"
+    trial: str
+    attempt: int
+    step: int
+    told_s: float
+    at: int = 0
+    metric: float = math.nan
+    began: int | None = None
+    restored: int = 0
+
+
+@dataclass(frozen=True)
+class Named:
+    """Report: names of numbers that a program reports.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        names: Names that were not reported before.
+    """
+
+    kind: ClassVar[str] = "fields"
+    trial: str
+    attempt: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Report: a checkpoint is in storage.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        step: Its step.
+        number: Its number.
+        size_bytes: Its size.
+        began: Resume step of the assignment; None: not told.
+        restored: Number of the checkpoint that it resumed from; 0: there was none.
+    """
+
+    kind: ClassVar[str] = "saved"
+    trial: str
+    attempt: int
+    step: int
+    number: int
+    size_bytes: int = 0
+    began: int | None = None
+    restored: int = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Report: an assignment is over on this machine.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        how: How it ended.
+        step: Step that it reached, or after leaving that of the newest stored checkpoint.
+        came: Steps that it trained.
+        number: Number of the checkpoint that it resumed from; 0: from the beginning.
+        stored: Number of the newest checkpoint that it stored; 0: it stored none.
+        code: Exit code of the program; None: it was never started.
+        tail: The last lines that it printed.
+        cannot_start: Whether its executable is not there.
+        began: Resume step of the assignment; None: not told.
+    """
+
+    kind: ClassVar[str] = "ended"
+    trial: str
+    attempt: int
+    how: Ending
+    step: int
+    came: int = 0
+    number: int = 0
+    stored: int = 0
+    code: int | None = None
+    tail: tuple[str, ...] = ()
+    cannot_start: bool = False
+    began: int | None = None
+
+
+Order = Union[Train, Save, Leave, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
+OfTrial = Union[Restored, Stepped, Named, Saved, Ended]  # noqa: UP007
+Report = Union[Up, Down, Stranded, Rebalance, Noticed, Log, OfTrial]  # noqa: UP007
+Message = Union[Order, Report]  # noqa: UP007
+
+ORDERS: Mapping[str, type[Order]] = {kind.kind: kind for kind in (Train, Save, Leave, End, Repeat)}
+REPORTS: Mapping[str, type[Report]] = {
+    kind.kind: kind
+    for kind in (Up, Down, Stranded, Rebalance, Noticed, Log, Restored, Stepped, Named, Saved, Ended)
+}
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message as it was received.
+
+    Attributes:
+        boot: Id of the sender's process.
+        count: Number of the message in that process, from 1.
+        epoch: Which controller of the run sent it, counted from 1; 0: an agent did.
+        message: What it says; None: a kind of message that a newer Ebbtide knows.
+    """
+
+    boot: str
+    count: int
+    epoch: int
+    message: Message | None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One direction between the controller and one machine.
+
+    Attributes:
+        machine: Id of the machine.
+        kinds: Types of the messages by kind, `ORDERS` or `REPORTS`.
+        key: What messages are sealed with.
+    """
+
+    machine: str
+    kinds: Mapping[str, type[Message]]
+    key: bytes = field(repr=False)
+
+    def seal(self, envelope: Envelope) -> dict[str, Any]:
+        """A message as plain values, sealed."""
+        message = envelope.message
+        assert message is not None
+        content = {
+            "version": VERSION,
+            "boot": envelope.boot,
+            "count": envelope.count,
+            "epoch": envelope.epoch,
+            **plain(message),
+        }
+        return content | {"mac": self._mac(content)}
+
+    def open(self, values: Any) -> Envelope:
+        """The message in plain values.
+
+        Raises:
+            BadMessageError: It is none, is of a newer version, or is not sealed with the key.
+        """
+        if not isinstance(values, dict):
+            raise BadMessageError("is no message")
+        content = {name: value for name, value in values.items() if name != "mac"}
+        given = values.get("mac")
+        try:
+            sealed = isinstance(given, str) and hmac.compare_digest(given.encode(), self._mac(content).encode())
+        except (ValueError, TypeError, RecursionError, UnicodeEncodeError):
+            sealed = False
+        if not sealed:
+            raise BadMessageError("is not sealed with this machine's key")
+        version = content.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise BadMessageError(f"has version {version}, and this Ebbtide reads versions up to {VERSION}")
+        return Envelope(
+            _typed(content.get("boot"), str),
+            _typed(content.get("count"), int),
+            _typed(content.get("epoch"), int),
+            decoded(content, self.kinds),
+        )
+
+    def _mac(self, content: Mapping[str, Any]) -> str:
+        way = "orders" if self.kinds is ORDERS else "reports"
+        said = json.dumps([way, self.machine, content], sort_keys=True, separators=(",", ":"))
+        return hmac.new(self.key, said.encode(), hashlib.sha256).hexdigest()
+
+
+def key_of(run_key: bytes, machine: str) -> bytes:
+    """The key of one machine of a run.
+
+    Args:
+        run_key: The run's key, which its controllers alone have.
+        machine: Id of the machine.
+    """
+    return hmac.new(run_key, machine.encode(), hashlib.sha256).digest()
+
+
+def read_messages(content: bytes) -> list[Any]:
+    """The messages of one object, as plain values.
+
+    Raises:
+        BadMessageError: The object is torn, or holds something else.
+    """
+    if len(content) > _MOST_BYTES:
+        raise BadMessageError(f"has {len(content):,} bytes, and {_MOST_BYTES:,} are the most")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadMessageError(f"is not JSON: {error}") from None
+    if not isinstance(found, list):
+        raise BadMessageError("is no list of messages")
+    return found
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """What a message says, as plain values that JSON can hold."""
+    return {"kind": message.kind} | {each.name: _plain(getattr(message, each.name)) for each in fields(message)}
+
+
+def decoded(content: Mapping[str, Any], kinds: Mapping[str, type[Message]]) -> Message | None:
+    """The message that `plain` gave; fields that this Ebbtide does not know are ignored, as are kinds: None.
+
+    Raises:
+        BadMessageError: A field is missing or is not of its type.
+    """
+    kind = kinds.get(str(content.get("kind")))
+    if kind is None:
+        return None
+    try:
+        if kind is Train:
+            return Train(Assignment.decode(_typed(content["assignment"], dict)))
+        known = {each.name: content[each.name] for each in fields(kind) if each.name in content}
+        return kind(**{name: _READ[name](value) for name, value in known.items()})
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadMessageError(f"is no message {kind.kind!r}: {error!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Assignment):
+        return value.encode()
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise BadMessageError(f"{value!r:.80} is not {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def _number(value: Any) -> float:
+    return float(_typed(value, int, float))
+
+
+def _whole(value: Any) -> int:
+    found = int(_typed(value, int))
+    if not 0 <= found < 1 << 60:
+        raise ValueError(f"{found} is out of range")
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(_typed(value, str))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _typed(value, list))
+
+
+# How each field of a message is read, by its name: names mean the same in all.
+_READ: Mapping[str, Any] = {
+    "trial": _text,
+    "attempt": _whole,
+    "step": _whole,
+    "number": _whole,
+    "stored": _whole,
+    "size_bytes": _whole,
+    "at": _whole,
+    "came": _whole,
+    "told_s": _number,
+    "taken_at_s": _number,
+    "metric": _number,
+    "line": _text,
+    "names": _texts,
+    "tail": _texts,
+    "how": Ending,
+    "code": lambda value: None if value is None else int(_typed(value, int)),
+    "cannot_start": bool,
+    "began": lambda value: None if value is None else _whole(value),
+    "restored": _whole,
+}

@@ -1,0 +1,211 @@
+"""The controller's end of the messages: orders to all machines of a run, and what they report, each taken once."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from ebbtide.live.agent.messages import MessageLog, Unreadable
+from ebbtide.live.agent.protocol import (
+    ORDERS,
+    REPORTS,
+    Channel,
+    Envelope,
+    Order,
+    Repeat,
+    Report,
+    decoded,
+    key_of,
+    plain,
+)
+from ebbtide.live.storage import ObjectStore
+
+_LOGGER = logging.getLogger(__name__)
+
+# Unreadable messages that are kept to be looked at; more are only counted.
+_MOST_KEPT = 20
+
+
+@dataclass(eq=False)
+class _Mailbox:
+    """The messages of one machine.
+
+    Attributes:
+        orders: Log of the orders written so far.
+        reports: Log of the reports from its agent.
+        pending: Orders that are still to be written, the oldest first.
+        received: Number of the last message taken, by boot of its agent.
+        aside: What was set aside, by key of its object and place in it.
+    """
+
+    orders: MessageLog
+    reports: MessageLog
+    pending: deque[Order] = field(default_factory=deque)
+    received: dict[str, int] = field(default_factory=dict)
+    aside: set[tuple[str, int]] = field(default_factory=set)
+
+
+class MailboxRecord(TypedDict):
+    """A mailbox as plain values.
+
+    Attributes:
+        lease_id: Id of the lease of its machine.
+        read: Number of the last object of reports that was read.
+        received: Number of the last message taken, by boot of its agent.
+        pending: Orders that are still to be written, the oldest first.
+    """
+
+    lease_id: int
+    read: int
+    received: dict[str, int]
+    pending: list[dict[str, Any]]
+
+
+class QuarantineRecord(TypedDict):
+    """What was received and cannot be read, and never counts.
+
+    Attributes:
+        machine: Id of the machine whose messages it was among.
+        key: Key of the object in storage.
+        why: What is wrong with it.
+        content: How it begins.
+    """
+
+    machine: str
+    key: str
+    why: str
+    content: str
+
+
+class Mailboxes:
+    """Orders to all machines of a run are written in turn, reports are taken once each.
+
+    What cannot be read is set aside, counted, and stops nothing. Since it may have been a report, the machine is
+    ordered to repeat how its assignments ended; so it is where a report is missing.
+
+    Args:
+        objects: Storage in which messages are kept.
+        run_key: The run's key, from which those of its machines are made.
+        machine: Gives the id of a machine by the id of its lease.
+        epoch: Which controller of the run this is, counted from 1: machines obey the newest.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, run_key: bytes, machine: Callable[[int], str], epoch: int = 1
+    ) -> None:
+        self._objects, self._run_key, self._machine = objects, run_key, machine
+        self._boxes: dict[int, _Mailbox] = {}
+        self._boot, self._count = secrets.token_hex(8), 0
+        self.epoch = epoch
+        self.quarantined = 0
+        self.quarantine: list[QuarantineRecord] = []
+
+    def open(self, lease_id: int) -> None:
+        """The machine runs: its agent may report from now on."""
+        self._box(lease_id)
+
+    def has_reported(self, lease_id: int) -> bool:
+        """Whether the machine's agent ever reported anything."""
+        box = self._boxes.get(lease_id)
+        return box is not None and bool(box.received)
+
+    def order(self, lease_id: int, order: Order) -> None:
+        """Queue an order; `write` sends it."""
+        self._box(lease_id).pending.append(order)
+
+    def write(self, lease_ids: Iterable[int]) -> None:
+        """Send the queued orders of these machines, in turn. An order that is written twice is obeyed once.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        for lease_id in lease_ids:
+            box = self._boxes.get(lease_id)
+            while box is not None and box.pending:
+                if box.orders.read == 0:
+                    box.orders.read = box.orders.last()
+                envelope = Envelope(self._boot, self._count + 1, self.epoch, box.pending[0])
+                if box.orders.write(box.orders.read + 1, [envelope]):
+                    self._count += 1
+                    box.pending.popleft()
+                box.orders.read += 1
+
+    def new(self, lease_id: int) -> Iterator[Report]:
+        """Reports of a machine that were not taken yet; one that was written twice is given once.
+
+        A report counts as taken when the next one is asked for: one whose handling fails is given again.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        box = self._boxes.get(lease_id)
+        if box is None:
+            return  # it never booted
+        for found in box.reports.new():
+            if isinstance(found, Unreadable):
+                self._set_aside(lease_id, box, found)
+                continue
+            before = box.received.get(found.boot, 0)
+            if found.count <= before:
+                continue
+            if found.count > before + 1:
+                _LOGGER.warning(
+                    "%d reports of machine %s are missing", found.count - before - 1, self._machine(lease_id)
+                )
+                self._ask_to_repeat(box)
+            if found.message is not None:
+                yield found.message  # type: ignore[misc]
+            box.received[found.boot] = found.count
+
+    def snapshot(self) -> list[MailboxRecord]:
+        """The mailboxes as plain values, for the journal."""
+        return [
+            {
+                "lease_id": lease_id,
+                "read": box.reports.read,
+                "received": box.received,
+                "pending": [plain(order) for order in box.pending],
+            }
+            for lease_id, box in self._boxes.items()
+        ]
+
+    def restore(self, kept: Iterable[MailboxRecord]) -> None:
+        """Continue from what `snapshot` gave."""
+        for values in kept:
+            box = self._box(values["lease_id"])
+            box.reports.read, box.received = values["read"], dict(values["received"])
+            orders = (decoded(order, ORDERS) for order in values["pending"])
+            box.pending.extend(order for order in orders if order is not None)  # type: ignore[misc]
+
+    def _set_aside(self, lease_id: int, box: _Mailbox, found: Unreadable) -> None:
+        # An object is read again if the handling of a report in it failed.
+        if (found.key, found.place) in box.aside:
+            return
+        box.aside.add((found.key, found.place))
+        machine = self._machine(lease_id)
+        self.quarantined += 1
+        if len(self.quarantine) < _MOST_KEPT:
+            content = found.content.decode("utf-8", "replace")
+            self.quarantine.append({"machine": machine, "key": found.key, "why": found.why, "content": content})
+            _LOGGER.warning(
+                "%s, among the messages of machine %s, %s; it is set aside", found.key, machine, found.why
+            )
+        self._ask_to_repeat(box)
+
+    def _ask_to_repeat(self, box: _Mailbox) -> None:
+        if not any(isinstance(order, Repeat) for order in box.pending):
+            box.pending.append(Repeat())
+
+    def _box(self, lease_id: int) -> _Mailbox:
+        if lease_id not in self._boxes:
+            machine = self._machine(lease_id)
+            key = key_of(self._run_key, machine)
+            orders, reports = (
+                MessageLog(self._objects, Channel(machine, kinds, key)) for kinds in (ORDERS, REPORTS)
+            )
+            self._boxes[lease_id] = _Mailbox(orders, reports)
+        return self._boxes[lease_id]

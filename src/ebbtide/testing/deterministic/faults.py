@@ -1,0 +1,92 @@
+"""Faults: a seed decides, at each place where the world is reached, whether it goes wrong there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from zlib import crc32
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that happened.
+
+    Attributes:
+        time_s: When, seconds since the run began.
+        place: Where, and the how manieth occasion of its kind, by which it is recognised in a replay.
+        about: What it hit.
+    """
+
+    time_s: float
+    place: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"{self.time_s:8.2f} s  {self.place}{': ' * bool(self.about)}{self.about}"
+
+
+class Faults:
+    """Decides by a seed; the same seed decides the same.
+
+    Args:
+        seed: The seed.
+        intensity: Factor of all shares.
+        only: Places of the only faults that may happen; None: all may.
+    """
+
+    def __init__(self, seed: int, intensity: float = 1.0, only: Collection[str] | None = None) -> None:
+        self._seed = (seed * 0x9E3779B97F4A7C15) & _MASK
+        self._only = None if only is None else frozenset(only)
+        self._intensity = intensity
+        self._occasions: Counter[str] = Counter()
+        self._kinds: dict[str, int] = {}
+        self.began_s = 0.0
+        # Whether faults happen: at the end of each run they stop, so that it has to come to its end.
+        self.is_active = True
+        self.happened: list[Fault] = []
+
+    def strikes(self, kind: str, share: float, now_s: float, about: str = "") -> bool:
+        """Whether a fault happens here.
+
+        Args:
+            kind: Kind of the fault and its place.
+            share: Share of the occasions at which it happens.
+            now_s: The time, seconds since 1970.
+            about: What it hits.
+        """
+        occasion = self._occasions[kind]
+        self._occasions[kind] = occasion + 1
+        if not self.is_active or self._unit(kind, occasion) >= share * self._intensity:
+            return False
+        place = f"{kind}#{occasion}"
+        if self._only is not None and place not in self._only:
+            return False
+        self.happened.append(Fault(now_s - self.began_s, place, about))
+        return True
+
+    def number(self, what: str, low: float, high: float) -> float:
+        """A number between two, another at each call."""
+        occasion = self._occasions[what]
+        self._occasions[what] = occasion + 1
+        return low + (high - low) * self._unit(what, occasion)
+
+    def order(self, number: int) -> float:
+        """The order of what is due at the same time."""
+        return _mixed(self._seed + number * 0xD1B54A32D192ED03)
+
+    def _unit(self, kind: str, occasion: int) -> float:
+        base = self._kinds.get(kind)
+        if base is None:
+            base = self._kinds[kind] = crc32(kind.encode()) * 0xBF58476D1CE4E5B9
+        return _mixed(self._seed + base + occasion * 0x94D049BB133111EB)
+
+
+def _mixed(value: int) -> float:
+    """A number from 0 to 1 that looks random (splitmix64)."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return float((value ^ (value >> 31)) / (1 << 64))

@@ -1,0 +1,249 @@
+"""Simulated object storage and journal, which fail, lose, delay and damage what they are given."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.live.journal import Journal, Moment
+from ebbtide.live.snapshots import Figures, RunSnapshot
+from ebbtide.live.storage import checked_key
+from ebbtide.testing.deterministic.faults import Faults
+from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, VirtualTime
+
+# Shares of requests, by fault.
+_REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
+_MOST_WRITTEN = 5_000
+_DIES, _ROTS = 0.0015, 0.02
+_LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
+
+
+@dataclass
+class _Object:
+    content: bytes
+    visible_s: float
+
+
+@dataclass
+class SimulatedStorage:
+    """The objects, as they are.
+
+    Attributes:
+        time: The clock of all.
+        faults: Decides what goes wrong.
+        rotten: Keys of data that was damaged after it had been stored.
+        on_manifest: Called with the key and content of each manifest that is stored.
+        on_listed: Called with what a process was told to be below a prefix.
+    """
+
+    time: VirtualTime
+    faults: Faults
+    rotten: set[str] = field(default_factory=set)
+    on_manifest: Callable[[str, bytes], None] = lambda _key, _content: None
+    on_listed: Callable[[Process, str, list[str]], None] = lambda _process, _prefix, _keys: None
+    _objects: dict[str, _Object] = field(default_factory=dict)
+    _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def put(self, key: str, content: bytes, visible_s: float) -> None:
+        """Store an object, seen from a time on."""
+        self._objects[key] = _Object(content, visible_s)
+        parts = key.split("/")
+        for depth in range(1, len(parts)):
+            self._folders["/".join(parts[:depth]) + "/"].add(key)
+        if "/manifests/" in key:
+            self.on_manifest(key, content)
+
+    def has(self, key: str) -> bool:
+        """Whether it is stored, seen or not."""
+        return key in self._objects
+
+    def seen(self, key: str) -> bytes | None:
+        """Content of an object as readers see it now; None: they see none."""
+        found = self._objects.get(key)
+        return found.content if found is not None and found.visible_s <= self.time.now_s else None
+
+    def keys(self, folder: str) -> list[str]:
+        """Keys below a folder, as readers see them now."""
+        now_s = self.time.now_s
+        return sorted(key for key in self._folders.get(folder, ()) if self._objects[key].visible_s <= now_s)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        if self._objects.pop(key, None) is not None:
+            parts = key.split("/")
+            for depth in range(1, len(parts)):
+                self._folders["/".join(parts[:depth]) + "/"].discard(key)
+
+
+class StorageOf:
+    """Storage as one process reaches it: the `ObjectStore` that it is given.
+
+    Args:
+        storage: The objects.
+        process: The process.
+        runtime: Its runtime.
+    """
+
+    def __init__(self, storage: SimulatedStorage, process: Process, runtime: VirtualRuntime) -> None:
+        self._storage, self._process, self._runtime = storage, process, runtime
+        self._who = process.name.split("-")[0]
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        self._request("put", checked_key(key))
+        if self._storage.has(key):
+            return False
+        is_message, faults = key.startswith("machines/"), self._storage.faults
+        if is_message and self._strikes("torn", _TORN, key):
+            content = content[: int(faults.number("torn at", 0.0, len(content)))]
+        if is_message and self._strikes("lost", _LOST, key):
+            return True
+        visible_s = self._storage.time.now_s
+        if self._strikes("late", _LATE, key):
+            visible_s += faults.number("late by", *_LATE_S)
+        self._storage.put(key, content, visible_s)
+        if is_message and self._strikes("twice", _TWICE, key):
+            folder, _, number = key.rpartition("/")
+            again = f"{folder}/{int(number) + 1:08d}"
+            if not self._storage.has(again):
+                self._storage.put(again, content, visible_s)
+        self._reply("put", key)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._request("upload", checked_key(key))
+        content = path.read_bytes()
+        if self._strikes("truncated", _TORN, key):
+            content = content[: int(self._storage.faults.number("truncated at", 0.0, len(content)))]
+        elif content and self._strikes("rots", _ROTS, key):
+            content = bytes([content[0] ^ 1]) + content[1:]
+            self._storage.rotten.add(key)
+        self._storage.put(key, content, self._storage.time.now_s)
+        self._reply("upload", key)
+
+    def get_file(self, key: str, path: Path) -> None:
+        path.write_bytes(self.get(key))
+
+    def get(self, key: str) -> bytes:
+        self._request("get", checked_key(key))
+        content = self._storage.seen(key)
+        if content is None:
+            raise MissingObjectError(key)
+        return content
+
+    def has(self, key: str) -> bool:
+        self._request("head", checked_key(key))
+        return self._storage.seen(key) is not None
+
+    def size_bytes(self, key: str) -> int:
+        return len(self.get(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        self._request("list", prefix)
+        found = self._storage.keys(prefix)
+        self._storage.on_listed(self._process, prefix, found)
+        return iter(found)
+
+    def delete(self, key: str) -> None:
+        self._request("delete", checked_key(key))
+        self._storage.delete(key)
+        self._reply("delete", key)
+
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:  # noqa: ARG002
+        self._process.check()
+
+    def _request(self, what: str, key: str) -> None:
+        """A request on its way: others go on meanwhile, and it may not arrive."""
+        faults = self._storage.faults
+        duration_s = faults.number("latency", *_LATENCY_S)
+        if self._strikes("slow", _SLOW, key):
+            duration_s = faults.number("slow by", *_SLOW_S)
+        self._runtime.sleep(duration_s)
+        if self._strikes(f"dies before {what}", _DIES, key):
+            self._storage.time.kill(self._process)
+        if self._strikes(f"refused {what}", _REFUSED, key):
+            raise StorageError(f"{key}: the service is not available")
+
+    def _reply(self, what: str, key: str) -> None:
+        """The reply to a request that took effect, which may be lost."""
+        if self._strikes(f"dies after {what}", _DIES, key):
+            self._storage.time.kill(self._process)
+        if self._strikes(f"no reply to {what}", _NO_REPLY, key):
+            raise StorageError(f"{key}: the connection was closed")
+
+    def _strikes(self, kind: str, share: float, key: str) -> bool:
+        faults, now_s = self._storage.faults, self._storage.time.now_s
+        return faults.strikes(f"{self._who}: {kind}", share, now_s, key)
+
+
+@dataclass
+class Disk:
+    """What is on the disk of a run's folder: states and moments of its journal.
+
+    Attributes:
+        states: States as JSON text, by name.
+        moments: Events of the run.
+        full_until_s: Until when nothing can be written, seconds since 1970.
+    """
+
+    states: dict[str, str] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    full_until_s: float = 0.0
+
+    def copy(self) -> Disk:
+        """The same, in another folder."""
+        return Disk(dict(self.states), list(self.moments))
+
+
+class SimulatedJournal(Journal):
+    """The journal of a run, as one controller reaches it: each write is there whole or not at all.
+
+    Args:
+        disk: What is on the disk.
+        process: The controller's process.
+        time: The clock of all.
+        faults: Decides what goes wrong.
+    """
+
+    def __init__(self, disk: Disk, process: Process, time: VirtualTime, faults: Faults) -> None:
+        self._disk, self._process, self._time, self._faults = disk, process, time, faults
+        self._written_s, self._written = 0.0, 0
+
+    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = ()) -> None:
+        self._process.check()
+        strikes, now_s = self._faults.strikes, self._time.now_s
+        self._written = self._written + 1 if now_s == self._written_s else 0
+        self._written_s = now_s
+        if self._written > _MOST_WRITTEN:
+            raise RuntimeError(f"the journal is written {self._written} times, and no time passes")
+        if strikes("controller: dies before journal", 2 * _DIES, now_s):
+            self._time.kill(self._process)
+        if strikes("controller: disk fills", _DIES, now_s):
+            self._disk.full_until_s = now_s + self._faults.number("disk full for", 5.0, 90.0)
+        if now_s < self._disk.full_until_s and self._faults.is_active:
+            raise sqlite3.OperationalError("database or disk is full")
+        written = {name: json.dumps(content) for name, content in states.items()}
+        self._disk.states.update(written)
+        self._disk.moments.extend(moments)
+        if strikes("controller: dies after journal", 2 * _DIES, now_s):
+            self._time.kill(self._process)
+
+    def state(self, name: str) -> Any:
+        found = self._disk.states.get(name)
+        return None if found is None else json.loads(found)
+
+    def run(self) -> RunSnapshot | None:
+        found: RunSnapshot | None = self.state("run")
+        return found
+
+    def figures(self) -> Figures | None:
+        found: Figures | None = self.state("figures")
+        return found
+
+    def moments(self) -> list[Moment]:
+        return list(self._disk.moments)

@@ -1,0 +1,65 @@
+"""What somebody else who may write to a run's storage leaves there, and file systems do by themselves."""
+
+from __future__ import annotations
+
+import json
+
+from ebbtide.testing.deterministic.faults import Faults
+from ebbtide.testing.deterministic.storage import SimulatedStorage
+
+_NAMES = ("README", "._00000001", "00000001.tmp", ".nfs0001", "00000001x")
+
+
+def write_stray(
+    storage: SimulatedStorage, faults: Faults, machines: list[str], trials: list[str], steps: int
+) -> str:
+    """Leave one object that is not ours in a run's storage; returns its key.
+
+    Args:
+        storage: The storage.
+        faults: Decides what, and where.
+        machines: Ids of machines whose messages may be forged.
+        trials: Ids of the run's trials.
+        steps: Steps of each trial.
+    """
+    kind = int(faults.number("stray kind", 0, 4))
+    trial = trials[int(faults.number("stray trial", 0, len(trials)))]
+    now_s = storage.time.now_s
+    if kind == 0 or not machines:
+        folder = ("manifests", "writers", "aside")[int(faults.number("stray folder", 0, 3))]
+        key = f"trials/{trial}/{folder}/{_NAMES[int(faults.number('stray name', 0, len(_NAMES)))]}"
+        content = b"not ours"
+    elif kind == 1:
+        numbers = sorted(
+            key for key in storage.keys(f"trials/{trial}/manifests/") if key.rpartition("/")[2].isdecimal()
+        )
+        if not numbers:
+            return ""
+        # An older manifest under the number of a newer one.
+        key = f"trials/{trial}/manifests/{int(numbers[-1][-8:]) + 1:08d}"
+        content = storage.seen(numbers[0]) or b""
+    else:
+        machine = machines[int(faults.number("stray machine", 0, len(machines)))]
+        channel = f"machines/{machine}/{'reports' if faults.number('stray channel', 0, 1) < 0.7 else 'orders'}"
+        last = max((int(key[-8:]) for key in storage.keys(f"{channel}/")), default=0)
+        key = f"{channel}/{last + 1:08d}"
+        content = _forged(trial, steps, faults)
+    if not storage.has(key):
+        storage.put(key, content, now_s)
+    return key
+
+
+def _forged(trial: str, steps: int, faults: Faults) -> bytes:
+    """A message that says that a training has finished, or junk."""
+    kind = int(faults.number("forged kind", 0, 4))
+    if kind == 0:
+        return b"[" * 5_000
+    if kind == 1:
+        return b'[{"kind": "log", "trial": "../../../tmp/x", "line": "x"}, 7, null]'
+    about = {"version": 1, "boot": "forged", "count": 1, "epoch": 0, "mac": "0" * 64, "kind": "ended"}
+    return json.dumps(
+        [
+            {**about, "trial": trial, "attempt": attempt, "how": "finished", "step": steps}
+            for attempt in range(1, 9)
+        ]
+    ).encode()

@@ -1,0 +1,230 @@
+"""A live run on a tape: the real provider and its messages, machines of a replayed market, a clock that skips.
+
+Time moves to whatever comes next: on the market, on a machine, or when the engine is to be woken. One thing
+happens at a time, and then the controller looks, as one that looks often enough would; what comes at one moment
+comes in the order of a replay, training before the market.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebbtide.engine.engine import Engine
+from ebbtide.engine.outcome import Outcome
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.messages import MessageLog
+from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, key_of
+from ebbtide.live.agent_provider import AgentProvider, Callbacks
+from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.live.runtime import Runtime
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.testing.parity.memory_store import MemoryStore
+from ebbtide.testing.parity.tape_agents import TapeAgent, TapeTrial
+
+_RUN, _KEY = "run", bytes(32)
+
+
+class TapeCloud:
+    """A cloud that rents from a tape, on a clock that only `sleep` moves.
+
+    Args:
+        scenario: The tape, and the jobs whose trainings its machines count.
+        start_s: Start of the run, seconds since 1970.
+        store: Storage that its agents and the controller share.
+        watch_prices: Whether the clock stops at every change of a price.
+    """
+
+    def __init__(self, scenario: Scenario, start_s: float, store: MemoryStore, *, watch_prices: bool) -> None:
+        self._market = ReplayedMarket(
+            scenario.prices,
+            start_s,
+            scenario.billing,
+            availability=scenario.availability,
+            delay=scenario.delay,
+        )
+        if watch_prices:
+            self._market.watch_prices()
+        self._store, self._catalogue = store, scenario.catalogue
+        curves = scenario.curves or (None,) * len(scenario.jobs)
+        pairs = zip(scenario.jobs, curves, strict=True)
+        self._trials = {
+            f"{_RUN}-{number:03d}": TapeTrial(JobProgress(number, job), self._catalogue, curve)
+            for number, (job, curve) in enumerate(pairs)
+        }
+        self._leases: dict[str, Lease] = {}
+        self._tokens: list[str] = []
+        self._agents: dict[str, TapeAgent] = {}
+        self.wake_at_s = math.inf
+
+    @property
+    def now_s(self) -> float:
+        return self._market.now_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._market.is_over
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._market.markets
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._market.prices(market)
+
+    def time_of(self, epoch_s: float) -> float:
+        return epoch_s
+
+    def launch(self, wanted: Wanted) -> None:
+        if wanted.token not in self._leases:
+            lease = Lease(
+                len(self._leases),
+                wanted.market,
+                wanted.max_price_usd_per_hour,
+                on_demand=wanted.on_demand,
+                requested_s=self.now_s,
+            )
+            self._leases[wanted.token] = lease
+            self._tokens.append(wanted.token)
+            self._market.launch(lease)
+
+    def terminate(self, token: str) -> float | None:
+        lease = self._leases.get(token)
+        if lease is None:
+            return None
+        if lease.is_open:
+            self._market.terminate(lease)
+            self._end_agent(token)
+        return lease.ended_s
+
+    def instances(self) -> Sequence[Instance]:
+        return [
+            Instance(token, _listed(lease), lease.started_s, lease.running_s, lease.ended_s)
+            for token, lease in self._leases.items()
+        ]
+
+    def sleep(self) -> None:
+        """Let machines obey what they were ordered; else let the next thing happen."""
+        obeyed = [agent.obey(self.now_s) for agent in list(self._agents.values())]
+        if any(obeyed):
+            return
+        while not self._happens():
+            pass
+        for agent in self._agents.values():
+            agent.tell_progress(self.now_s)
+
+    def _happens(self) -> bool:
+        """Let one thing happen; returns whether the controller has anything to see."""
+        agent = min(self._agents.values(), key=lambda each: each.next_time_s, default=None)
+        agent_s = math.inf if agent is None else agent.next_time_s
+        if min(agent_s, self._market.next_time_s) > self.wake_at_s:
+            self._market.now_s = max(self.now_s, self.wake_at_s)
+            return True
+        # A save that is done at the very moment of a revocation is done.
+        if agent is not None and agent_s <= self._market.next_time_s:
+            self._market.now_s = max(self.now_s, agent_s)
+            return agent.advance(self.now_s)
+        event = self._market.advance()
+        if event is not None and event.lease_id >= 0:
+            self._happened(event)
+        return event is not None or self.is_over
+
+    def _happened(self, event: Event) -> None:
+        token = self._tokens[event.lease_id]
+        lease = self._leases[token]
+        if event.wake is Wake.RUNNING:
+            key = key_of(_KEY, token)
+            orders, reports = (MessageLog(self._store, Channel(token, kinds, key)) for kinds in (ORDERS, REPORTS))
+            agent = self._agents[token] = TapeAgent(lease, orders, reports, self._trials)
+            agent.boot()
+            if lease.state is LeaseState.NOTICED:
+                agent.noticed(self.now_s)
+        elif event.wake is Wake.NOTICE and token in self._agents:
+            self._agents[token].noticed(self.now_s)
+        elif event.wake is Wake.ENDED:
+            self._end_agent(token)
+
+    def _end_agent(self, token: str) -> None:
+        agent = self._agents.pop(token, None)
+        if agent is not None:
+            agent.gone(self.now_s)
+
+
+def _listed(lease: Lease) -> LeaseState:
+    """The state as a cloud lists it: a notice goes to the machine alone, which may not have booted yet."""
+    if lease.state is LeaseState.NOTICED:
+        return LeaseState.RUNNING if lease.is_booted else LeaseState.STARTING
+    return lease.state
+
+
+class TapeClock(Runtime):
+    """The clock of a tape's cloud: whoever waits lets the next thing happen.
+
+    Args:
+        cloud: The tape's cloud.
+    """
+
+    def __init__(self, cloud: TapeCloud) -> None:
+        self._cloud = cloud
+
+    def monotonic_s(self) -> float:
+        return self._cloud.now_s
+
+    def epoch_s(self) -> float:
+        return self._cloud.now_s
+
+    def sleep(self, duration_s: float) -> None:  # noqa: ARG002
+        self._cloud.sleep()
+
+
+class TapeProvider(AgentProvider):
+    """The provider of a live run, whose cloud knows until when it waits.
+
+    Args:
+        cloud: The tape's cloud.
+        store: Storage that the cloud's agents use.
+    """
+
+    def __init__(self, cloud: TapeCloud, store: MemoryStore) -> None:
+        agent = AgentConfig(_RUN, "", str(Path()), "")
+        super().__init__(cloud, store, agent, Callbacks(_assignment), key=_KEY, runtime=TapeClock(cloud))
+        self._tape = cloud
+
+    def next_event(self, until_s: float) -> Event | None:
+        self._tape.wake_at_s = until_s
+        return super().next_event(until_s)
+
+
+def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
+    """Run a scenario live: the same jobs, tape and seed as `Scenario.run`, through orders and reports.
+
+    Args:
+        scenario: What is run; each job on one machine at a time, as agents train.
+        policy: The policy that decides.
+        start_s: Start of the run, seconds since 1970.
+    """
+    store = MemoryStore()
+    cloud = TapeCloud(scenario, start_s, store, watch_prices=Wake.PRICE in policy.wakes_on)
+    engine = Engine(
+        policy,
+        scenario.jobs,
+        TapeProvider(cloud, store),
+        scenario.billing,
+        catalogue=scenario.catalogue,
+        egress=scenario.egress,
+        seed=scenario.seed,
+        record=True,
+    )
+    return engine.run()
+
+
+def _assignment(progress: JobProgress) -> Assignment:
+    return Assignment(f"{_RUN}-{progress.job_id:03d}", ("true",), progress.job.steps, "loss")

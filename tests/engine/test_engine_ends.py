@@ -1,0 +1,77 @@
+"""Machines and jobs that end while the engine looks elsewhere: each is charged and counted once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.markets import C3, START_S, history, job
+
+import ebbtide as eb
+from ebbtide.engine.engine import Engine
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
+
+PER_SECOND = eb.billing_preset("ec2-second")
+
+
+class Rents:
+    """Rents one machine for each job."""
+
+    name = "rents"
+    wakes_on: frozenset[Wake] = frozenset()
+
+    def decide(self, view: eb.View) -> list[eb.Action]:
+        short = [each for each in view.jobs if not each.is_finished and not view.leases_of(each.job_id)]
+        return [eb.Request(C3, job=each.job_id) for each in short]
+
+
+class EndsWithTheJob(ReplayProvider):
+    """Its machine has ended by itself when it tells that the job is done, and it has not told of that yet."""
+
+    def next_event(self, until_s: float) -> Event | None:
+        event = super().next_event(until_s)
+        if event is not None and event.wake is Wake.FINISHED:
+            for lease in self.rented:
+                lease.state, lease.ended_s = LeaseState.RELEASED, self.now_s
+        return event
+
+    def launch(self, lease: Lease) -> None:
+        self.rented = [*getattr(self, "rented", []), lease]
+        super().launch(lease)
+
+
+class Keeps(ReplayProvider):
+    """Ends nothing: another controller has taken over."""
+
+    def terminate(self, lease: Lease) -> None:
+        """Do nothing."""
+
+
+def engine(kind: type[ReplayProvider], jobs: int = 1) -> Engine:
+    market = ReplayedMarket(history({C3: [(0, 0.36)]}), START_S, PER_SECOND)
+    return Engine(Rents(), [job(steps=100.0) for _ in range(jobs)], kind(market), PER_SECOND)
+
+
+def test_a_machine_that_ended_with_the_last_job_is_charged() -> None:
+    usual, ended = engine(ReplayProvider).run(), engine(EndsWithTheJob).run()
+    assert usual.cost_usd > 0
+    assert ended.cost_usd == pytest.approx(usual.cost_usd)
+
+
+def test_what_another_controller_has_is_not_charged_here_as_ended() -> None:
+    outcome = engine(Keeps).run()
+    assert outcome.finished
+    (lease,) = outcome.leases
+    assert lease.is_open
+    assert math.isnan(lease.ended_s)
+    assert outcome.cost_usd == 0.0
+
+
+def test_a_job_that_is_told_done_twice_ends_once() -> None:
+    runs = engine(ReplayProvider, jobs=2)
+    runs._job_done(0)
+    runs._job_done(0)
+    assert runs._unfinished == {1}

@@ -1,0 +1,162 @@
+"""Messages between controller and machines: whatever is said comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.protocol import (
+    ORDERS,
+    REPORTS,
+    VERSION,
+    BadMessageError,
+    Channel,
+    Ended,
+    Ending,
+    Envelope,
+    Leave,
+    Log,
+    Message,
+    Noticed,
+    Stepped,
+    Train,
+    Up,
+    key_of,
+    read_messages,
+)
+from ebbtide.live.storage import FolderStore
+
+KEY = key_of(b"of the run", "m-1")
+ASSIGNMENT = Assignment("t-1", ("python", "x.py", "ü"), 40, "loss", {"A": "b"}, mttr_s=1e9, aside=(3,), attempt=2)
+
+_TEXT = st.text(max_size=20)
+_WHOLE = st.integers(0, 1 << 40)
+_NUMBER = st.floats(allow_nan=True)
+_OF = {
+    "str": _TEXT,
+    "int": _WHOLE,
+    "float": _NUMBER,
+    "tuple[str, ...]": st.lists(_TEXT, max_size=3).map(tuple),
+    "int | None": st.none() | _WHOLE,
+    "bool": st.booleans(),
+    "Ending": st.sampled_from(Ending),
+    "Assignment": st.just(ASSIGNMENT),
+}
+# An exit code, which is negative where a signal ended the program.
+_NAMED = {"code": st.none() | st.integers(-255, 255)}
+_KINDS = [(kinds, kind) for kinds in (ORDERS, REPORTS) for kind in kinds.values()]
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[Channel, Message]:
+    kinds, kind = draw(st.sampled_from(_KINDS))
+    values = {each.name: draw(_NAMED.get(each.name, _OF[str(each.type)])) for each in fields(kind)}
+    return Channel("m-1", kinds, KEY), kind(**values)
+
+
+def through_storage(values: Any) -> Any:
+    return read_messages(json.dumps([values]).encode())[0]
+
+
+def same(one: Message | None, other: Message | None) -> bool:
+    # NaN is not equal to itself.
+    return repr(one) == repr(other)
+
+
+@given(messages(), st.integers(1, 1 << 40), st.integers(0, 9))
+def test_what_is_sealed_is_read(told: tuple[Channel, Message], count: int, epoch: int) -> None:
+    channel, message = told
+    found = channel.open(through_storage(channel.seal(Envelope("b", count, epoch, message))))
+    assert (found.boot, found.count, found.epoch) == ("b", count, epoch)
+    assert same(found.message, message)
+
+
+@given(messages(), st.data())
+def test_nothing_that_was_changed_is_believed(told: tuple[Channel, Message], data: st.DataObject) -> None:
+    channel, message = told
+    content = bytearray(json.dumps([channel.seal(Envelope("b", 1, 1, message))]).encode())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    try:
+        (values,) = read_messages(bytes(content))
+        found = channel.open(values)
+    except (BadMessageError, ValueError):
+        return
+    # Such as a letter of an escape in the other case.
+    assert same(found.message, message)
+
+
+def test_messages_of_another_machine_way_or_run_are_not_believed() -> None:
+    reports = Channel("m-1", REPORTS, KEY)
+    sealed = reports.seal(Envelope("b", 1, 0, Up()))
+    for other in (
+        replace(reports, machine="m-2"),
+        replace(reports, kinds=ORDERS),
+        replace(reports, key=key_of(b"of the run", "m-2")),
+    ):
+        with pytest.raises(BadMessageError, match="not sealed with this machine's key"):
+            other.open(sealed)
+
+
+def test_a_newer_version_is_refused_and_newer_kinds_and_fields_are_left_out() -> None:
+    channel = Channel("m-1", REPORTS, KEY)
+    sealed = channel.seal(Envelope("b", 1, 0, Log("t", "line")))
+
+    def resealed(**changes: Any) -> dict[str, Any]:
+        content = {name: value for name, value in sealed.items() if name != "mac"} | changes
+        return content | {"mac": channel._mac(content)}
+
+    with pytest.raises(BadMessageError, match=f"version {VERSION + 1}, and this Ebbtide reads versions up to"):
+        channel.open(resealed(version=VERSION + 1))
+    assert channel.open(resealed(more=1)).message == Log("t", "line")
+    assert channel.open(resealed(kind="sung")).message is None
+    for wrong in ({"line": 7}, {"trial": None}, {"count": "1"}, {"boot": 2}, {"line": ["a"]}):
+        with pytest.raises(BadMessageError):
+            channel.open(resealed(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"{", "is not JSON"), (b"[" * 10**5, "is not JSON"), (b"{}", "is no list"), (b" " * 5_000_000, "bytes")],
+)
+def test_what_is_no_list_of_messages_is_told(content: bytes, told: str) -> None:
+    with pytest.raises(BadMessageError, match=told):
+        read_messages(content)
+
+
+def test_messages_have_their_defaults() -> None:
+    assert math.isnan(Stepped("t", 1, 5, 0.0).metric)
+    assert Ended("t", 1, Ending.LEFT, 5).code is None
+    assert Leave(1).trial == ""
+    assert Train(ASSIGNMENT).assignment.attempt == 2
+    assert Noticed(5.0).taken_at_s == 5.0
+
+
+def test_heartbeats_are_counted_whatever_the_clocks_say(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    beats, machine = Heartbeats(store, "run", 60.0), Heartbeats(store, "run", 60.0)
+    assert machine.newest() == 0
+    for number in range(1, 30):
+        beats.beat(["m-2"] if number > 20 else [])
+        assert machine.newest() == number
+    assert machine.keeps_alive(29, "m-1")
+    assert not machine.keeps_alive(29, "m-2")
+    # Another controller goes on from there, also beside the first one; few objects are kept.
+    Heartbeats(store, "run", 60.0).beat()
+    beats.beat()
+    assert machine.newest() == 31
+    assert len(list(store.keys("runs/run/alive/"))) <= 10
+    # What is no heartbeat of ours is ignored.
+    store.put_once("runs/run/alive/x", b"")
+    store.put_once("runs/run/alive/0000000032", b"{torn")
+    assert machine.newest() == 32
+    assert machine.keeps_alive(32, "m-2")

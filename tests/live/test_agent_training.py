@@ -1,0 +1,224 @@
+"""What the controller concludes from reports: what was lost, what has finished, and what it does not believe."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from tests.live.sweeps import START_S, A
+
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
+from ebbtide.live.agent_training import MOST_FAILURES, AgentTraining
+from ebbtide.live.runtime import Runtime
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Event, Wake
+
+TRIAL = "run-000"
+
+
+@dataclass
+class Trained:
+    """A training on machines that come and go.
+
+    Attributes:
+        stored: Numbers of the checkpoints that storage has; None: it does not answer.
+    """
+
+    stored: set[int] | None = field(default_factory=set)
+    orders: list[Order] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.training = AgentTraining(
+            "run",
+            lambda _: Assignment("", ("true",), 100, "loss"),
+            lambda _, order: self.orders.append(order),
+            self.events.append,
+            lambda: START_S,
+            has_checkpoint=self.has,
+        )
+        self.progress = JobProgress(0, Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}))
+        self.training.begin([self.progress])
+        self.leases = 0
+
+    def has(self, trial_id: str, number: int) -> bool:
+        assert trial_id == TRIAL
+        if self.stored is None:
+            raise OSError("storage does not answer")
+        return number in self.stored
+
+    def machine(self) -> Lease:
+        lease = Lease(
+            self.leases,
+            A,
+            0.2,
+            on_demand=False,
+            requested_s=START_S,
+            state=LeaseState.RUNNING,
+            started_s=START_S,
+            running_s=START_S,
+        )
+        self.leases += 1
+        self.training.assign(0, [lease])
+        return lease
+
+    def tell(self, lease: Lease, *reports: Restored | Stepped | Saved | Ended) -> None:
+        for report in reports:
+            self.training.receive(lease, report)
+
+
+def test_steps_lost_are_those_that_had_to_be_trained_again() -> None:
+    trained = Trained()
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 60, 0.0), Saved(TRIAL, 1, 50, 1))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    assert trained.progress.steps_lost == 10
+    # The next one finds a checkpoint that was stored and not told of, and reaches 80 without saving.
+    second = trained.machine()
+    trained.tell(second, Restored(TRIAL, 2, 55, 2), Stepped(TRIAL, 2, 80, 0.0))
+    assert trained.progress.steps_lost == 5
+    second.state = LeaseState.REVOKED
+    trained.training.gone(second)
+    assert trained.progress.steps_lost == 5 + 25
+    # A machine that is gone before it has restored anything changes nothing.
+    third = trained.machine()
+    third.state = LeaseState.REVOKED
+    trained.training.gone(third)
+    fourth = trained.machine()
+    trained.tell(fourth, Restored(TRIAL, 4, 70, 3))
+    assert trained.progress.steps_lost == 5 + 10
+    # The newest checkpoint is damaged: what it had is lost, too.
+    fourth.state = LeaseState.REVOKED
+    trained.training.gone(fourth)
+    fifth = trained.machine()
+    trained.tell(fifth, Restored(TRIAL, 5, 50, 1))
+    assert trained.progress.steps_lost == 5 + 10 + 20
+    assert trained.progress.steps_saved == 50
+
+
+def test_finished_is_believed_where_storage_has_it() -> None:
+    trained = Trained()
+    lease = trained.machine()
+    trained.tell(lease, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 100, 0.0))
+    forged = Ended(TRIAL, 1, Ending.FINISHED, 100, stored=7)
+    trained.tell(lease, forged)
+    assert not trained.training.trials[0].ended
+    assert math.isnan(trained.progress.finished_s)
+    trained.stored = {7}
+    trained.training.converge()
+    trained.tell(lease, Restored(TRIAL, 2, 0, 0), Ended(TRIAL, 2, Ending.FINISHED, 100, stored=7))
+    assert trained.training.trials[0].ended
+    assert trained.progress.steps_done == 100
+    assert Wake.FINISHED in {event.wake for event in trained.events}
+
+
+def test_where_storage_does_not_answer_the_end_waits() -> None:
+    trained = Trained(stored=None)
+    lease = trained.machine()
+    ended = Ended(TRIAL, 1, Ending.FINISHED, 100, stored=3)
+    with pytest.raises(OSError, match="does not answer"):
+        trained.tell(lease, ended)
+    assert trained.training.trials[0].on == lease.lease_id
+    trained.stored = {3}
+    trained.tell(lease, ended)
+    assert trained.training.trials[0].ended
+
+
+def test_a_program_that_saves_nothing_is_believed() -> None:
+    trained = Trained()
+    trained.tell(trained.machine(), Ended(TRIAL, 1, Ending.FINISHED, 100))
+    assert trained.training.trials[0].ended
+
+
+def test_reports_of_another_machine_or_assignment_change_nothing() -> None:
+    trained = Trained()
+    lease = trained.machine()
+    other = Lease(9, A, 0.2, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING)
+    trained.tell(other, Stepped(TRIAL, 1, 60, 0.0))
+    trained.tell(lease, Stepped(TRIAL, 2, 60, 0.0), Stepped("run-001", 1, 60, 0.0))
+    assert trained.progress.steps_done == 0
+
+
+def test_an_assignment_says_which_checkpoint_is_known_to_be_stored() -> None:
+    """Storage without it is not mounted, and no reason to begin again."""
+    trained = Trained()
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1), Saved(TRIAL, 1, 60, 2))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    again = Trained()
+    again.training.restore(trained.training.snapshot(), {0: first})
+    second = again.machine()
+    # Number 2 is damaged.
+    again.tell(second, Restored(TRIAL, 2, 50, 1))
+    second.state = LeaseState.REVOKED
+    again.training.gone(second)
+    again.machine()
+    orders = [order for order in [*trained.orders, *again.orders] if isinstance(order, Train)]
+    assert [order.assignment.expected for order in orders] == [0, 2, 2]
+
+
+def test_a_failure_without_an_exit_code_is_told_by_its_reason() -> None:
+    trained = Trained()
+    for attempt in range(1, MOST_FAILURES + 1):
+        lease = trained.machine()
+        assert not trained.progress.stopped
+        trained.tell(lease, Ended(TRIAL, attempt, Ending.FAILED, 0, tail=("is it mounted?",)))
+        trained.training.gone(lease)
+    assert trained.training.trials[0].problem == f"failed {MOST_FAILURES} times, last is it mounted?"
+
+
+def test_where_an_assignment_resumed_is_known_though_that_report_was_lost() -> None:
+    trained = Trained()
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 60, 0.0), Saved(TRIAL, 1, 50, 1))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    second = trained.machine()
+    # It resumed at step 55, which was stored and not reported; of 60 steps 5 were lost, and 20 are new.
+    trained.tell(second, Stepped(TRIAL, 2, 75, 0.0, began=55, restored=2))
+    assert (trained.progress.steps_lost, trained.progress.steps_run) == (5.0, 80.0)
+    # The report that was late changes nothing.
+    trained.tell(second, Restored(TRIAL, 2, 55, 2), Stepped(TRIAL, 2, 76, 0.0, began=55, restored=2))
+    assert (trained.progress.steps_lost, trained.progress.steps_run) == (5.0, 81.0)
+    assert trained.progress.steps_done == 76.0
+
+
+class _Clock(Runtime):
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def test_what_is_not_answered_for_long_is_ordered_again() -> None:
+    trained, clock = Trained(), _Clock()
+    trained.training._runtime = clock
+    lease = trained.machine()
+    trained.training.converge()
+    assert [type(order) for order in trained.orders] == [Train]
+    clock.now_s = 59.0
+    trained.training.converge()
+    assert len(trained.orders) == 1
+    clock.now_s = 61.0
+    trained.training.converge()
+    first, again, repeat = trained.orders
+    assert (again, type(repeat)) == (first, Repeat)
+    # Twice as long the next time, and anew once its agent has said something.
+    clock.now_s = 150.0
+    trained.training.converge()
+    assert len(trained.orders) == 3
+    trained.tell(lease, Restored(TRIAL, 1, 0, 0))
+    clock.now_s = 211.0
+    trained.training.converge()
+    assert len(trained.orders) == 5
+    # One that is to leave is told that again.
+    trained.training.assign(0, [])
+    clock.now_s = 280.0
+    trained.training.converge()
+    assert [type(order) for order in trained.orders[5:]] == [Leave, Leave, Repeat]
