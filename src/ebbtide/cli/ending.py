@@ -75,7 +75,18 @@ def end_with(error: BaseException) -> NoReturn:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if line:
         sys.stderr.write(f"{line}\n")
+    _drop_output()
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Let no output wait that cannot be written: the interpreter would try again, and end with its own code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:

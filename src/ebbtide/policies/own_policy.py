@@ -84,6 +84,8 @@ def load_file(path: str | Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     read = file.read_bytes()
+    # Nothing is left in the folder of somebody's policy.
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         _search(file.parent)
         with _as_input_errors(str(path), str(file)):
@@ -91,6 +93,8 @@ def load_file(path: str | Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        sys.dont_write_bytecode = writes_no_bytecode
     _loaded[file] = read
     return module
 

@@ -288,6 +288,8 @@ class Agent:
         )
         assignment = work.assignment
         environment = {
+            # Python keeps lines back where no terminal reads them: metrics would come late, or in another order.
+            "PYTHONUNBUFFERED": "1",
             **assignment.environment,
             TRIAL_ID: assignment.trial_id,
             CHECKPOINT_DIR: str(work.folder),
