@@ -12,6 +12,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
+from ebbtide.live.agent_state import trial_values
 from ebbtide.live.agent_training import MOST_FAILURES, AgentTraining
 from ebbtide.live.runtime import Runtime
 from ebbtide.market.leases import Lease, LeaseState
@@ -152,7 +153,7 @@ def test_an_assignment_says_which_checkpoint_is_known_to_be_stored() -> None:
     first.state = LeaseState.REVOKED
     trained.training.gone(first)
     again = Trained()
-    again.training.restore(trained.training.snapshot(), {0: first})
+    again.training.restore([trial_values(trial) for trial in trained.training.trials], {0: first})
     second = again.machine()
     # Number 2 is damaged.
     again.tell(second, Restored(TRIAL, 2, 50, 1))

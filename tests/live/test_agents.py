@@ -217,7 +217,7 @@ def test_a_machine_whose_reports_are_missing_is_asked_to_repeat(tmp_path: Path) 
     store.put_once("machines/run-m0000/reports/00000001", b"{torn")
     reports_of(store).write(2, [Envelope("b", 7, 0, Log("run-000", "a line"))])
     rents._receive(lease)
-    assert rents._mailboxes.snapshot()[0]["pending"] == [{"kind": "repeat"}]
+    assert rents._mailboxes.items.values()[0]["pending"] == [{"kind": "repeat"}]
 
 
 def test_a_cloud_that_is_no_more_ends_the_run_with_one_line(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ebbtide.live import settings as runs
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
 from ebbtide.live.agent_state import Stretch, StretchRecord, TrialRecord
+from ebbtide.live.changes import split
 from ebbtide.live.journal import Journal
 from ebbtide.live.mailboxes import MailboxRecord
 from ebbtide.live.measured_speed import Seen, SpeedRecord
@@ -75,7 +76,7 @@ def check_migrated(run: Any) -> None:
     trial = run["provider"]["trials"][0]
     assert (trial["stretches"], trial["warnings"], trial["began_number"]) == ([], [], 0)
     assert math.isnan(trial["began_s"])
-    assert (trial["attempt"], trial["metrics"]) == (2, [[5, 0.5]])
+    assert (trial["attempt"], [tuple(pair) for pair in trial["metrics"]]) == (2, [(5, 0.5)])
     provider = run["provider"]
     assert (provider["version"], provider["speeds"], provider["seen"]) == (PROVIDER_VERSION, {}, [])
     assert provider["mailboxes"] == [
@@ -88,7 +89,7 @@ def check_migrated(run: Any) -> None:
     ]
     assert set(provider) == set(ProviderSnapshot.__annotations__)
     assert set(trial) == set(TrialRecord.__annotations__)
-    assert run["engine"] == {"leases": [], "version": SNAPSHOT_VERSION}
+    assert (run["engine"]["leases"], run["engine"]["version"]) == ([], SNAPSHOT_VERSION)
 
 
 def test_a_journal_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
@@ -101,9 +102,13 @@ def test_a_journal_without_a_version_is_migrated_in_the_file_when_a_controller_o
     path = old_journal(tmp_path / "journal.sqlite")
     check_migrated(Journal(path).run())
     assert version_of(path) == journals.SCHEMA_VERSION
+    # Written as this version does: a record a thing.
+    assert Journal(path).state("run") is None
     with closing(sqlite3.connect(path)) as database:
-        row = database.execute("select content from state where name = 'run'").fetchone()
-    check_migrated(json.loads(row[0]))
+        kinds = database.execute("select kind from records order by rowid").fetchall()
+        metrics = database.execute("select * from metrics").fetchall()
+    assert kinds == [("engine",), ("provider",), ("trials",), ("mailboxes",)]
+    assert metrics == [(0, 5, 0.5)]
     assert Journal(path).state("outcome") is None
     assert Journal(path).moments() == []
 
@@ -135,12 +140,12 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
         "launching": [0],
         "speeds": {"0": {"c3.xlarge": {"steps": 5, "duration_s": 2.0, "told": True}}},
         "unended": [[0, "refused"]],
-        "seen": [[0, 7.0]],
+        "seen": [[7.0, [0]]],
         "quarantined": 1,
         "quarantine": [{"machine": "run-m0000", "key": "k", "why": "is torn", "content": "{"}],
         "out": [event_values(Event(Wake.SAVED, 3.0, job_id=0))],
     }
-    Journal(tmp_path / "journal.sqlite").keep({"run": OLD_RUN | {"provider": kept}})
+    Journal(tmp_path / "journal.sqlite").keep({}, changes=split(OLD_RUN | {"provider": kept}))
     run = Journal(tmp_path / "journal.sqlite").run()
     assert run is not None
     cloud: Any = SimpleNamespace(now_s=9.0)

@@ -13,7 +13,7 @@ import numpy as np
 from ebbtide.engine.accounts import Accounts
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with, settled
-from ebbtide.engine.provider import MeasuresSpeed, Provider
+from ebbtide.engine.provider import MeasuresSpeed, Provider, TellsTogether
 from ebbtide.engine.timeline import Moment, Timeline
 from ebbtide.engine.view import EngineView
 from ebbtide.errors import InputError
@@ -92,10 +92,14 @@ class Engine:
         self._record = record
         self._leases: list[Lease] = []
         self._open: dict[int, Lease] = {}
+        # The job that each lease was requested for, and the other way round.
         self._for_job: dict[int, int] = {}
+        self._coming: dict[int, set[int]] = {}
+        # Ids of the jobs that are assigned to each lease.
+        self._jobs_on: dict[int, set[int]] = {}
         self._kept: set[int] = set()
         self._grown: set[int] = set()
-        self._draining: list[Lease] = []
+        self._draining: dict[int, Lease] = {}
         self._timers: list[tuple[float, int, Wake, int]] = []
         self._decisions = 0
         self._timers_set = 0
@@ -103,6 +107,7 @@ class Engine:
         # Declared steps per second, by job id, cloud and instance type.
         self._rates: dict[tuple[int, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
+        self._together = provider if isinstance(provider, TellsTogether) else None
         # What policies are shown: of this run alone, so that no policy can change what another one is shown.
         self._shown = [job.model_copy(deep=True) for job in jobs]
         self._ids = {id(job): job_id for job_id, job in enumerate(self._shown)}
@@ -181,9 +186,7 @@ class Engine:
         if not 0 <= job_id < len(self.jobs):
             raise LookupError(f"{job_id} is no job; there are {len(self.jobs)}, with ids from 0")
         assigned = self.jobs[job_id].leases
-        coming = [
-            self._open[lease] for lease, job in self._for_job.items() if job == job_id and lease in self._open
-        ]
+        coming = [self._open[lease] for lease in sorted(self._coming.get(job_id, ())) if lease in self._open]
         return [*assigned, *(lease for lease in coming if lease not in assigned)]
 
     def steps_per_s(self, job: Job, market: Market) -> float:
@@ -217,6 +220,10 @@ class Engine:
     def spent_usd(self) -> float:
         return self._accounts.spent_usd(self._open.values(), self.now_s)
 
+    def spent_with(self, open_usd: Iterable[float]) -> float:
+        """What was spent so far, where the costs of the open leases are known."""
+        return math.fsum([self._accounts.ledger.total_usd, *open_usd])
+
     @property
     def open_usd(self) -> dict[int, float]:
         """What each open lease would cost if it were released now, USD by lease id."""
@@ -237,8 +244,10 @@ class Engine:
                 return self._due_timers()
             event = provider.next_event(until_s)
             if event is not None:
-                self._note(event)
-                return [event]
+                events = [event] if self._together is None else [event, *self._together.burst()]
+                for each in events:
+                    self._note(each)
+                return events
             if provider.is_over or not self._timers:
                 return None
 
@@ -274,7 +283,7 @@ class Engine:
     def _booted(self, lease: Lease) -> None:
         job_id = self._for_job.get(lease.lease_id)
         if job_id is not None and not self.jobs[job_id].is_finished:
-            self.jobs[job_id].leases = [*self.jobs[job_id].leases, lease]
+            self._put_on(job_id, [*self.jobs[job_id].leases, lease])
             self._grown.add(job_id)
         if Wake.PERIOD_END in self._wakes:
             self._set_period_timer(lease)
@@ -319,9 +328,8 @@ class Engine:
                 self._release(self._leases[lease_id], save)
             case Assign(job, lease_ids):
                 # What the policy says now stands over what its requests said.
-                for lease_id, of in list(self._for_job.items()):
-                    if of == job or lease_id in lease_ids:
-                        del self._for_job[lease_id]
+                for lease_id in [*self._coming.get(job, ()), *lease_ids]:
+                    self._requested_for(lease_id, None)
                 self._assign(job, [self._leases[lease_id] for lease_id in lease_ids])
             case Save(job):
                 self._provider.save(job)
@@ -383,8 +391,7 @@ class Engine:
             )
             self._leases.append(lease)
             self._open[lease.lease_id] = lease
-            if request.job is not None:
-                self._for_job[lease.lease_id] = request.job
+            self._requested_for(lease.lease_id, request.job)
             if request.keep:
                 self._kept.add(lease.lease_id)
             if self._record:
@@ -396,13 +403,32 @@ class Engine:
         leases = [lease for lease in leases if lease.is_open]
         job = self.jobs[job_id]
         for lease in leases:
-            beside = sum(other.job.share for other in self.jobs if other is not job and lease in other.leases)
+            others = self._jobs_on.get(lease.lease_id, set()) - {job_id}
+            beside = sum(self.jobs[other].job.share for other in sorted(others))
             if beside + job.job.share > 1 + 1e-9:
                 problem = f"the machine is full: job {job.job.name} does not fit beside others"
                 raise mistake(self.policy, self.view, problem, f"lease {lease.lease_id}, {lease.market}")
-        job.leases = leases
+        self._put_on(job_id, leases)
         self._grown.discard(job_id)
         self._provider.assign(job_id, leases)
+
+    def _put_on(self, job_id: int, leases: list[Lease]) -> None:
+        """Assign a job to these leases and no others, in the engine's own books."""
+        job = self.jobs[job_id]
+        for lease in job.leases:
+            self._jobs_on[lease.lease_id].discard(job_id)
+        job.leases = leases
+        for lease in leases:
+            self._jobs_on.setdefault(lease.lease_id, set()).add(job_id)
+
+    def _requested_for(self, lease_id: int, job_id: int | None) -> None:
+        """Note the job that a lease was requested for; None: it is for none, or no longer."""
+        before = self._for_job.pop(lease_id, None)
+        if before is not None:
+            self._coming[before].discard(lease_id)
+        if job_id is not None:
+            self._for_job[lease_id] = job_id
+            self._coming.setdefault(job_id, set()).add(lease_id)
 
     def _release(self, lease: Lease, save: bool) -> None:
         if not lease.is_open:
@@ -410,15 +436,14 @@ class Engine:
         if not save or not self._provider.in_use(lease):
             self._end(lease)
             return
-        if lease in self._draining:
+        if lease.lease_id in self._draining:
             return
-        self._draining.append(lease)
-        for job in self.jobs:
-            if lease in job.leases:
-                self._assign(job.job_id, [other for other in job.leases if other is not lease])
+        self._draining[lease.lease_id] = lease
+        for job_id in sorted(self._jobs_on.get(lease.lease_id, ())):
+            self._assign(job_id, [other for other in self.jobs[job_id].leases if other is not lease])
 
     def _end_drained(self) -> None:
-        drained = [lease for lease in self._draining if not self._provider.in_use(lease)]
+        drained = [lease for lease in self._draining.values() if not self._provider.in_use(lease)]
         for lease in drained:
             self._end(lease)
         if drained and self._tells_of_drained:
@@ -429,12 +454,11 @@ class Engine:
         # It may be told again after a restart.
         self._unfinished.discard(job_id)
         job = self.jobs[job_id]
-        mine = {lease.lease_id for lease in job.leases}
-        mine |= {lease_id for lease_id, of in self._for_job.items() if of == job_id}
-        job.leases = []
+        mine = {lease.lease_id for lease in job.leases} | self._coming.get(job_id, set())
+        self._put_on(job_id, [])
         for lease_id in sorted(mine - self._kept):
             lease = self._leases[lease_id]
-            if lease.is_open and not any(lease in other.leases for other in self.jobs):
+            if lease.is_open and not self._jobs_on.get(lease_id):
                 self._end(lease)
 
     def _end(self, lease: Lease) -> None:
@@ -466,11 +490,11 @@ class Engine:
         self._forget(lease)
 
     def _forget(self, lease: Lease) -> None:
-        self._for_job.pop(lease.lease_id, None)
-        self._draining = [other for other in self._draining if other is not lease]
-        for job in self.jobs:
-            if lease in job.leases:
-                job.leases = [other for other in job.leases if other is not lease]
+        self._requested_for(lease.lease_id, None)
+        self._draining.pop(lease.lease_id, None)
+        for job_id in self._jobs_on.pop(lease.lease_id, set()):
+            job = self.jobs[job_id]
+            job.leases = [other for other in job.leases if other is not lease]
 
     def _set_timer(self, time_s: float, wake: Wake, lease_id: int = -1) -> None:
         self._timers_set += 1

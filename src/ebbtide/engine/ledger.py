@@ -44,27 +44,31 @@ class Ledger:
     """Charges and refunds in the order in which leases ended, then egress."""
 
     def __init__(self) -> None:
-        self._bills: list[tuple[Lease, Bill]] = []
+        # By lease id, in the order in which they were entered.
+        self._bills: dict[int, tuple[Lease, Bill]] = {}
+        self._total_usd: float | None = 0.0
         self._transfers: list[tuple[Transfer, Lease, float]] = []
 
     def add(self, lease: Lease, bill: Bill) -> None:
         """Enter the bill of an ended lease."""
-        self._bills.append((lease, bill))
+        self._bills[lease.lease_id] = (lease, bill)
+        self._total_usd = None
 
     def correct(self, lease: Lease, bill: Bill) -> None:
         """Enter a lease's bill in place of the one that it has, if it has one."""
-        kept = [(other, entered) for other, entered in self._bills if other is not lease]
-        self._bills = [*kept, (lease, bill)]
+        self._bills.pop(lease.lease_id, None)
+        self.add(lease, bill)
 
     def add_transfer(self, transfer: Transfer, lease: Lease, usd: float) -> None:
         """Enter what moving data to a machine cost."""
         self._transfers.append((transfer, lease, usd))
+        self._total_usd = None
 
     @property
     def lines(self) -> tuple[LedgerLine, ...]:
         """All entries. Made when asked for: most backtests want only the sums."""
         lines = []
-        for lease, bill in self._bills:
+        for lease, bill in self._bills.values():
             market = str(lease.market)
             lines += [
                 LedgerLine(
@@ -110,16 +114,20 @@ class Ledger:
 
     def usd_of(self, lease_id: int) -> float:
         """What renting one lease cost, its refund taken off."""
-        return math.fsum(bill.usd for lease, bill in self._bills if lease.lease_id == lease_id)
+        return self._bills[lease_id][1].usd if lease_id in self._bills else 0.0
 
     def refund_of(self, lease_id: int) -> float:
         """What of one lease was charged and given back."""
-        return math.fsum(bill.refund_usd for lease, bill in self._bills if lease.lease_id == lease_id)
+        return self._bills[lease_id][1].refund_usd if lease_id in self._bills else 0.0
 
     @property
     def total_usd(self) -> float:
         """What was paid, refunds taken off, egress included."""
-        return math.fsum([*(bill.usd for _, bill in self._bills), *(usd for _, _, usd in self._transfers)])
+        # Asked for at each decision, and changed by the end of a lease alone.
+        if self._total_usd is None:
+            bills = (bill.usd for _, bill in self._bills.values())
+            self._total_usd = math.fsum([*bills, *(usd for _, _, usd in self._transfers)])
+        return self._total_usd
 
     @property
     def egress_usd(self) -> float:
@@ -129,7 +137,7 @@ class Ledger:
     @property
     def refund_usd(self) -> float:
         """What was charged and given back."""
-        return math.fsum(bill.refund_usd for _, bill in self._bills)
+        return math.fsum(bill.refund_usd for _, bill in self._bills.values())
 
     def to_frame(self) -> pd.DataFrame:
         """The lines as a table, times as UTC datetimes."""

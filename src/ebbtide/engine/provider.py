@@ -84,6 +84,15 @@ class Provider(Protocol):
 
 
 @runtime_checkable
+class TellsTogether(Protocol):
+    """A provider that learns of many things at a time, which are told in one decision where they are very many."""
+
+    def burst(self) -> Sequence[Event]:
+        """Events beside the one that `next_event` has just given, to be told with it; none where they are few."""
+        ...
+
+
+@runtime_checkable
 class MeasuresSpeed(Protocol):
     """A provider whose machines are real: how fast training is on them is seen, and not given."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, TypedDict
 
 from ebbtide.engine.engine import Engine
@@ -22,6 +23,11 @@ SNAPSHOT_VERSION = 1
 
 _CHARGED = tuple(each.name for each in fields(Charge))
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
+_OF_LEASE = ("state", "started_s", "running_s", "revoke_at_s", "ended_s")
+# A job's leases are replaced, never changed.
+_PLAIN_OF_JOB = attrgetter(
+    *(each.name for each in fields(JobProgress) if each.name not in {"job", "transfers", "steps_on"})
+)
 
 
 class EngineSnapshot(TypedDict):
@@ -68,8 +74,49 @@ class EngineSnapshot(TypedDict):
     list_prices: list[list[Any]]
 
 
+@dataclass(frozen=True)
+class Items:
+    """Things of one kind, each of which may be stored by itself, so that a write costs what has changed.
+
+    Attributes:
+        name: The field of the snapshot that they make.
+        numbered: Each with the number that it keeps, in the snapshot's order.
+        stamp: A value that differs, between two looks, whenever the thing has changed.
+        encode: Plain values of a thing.
+    """
+
+    name: str
+    numbered: Callable[[], Iterable[tuple[int, Any]]]
+    stamp: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
+
+    def values(self) -> list[Any]:
+        """Plain values of all."""
+        return [self.encode(item) for _, item in self.numbered()]
+
+
+def items_of(engine: Engine) -> tuple[Items, ...]:
+    """The parts of an engine's state that grow with the run."""
+    ledger = engine._accounts.ledger
+    return (
+        Items("leases", lambda: enumerate(engine._leases), attrgetter(*_OF_LEASE), lease_values),
+        Items("jobs", lambda: enumerate(engine.jobs), _stamp_of_job, _progress),
+        Items("bills", lambda: ledger._bills.items(), lambda entered: entered, _entered_bill),
+        Items("transfers", lambda: enumerate(ledger._transfers), lambda _: None, _entered_transfer),
+    )
+
+
 def snapshot(engine: Engine) -> EngineSnapshot:
     """The engine's state, which `restore` brings a new engine of the same jobs to.
+
+    Raises:
+        PolicyError: The policy's memory holds something that JSON cannot.
+    """
+    return {**rest_of(engine), **{items.name: items.values() for items in items_of(engine)}}  # type: ignore[typeddict-item]
+
+
+def rest_of(engine: Engine) -> dict[str, Any]:
+    """An engine's state without what `items_of` gives.
 
     Raises:
         PolicyError: The policy's memory holds something that JSON cannot.
@@ -80,24 +127,33 @@ def snapshot(engine: Engine) -> EngineSnapshot:
         "version": SNAPSHOT_VERSION,
         "started_s": engine._started_s,
         "memory": engine.memory,
-        "leases": [lease_values(lease) for lease in engine._leases],
         "open": list(engine._open),
         "for_job": list(engine._for_job.items()),
         "kept": sorted(engine._kept),
         "grown": sorted(engine._grown),
-        "draining": [lease.lease_id for lease in engine._draining],
+        "draining": list(engine._draining),
         "timers": [[time_s, number, str(wake), lease_id] for time_s, number, wake, lease_id in engine._timers],
         "decisions": engine._decisions,
         "timers_set": engine._timers_set,
         "gave_up": engine._gave_up,
-        "jobs": [_progress(job) for job in engine.jobs],
-        "bills": [[lease.lease_id, _bill(bill)] for lease, bill in accounts.ledger._bills],
-        "transfers": [
-            [_transfer(transfer), lease.lease_id, usd] for transfer, lease, usd in accounts.ledger._transfers
-        ],
-        "entered": list(accounts._transfers_entered.items()),
+        "entered": [(job_id, count) for job_id, count in accounts._transfers_entered.items() if count],
         "list_prices": [[_market(market), usd] for market, usd in accounts._list_prices.items()],
     }
+
+
+def _stamp_of_job(job: JobProgress) -> tuple[Any, ...]:
+    # Steps by lease change with those run, and transfers are only added.
+    return (*_PLAIN_OF_JOB(job), len(job.transfers))
+
+
+def _entered_bill(entered: tuple[Lease, Bill]) -> list[Any]:
+    lease, bill = entered
+    return [lease.lease_id, _bill(bill)]
+
+
+def _entered_transfer(entered: tuple[Transfer, Lease, float]) -> list[Any]:
+    transfer, lease, usd = entered
+    return [_transfer(transfer), lease.lease_id, usd]
 
 
 def _bill(bill: Bill) -> dict[str, Any]:
@@ -148,14 +204,16 @@ def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
     engine.memory = kept["memory"]
     leases = engine._leases = [lease_of(values) for values in kept["leases"]]
     engine._open = {lease_id: leases[lease_id] for lease_id in kept["open"]}
-    engine._for_job = dict(kept["for_job"])
+    for lease_id, job_id in kept["for_job"]:
+        engine._requested_for(lease_id, job_id)
     engine._kept, engine._grown = set(kept["kept"]), set(kept["grown"])
-    engine._draining = [leases[lease_id] for lease_id in kept["draining"]]
+    engine._draining = {lease_id: leases[lease_id] for lease_id in kept["draining"]}
     engine._timers = [(time_s, number, Wake(wake), lease_id) for time_s, number, wake, lease_id in kept["timers"]]
     engine._decisions, engine._timers_set = kept["decisions"], kept["timers_set"]
     engine._gave_up = kept["gave_up"]
     for job, values in zip(engine.jobs, kept["jobs"], strict=True):
-        _restore_progress(job, values, leases)
+        _restore_progress(job, values)
+        engine._put_on(job.job_id, [leases[lease_id] for lease_id in values["leases"]])
     engine._unfinished = {job.job_id for job in engine.jobs if not job.is_finished}
     accounts = engine._accounts
     for lease_id, bill in kept["bills"]:
@@ -200,11 +258,10 @@ def _progress(job: JobProgress) -> dict[str, Any]:
     }
 
 
-def _restore_progress(job: JobProgress, values: dict[str, Any], leases: list[Lease]) -> None:
+def _restore_progress(job: JobProgress, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if name not in _LINKED:
             setattr(job, name, value)
-    job.leases = [leases[lease_id] for lease_id in values["leases"]]
     job.saved_at = Place(*values["saved_at"]) if values["saved_at"] else None
     job.transfers = [_transfer_of(transfer) for transfer in values["transfers"]]
     job.steps_on = dict(values["steps_on"])

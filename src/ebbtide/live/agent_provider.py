@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from ebbtide.engine.snapshot import event_of, event_values
+from ebbtide.engine.snapshot import Items, event_of, event_values
 from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
@@ -30,7 +31,7 @@ from ebbtide.live.agent.protocol import (
     Up,
     key_of,
 )
-from ebbtide.live.agent_state import Trial
+from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.claims import Claim, SupersededError
@@ -53,6 +54,9 @@ _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last se
 # Real seconds for which the end of a machine is requested before the run continues without an answer.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
 _WARN_AGAIN_S = 60.0
+# Machines are requested for so long before everything else is looked at; while machines are ended, they are listed
+# anew after so long.
+_LAUNCHING_S, _LISTED_AGAIN_S = 3.0, 1.0
 
 _OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
@@ -64,10 +68,12 @@ class Pace:
     Attributes:
         poll_s: Real seconds between looks at cloud and storage.
         missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
+        many: So many events of one look are told together, so that one decision answers them all.
     """
 
     poll_s: float = 0.1
     missing_s: float = 120.0
+    many: int = 16
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class AgentProvider:
         self._key = key
         self._claim: Claim | None = None
         self._is_superseded = False
-        self._mailboxes = Mailboxes(objects, key, self._token)
+        self._mailboxes = Mailboxes(objects, key, self._token, runtime=runtime)
         self._training = AgentTraining(
             agent.run,
             callbacks.assignment,
@@ -141,6 +147,9 @@ class AgentProvider:
         self._unended: dict[int, str] = {}
         self._seen_s: dict[int, float] = {}
         self._missing_since_s: dict[int, float] = {}
+        # The machines by id, as the cloud listed them last.
+        self._listed: dict[str, Instance] = {}
+        self._listed_s = -math.inf
         self._trouble, self._trouble_warned_s = "", -math.inf
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
@@ -220,10 +229,11 @@ class AgentProvider:
         until_s = self._runtime.monotonic_s() + (0.0 if self._unended else _ENDS_WITHIN_S)
         while True:
             try:
-                ended_s, instance = (
-                    self._cloud.terminate(self._token(lease.lease_id)),
-                    self._instance(lease.lease_id),
-                )
+                ended_s = self._cloud.terminate(self._token(lease.lease_id))
+                # Where the cloud knows of none, what it listed before says nothing.
+                if ended_s is None or self._runtime.monotonic_s() - self._listed_s >= _LISTED_AGAIN_S:
+                    self._list()
+                instance = self._listed.get(self._token(lease.lease_id))
                 if ended_s is None and instance is None and lease.is_charged:
                     # The cloud knows it no more: it was gone before.
                     ended_s = self._last_seen_s(lease)
@@ -253,7 +263,7 @@ class AgentProvider:
         until_s, is_seen = self._runtime.monotonic_s() + within_s, False
         while not is_seen or self._unended:
             try:
-                instances = {instance.token: instance for instance in self._cloud.instances()}
+                instances = self._list()
                 is_seen = True
             except CloudGoneError:
                 self._unended.clear()
@@ -329,29 +339,47 @@ class AgentProvider:
                 return None
             self._runtime.sleep(self._pace.poll_s)
 
+    def burst(self) -> Sequence[Event]:
+        if len(self._out) + 1 < self._pace.many:
+            return ()
+        events = tuple(self._out)
+        self._out.clear()
+        return events
+
     def close(self) -> None:
         """Nothing to do: programs end with their machines."""
 
     # Snapshots.
 
     def snapshot(self) -> ProviderSnapshot:
-        """The provider's state as plain values, for the journal; the engine's snapshot has leases and jobs."""
+        """The provider's state as plain values; the engine's snapshot has leases and jobs."""
+        return {
+            **self.rest(),  # type: ignore[typeddict-item]
+            "trials": [trial_values(trial) for trial in self.trials],
+            "mailboxes": self._mailboxes.items.values(),
+            "speeds": self._training.speeds.snapshot(),
+        }
+
+    @property
+    def items(self) -> tuple[Items, ...]:
+        """The parts of the state that grow with the run; metrics, which are only added, are with the trials."""
+        return self._training.items, self._mailboxes.items, self._training.speeds.items
+
+    def rest(self) -> dict[str, Any]:
+        """The state without what `items` gives, and without metrics."""
+        seen: dict[float, list[int]] = {}
+        for lease_id, seen_s in self._seen_s.items():
+            if self._leases[lease_id].is_open or lease_id in self._unended:
+                seen.setdefault(seen_s, []).append(lease_id)
         return {
             "version": PROVIDER_VERSION,
-            "trials": self._training.snapshot(),
             "leases": sorted(self._leases),
-            "mailboxes": self._mailboxes.snapshot(),
             "launching": list(self._launching),
-            "speeds": self._training.speeds.snapshot(),
             "out": [event_values(event) for event in self._out],
             "unended": list(self._unended.items()),
-            "seen": [
-                (lease_id, seen_s)
-                for lease_id, seen_s in self._seen_s.items()
-                if self._leases[lease_id].is_open or lease_id in self._unended
-            ],
+            "seen": list(seen.items()),
             "quarantined": self._mailboxes.quarantined,
-            "quarantine": self._mailboxes.quarantine,
+            "quarantine": list(self._mailboxes.quarantine),
         }
 
     def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
@@ -379,13 +407,18 @@ class AgentProvider:
         )
         self._out.extend(event_of(values) for values in kept["out"])
         self._unended = {int(lease_id): why for lease_id, why in kept["unended"]}
-        self._seen_s = {int(lease_id): seen_s for lease_id, seen_s in kept["seen"]}
+        self._seen_s = {int(lease_id): seen_s for seen_s, lease_ids in kept["seen"] for lease_id in lease_ids}
 
     # Machines.
 
     def _look(self) -> None:
         self._check_claim()
+        # Thousands of requests take a while, and everything else waits for it.
+        until_s = self._runtime.monotonic_s() + _LAUNCHING_S
         for _ in range(len(self._launching)):
+            if self._runtime.monotonic_s() >= until_s:
+                break
+            self.beat()
             lease_id = self._launching.popleft()
             try:
                 self._launch(self._leases[lease_id])
@@ -395,9 +428,11 @@ class AgentProvider:
             except CloudError as error:
                 self._troubled(error)
                 self._launching.append(lease_id)
-        instances = {instance.token: instance for instance in self._cloud.instances()}
+        instances = self._list()
         self._check_known(instances)
+        self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
         for lease_id, lease in list(self._leases.items()):
+            self.beat()
             instance = instances.get(self._token(lease_id))
             if lease.is_open:
                 self._receive(lease)
@@ -573,9 +608,11 @@ class AgentProvider:
         if not math.isnan(instance.running_s):
             lease.running_s = instance.running_s
 
-    def _instance(self, lease_id: int) -> Instance | None:
-        token = self._token(lease_id)
-        return next((instance for instance in self._cloud.instances() if instance.token == token), None)
+    def _list(self) -> dict[str, Instance]:
+        """Machines by id, as the cloud lists them now."""
+        self._listed = {instance.token: instance for instance in self._cloud.instances()}
+        self._listed_s = self._runtime.monotonic_s()
+        return self._listed
 
     def _token(self, lease_id: int) -> str:
         return f"{self._run}-m{lease_id:04d}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TypedDict
+from operator import attrgetter
+from typing import Any, TypedDict
 
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
@@ -18,6 +19,8 @@ WARNED_AFTER_S = 60.0
 @dataclass(eq=False)
 class Trial:
     """The training of one job, as its controller knows it.
+
+    Mappings and lists are replaced, never changed, so that `trial_stamp` sees it; metrics are only added.
 
     Attributes:
         progress: Progress of the job, which is updated in place.
@@ -53,23 +56,23 @@ class Trial:
 
     progress: JobProgress
     trial_id: str
-    assigned: list[Lease] = field(default_factory=list)
+    assigned: Sequence[Lease] = ()
     on: int | None = None
     attempt: int = 0
     leaving: bool = False
     stopping: bool = False
     ended: bool = False
     failures: float = 0.0
-    from_one: dict[str, int] = field(default_factory=dict)
-    aside: list[int] = field(default_factory=list)
+    from_one: Mapping[str, int] = field(default_factory=dict)
+    aside: Sequence[int] = ()
     best: float = 0.0
     metrics: dict[int, float] = field(default_factory=dict)
-    milestones: list[int] = field(default_factory=list)
+    milestones: Sequence[int] = ()
     problem: str = ""
-    tail: list[str] = field(default_factory=list)
-    fields: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)
+    tail: Sequence[str] = ()
+    fields: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    stretches: Sequence[Stretch] = ()
     began_s: float = math.nan
     began_epoch_s: float = math.nan
     began_number: int = 0
@@ -195,6 +198,11 @@ class TrialRecord(TypedDict):
 
 def trial_values(trial: Trial) -> TrialRecord:
     """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
+    return {**values_without_metrics(trial), "metrics": list(trial.metrics.items())}  # type: ignore[typeddict-item]
+
+
+def values_without_metrics(trial: Trial) -> dict[str, Any]:
+    """What `trial_values` gives without the metrics, which are only added, and by far the most."""
     return {
         "assigned": [lease.lease_id for lease in trial.assigned],
         "on": trial.on,
@@ -203,15 +211,14 @@ def trial_values(trial: Trial) -> TrialRecord:
         "stopping": trial.stopping,
         "ended": trial.ended,
         "failures": trial.failures,
-        "from_one": trial.from_one,
-        "aside": trial.aside,
+        "from_one": dict(trial.from_one),
+        "aside": list(trial.aside),
         "best": trial.best,
-        "metrics": list(trial.metrics.items()),
-        "milestones": trial.milestones,
+        "milestones": list(trial.milestones),
         "problem": trial.problem,
-        "tail": trial.tail,
-        "fields": trial.fields,
-        "warnings": trial.warnings,
+        "tail": list(trial.tail),
+        "fields": list(trial.fields),
+        "warnings": list(trial.warnings),
         "stretches": encode_stretches(trial.stretches),
         "began_s": trial.began_s,
         "began_epoch_s": trial.began_epoch_s,
@@ -225,6 +232,9 @@ def trial_values(trial: Trial) -> TrialRecord:
 
 
 _LINKED = frozenset({"assigned", "metrics", "stretches"})
+
+# Differs, between two looks, whenever `values_without_metrics` does.
+trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
 
 
 def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ebbtide.engine.snapshot import Items
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -35,7 +36,8 @@ from ebbtide.live.agent_state import (
     TrialRecord,
     restore_trial,
     resumed,
-    trial_values,
+    trial_stamp,
+    values_without_metrics,
     warnings_of,
 )
 from ebbtide.live.measured_speed import MeasuredSpeeds
@@ -92,6 +94,10 @@ class AgentTraining:
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
         self._by_id: dict[str, Trial] = {}
+        # The trials that are trained on a lease's machine, and those that may be, by lease id and job id.
+        self._on: dict[int, dict[int, Trial]] = {}
+        self._assigned: dict[int, dict[int, Trial]] = {}
+        self._warned: set[str] = set()
         self.speeds = MeasuredSpeeds()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -108,7 +114,7 @@ class AgentTraining:
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
-        self.trials[job_id].assigned = list(leases)
+        self._assign(self.trials[job_id], leases)
         self._converge(self.trials[job_id])
 
     def converge(self) -> None:
@@ -121,7 +127,7 @@ class AgentTraining:
 
     def in_use(self, lease: Lease) -> bool:
         """Whether a trial is trained or saved on the lease's machine."""
-        return any(trial.on == lease.lease_id for trial in self.trials)
+        return bool(self._on.get(lease.lease_id))
 
     def save(self, job_id: int) -> None:
         """Order the agent of a job to save it."""
@@ -142,7 +148,7 @@ class AgentTraining:
         """Tell once when a job has done so many steps: at once where it has."""
         trial = self.trials[job_id]
         if not trial.ended:
-            trial.milestones = sorted({*trial.milestones, step})
+            trial.milestones = tuple(sorted({*trial.milestones, step}))
             self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
@@ -152,14 +158,14 @@ class AgentTraining:
 
     def gone(self, lease: Lease) -> None:
         """The lease's machine has ended: training on it stops, and steps that were not saved are lost."""
-        for trial in self.trials:
-            trial.assigned = [other for other in trial.assigned if other is not lease]
-            if trial.on == lease.lease_id:
-                if lease.state is LeaseState.REVOKED:
-                    self._warn(trial)
-                self._stretch_ends(trial)
-                self._lost(trial)
-                self._released(trial)
+        for trial in [*self._assigned.get(lease.lease_id, {}).values()]:
+            self._assign(trial, [other for other in trial.assigned if other is not lease])
+        for _, trial in sorted(self._on.get(lease.lease_id, {}).items()):
+            if lease.state is LeaseState.REVOKED:
+                self._warn(trial)
+            self._stretch_ends(trial)
+            self._lost(trial)
+            self._released(trial)
 
     def is_trial(self, trial_id: str) -> bool:
         """Whether a trial has this id."""
@@ -185,12 +191,13 @@ class AgentTraining:
             trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
             self._receive_of(trial, lease, report)
 
-    def snapshot(self) -> list[TrialRecord]:
-        """The trials as plain values, for the journal, in the order of jobs."""
-        return [trial_values(trial) for trial in self.trials]
+    @property
+    def items(self) -> Items:
+        """The trials, each with the id of its job, without their metrics."""
+        return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
-        """Continue from what `snapshot` gave.
+        """Continue from what a snapshot has.
 
         Args:
             kept: Values of each trial, in the order of jobs.
@@ -198,6 +205,24 @@ class AgentTraining:
         """
         for trial, values in zip(self.trials, kept, strict=True):
             restore_trial(trial, values, leases)
+            self._assign(trial, trial.assigned)
+            self._put_on(trial, trial.on)
+            self._warned.update(trial.warnings)
+
+    def _assign(self, trial: Trial, leases: Sequence[Lease]) -> None:
+        for lease in trial.assigned:
+            self._assigned.get(lease.lease_id, {}).pop(trial.progress.job_id, None)
+        trial.assigned = tuple(leases)
+        for lease in leases:
+            self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
+
+    def _put_on(self, trial: Trial, lease_id: int | None) -> None:
+        """Its agent is that of this lease; None: it has none."""
+        if trial.on is not None:
+            self._on.get(trial.on, {}).pop(trial.progress.job_id, None)
+        trial.on = lease_id
+        if lease_id is not None:
+            self._on.setdefault(lease_id, {})[trial.progress.job_id] = trial
 
     def _target(self, trial: Trial) -> Lease | None:
         """The lease to train on: one without a notice; else the present one, while there is time."""
@@ -218,7 +243,8 @@ class AgentTraining:
             self._leave(trial)
 
     def _train(self, trial: Trial, lease: Lease) -> None:
-        trial.on, trial.leaving = lease.lease_id, False
+        self._put_on(trial, lease.lease_id)
+        trial.leaving = False
         trial.attempt += 1
         trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
         trial.began_step, trial.began_number, trial.has_saved = trial.progress.steps_saved, 0, False
@@ -259,7 +285,8 @@ class AgentTraining:
 
     def _released(self, trial: Trial) -> None:
         """Its agent has left it, or has ended."""
-        trial.on, trial.leaving = None, False
+        self._put_on(trial, None)
+        trial.leaving = False
         if trial.stopping:
             self._finish(trial, trial.problem or "stopped")
         else:
@@ -295,7 +322,7 @@ class AgentTraining:
             trial.has_saved,
             is_final,
         )
-        trial.stretches.append(stretch)
+        trial.stretches = (*trial.stretches, stretch)
         trial.began_s = math.nan
 
     def _resumed(self, trial: Trial, step: float, number: int) -> None:
@@ -313,17 +340,18 @@ class AgentTraining:
         """Give each new warning about a trial once."""
         for warning in warnings_of(trial, self._metric, is_over=is_over):
             if warning not in trial.warnings:
-                trial.warnings.append(warning)
+                trial.warnings = (*trial.warnings, warning)
                 self._log(trial.trial_id, f"ebbtide: warning: {warning}")
                 # Logged for the first trial only, since trials of a sweep run the same program.
-                if not any(warning in other.warnings for other in self.trials if other is not trial):
+                if warning not in self._warned:
+                    self._warned.add(warning)
                     _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
     def _withdraw_warnings(self, trial: Trial) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
             still = warnings_of(trial, self._metric)
-            trial.warnings = [warning for warning in trial.warnings if warning in still]
+            trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
 
     def _receive_of(self, trial: Trial, lease: Lease, report: OfTrial) -> None:
         progress = trial.progress
@@ -339,15 +367,16 @@ class AgentTraining:
             case Stepped(step=step, at=at, metric=metric):
                 before = progress.steps_done
                 progress.steps_done = max(before, float(step))
-                progress.steps_run += progress.steps_done - before
-                own = progress.steps_on
-                own[lease.lease_id] = own.get(lease.lease_id, 0.0) + progress.steps_done - before
+                if progress.steps_done > before:
+                    progress.steps_run += progress.steps_done - before
+                    own = progress.steps_on
+                    own[lease.lease_id] = own.get(lease.lease_id, 0.0) + progress.steps_done - before
                 if math.isfinite(metric):
                     trial.metrics.setdefault(at, metric)
                     self._withdraw_warnings(trial)
                 self._reached(trial)
             case Named(names=names):
-                trial.fields = sorted({*trial.fields, *names})
+                trial.fields = tuple(sorted({*trial.fields, *names}))
             case Saved(step=step, number=number):
                 trial.stored_number = max(trial.stored_number, number)
                 progress.steps_saved = max(progress.steps_saved, step)
@@ -364,7 +393,7 @@ class AgentTraining:
                 self._warn(trial, is_over=True)
                 self._done_with(trial)
                 self._finish(trial, "done")
-                trial.on = None
+                self._put_on(trial, None)
             case Ended(how=Ending.FAILED):
                 self._stretch_ends(trial)
                 self._done_with(trial)
@@ -389,8 +418,9 @@ class AgentTraining:
 
     def _reached(self, trial: Trial) -> None:
         job_id = trial.progress.job_id
-        for step in [step for step in trial.milestones if trial.progress.steps_done >= step]:
-            trial.milestones.remove(step)
+        reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
+        trial.milestones = tuple(step for step in trial.milestones if step not in reached)
+        for step in reached:
             self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
 
     def _done_with(self, trial: Trial) -> None:
@@ -406,8 +436,8 @@ class AgentTraining:
         trial.failures += 0.5 if killed else 1.0
         # A failure after some progress, or by being killed, does not speak against the checkpoint.
         if not ended.came and not killed:
-            trial.from_one[number] = trial.from_one.get(number, 0) + 1
-        lines = list(ended.tail[-_TAIL_LINES:])
+            trial.from_one = {**trial.from_one, number: trial.from_one.get(number, 0) + 1}
+        lines = tuple(ended.tail[-_TAIL_LINES:])
         # A command line that the program refuses is refused on any machine, with the same output as the last time.
         is_refused = (
             ended.code == _WRONG_USAGE
@@ -415,14 +445,14 @@ class AgentTraining:
             and number == "0"
             and self._runtime.epoch_s() - trial.began_epoch_s < _AT_ONCE_S
             and bool(lines)
-            and lines == trial.tail
+            and lines == tuple(trial.tail)
         )
         trial.tail = lines
         tail = " | ".join(line for line in trial.tail[-3:] if line.strip())
         how = f"with exit code {ended.code}{': ' * bool(tail)}{tail}" if ended.code is not None else tail
         _LOGGER.warning("trial %s failed %s", trial.trial_id, how)
         if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
-            trial.aside.append(int(number))
+            trial.aside = (*trial.aside, int(number))
         if ended.cannot_start:
             self._cannot_start(trial, tail or f"exit code {ended.code}")
         elif is_refused or trial.failures >= MOST_FAILURES:
@@ -438,7 +468,7 @@ class AgentTraining:
         called = self._called(trial)
         for other in self.trials:
             if not other.ended and not other.problem and (other is trial or self._called(other) == called):
-                other.problem, other.tail = f"cannot be started: {problem}", [problem]
+                other.problem, other.tail = f"cannot be started: {problem}", (problem,)
                 other.stopping = other.progress.stopped = True
                 if other is trial:
                     continue

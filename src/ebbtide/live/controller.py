@@ -14,19 +14,20 @@ from typing import Any
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
-from ebbtide.engine.snapshot import restore, snapshot
+from ebbtide.engine.snapshot import restore
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
-from ebbtide.live.snapshots import Figures, OutcomeRecord, RunSnapshot
+from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
@@ -124,6 +125,7 @@ class Controller:
         )
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
+        self._figures_s, self._figures_took_s = -math.inf, 0.0
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
@@ -140,6 +142,7 @@ class Controller:
             record=True,
             keep=self._keep,
         )
+        self._changes = ChangeLog(self._engine, self._provider)
 
     def run(self, on_progress: OnProgress | None = None) -> Outcome:
         """Run to the end, or until a stop is requested.
@@ -162,7 +165,7 @@ class Controller:
                     self._engine.resume()
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
-                self._write({"phase": self._phase.encode(), "outcome": None})
+                self._write({"phase": self._phase.encode(), "outcome": None}, has_begun=False)
                 outcome = self._engine.run()
                 outcome = self._end_remaining(outcome)
             except BaseException as error:
@@ -173,7 +176,6 @@ class Controller:
                 raise
             self._write(
                 {
-                    "run": self._state(),
                     "figures": self._figures(),
                     "outcome": _summary(outcome, self._provider),
                     "unended": self._provider.unended,
@@ -216,7 +218,7 @@ class Controller:
     def _keep(self, engine: Engine) -> None:
         """Obey requests and write down the state; the engine calls this before it waits."""
         self._obey(engine)
-        self._write({"run": self._state(), "figures": self._figures()})
+        self._write(self._due_figures())
         if self._on_progress is not None:
             self._on_progress(engine, self._provider)
 
@@ -245,7 +247,7 @@ class Controller:
         now_s = self._runtime.monotonic_s()
         # Writing the state of thousands of trials takes a while: it may take only a small share of the time.
         if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
-            self._write({"run": self._state(), "figures": self._figures()})
+            self._write(self._due_figures())
         if self._on_progress is not None:
             self._on_progress(self._engine, self._provider)
         self._watch_idleness(now_s)
@@ -267,19 +269,21 @@ class Controller:
                 _IDLE_S,
             )
 
-    def _write(self, states: dict[str, Any]) -> None:
-        """Write states and new events to the journal, all or nothing.
+    def _write(self, states: dict[str, Any], *, has_begun: bool = True) -> None:
+        """Write states, new events and what has changed of the run to the journal, all or nothing.
 
         While that cannot be done, because the disk is full or another process has locked it, nothing else is done
         either: machines train on, and are told that their controller lives. Only for a request of its user the run
         goes on, unwritten, to give its machines back.
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
-        moments = self._moments()
+        moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
         while True:
             try:
-                self._journal.keep(states, moments)
+                self._journal.keep(states, moments, changes)
                 self._moments_kept += len(moments)
+                if has_begun:
+                    self._changes.written()
                 break
             except sqlite3.OperationalError as error:
                 now_s = self._runtime.monotonic_s()
@@ -316,12 +320,23 @@ class Controller:
                     raise InputError(f"stopped by its user before the run's storage answered: {error}") from None
                 self._runtime.sleep(_POLL_AGAIN_S)
 
+    def _due_figures(self) -> dict[str, Any]:
+        """The figures, by the name of their state, or nothing: those of thousands of machines may take a while."""
+        began_s = self._runtime.monotonic_s()
+        if began_s - self._figures_s < _KEEPING_SHARE * self._figures_took_s:
+            return {}
+        figures = self._figures()
+        self._figures_s = self._runtime.monotonic_s()
+        self._figures_took_s = self._figures_s - began_s
+        return {"figures": figures}
+
     def _figures(self) -> Figures:
         """What has been spent so far, open leases included, for other processes that show it."""
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
         try:
-            spent_usd, open_usd = engine.spent_usd, list(engine.open_usd.items())
+            open_usd = list(engine.open_usd.items())
+            spent_usd = engine.spent_with(usd for _, usd in open_usd)
             rate = math.fsum(
                 (engine.on_demand_price(lease.market) or 0.0) if lease.on_demand else engine.price(lease.market)
                 for lease in rented
@@ -337,12 +352,9 @@ class Controller:
             "open_usd": open_usd,
         }
 
-    def _state(self) -> RunSnapshot:
-        return {"engine": snapshot(self._engine), "provider": self._provider.snapshot()}
-
     def _moments(self) -> list[Moment]:
         """Events that the journal does not have yet."""
-        new = list(self._engine.timeline)[self._moments_kept :]
+        new = self._engine.timeline[self._moments_kept :]
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.changes import NOTHING, Changes, Record, joined, split
 from ebbtide.live.settings import check_schema_version
 from ebbtide.live.snapshots import Figures, RunSnapshot, migrated_run
 
@@ -18,11 +19,13 @@ Moment = tuple[float, str, int, int, str]
 
 # Counted up whenever what is kept changes in a way that an older Ebbtide would misread. In the file it is SQLite's
 # `user_version`, which is 0 in journals from before it was written.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TABLES = """
 create table if not exists state (name text primary key, content text not null);
 create table if not exists moments (time_s real, what text, lease_id integer, job_id integer, detail text);
+create table if not exists records (kind text, number integer, content text, primary key (kind, number));
+create table if not exists metrics (job_id integer, step integer, value real, primary key (job_id, step));
 """
 _WAIT_S = 10.0
 
@@ -49,8 +52,8 @@ class Journal:
                 if version < SCHEMA_VERSION:
                     self._migrate(database)
 
-    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = ()) -> None:
-        """Write states and the events since the last call, all or nothing.
+    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = (), changes: Changes = NOTHING) -> None:
+        """Write states, the events since the last call and what has changed of the run, all or nothing.
 
         Raises:
             sqlite3.OperationalError: Another process has locked the file for long, or the disk is full.
@@ -59,6 +62,7 @@ class Journal:
             for name, content in states.items():
                 database.execute("insert or replace into state values (?, ?)", (name, json.dumps(content)))
             database.executemany("insert into moments values (?, ?, ?, ?, ?)", moments)
+            _write(database, changes)
 
     def state(self, name: str) -> Any:
         """A state as it was last kept; None: it was never kept.
@@ -84,7 +88,21 @@ class Journal:
         Raises:
             InputError: The file is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
         """
-        kept = self.state("run")
+        try:
+            with closing(self._connected()) as database:
+                self._version(database)
+                # Both as of one moment.
+                database.execute("begin")
+                records = database.execute("select kind, number, content from records order by rowid")
+                found = [Record(kind, number, json.loads(content)) for kind, number, content in records]
+                metrics = database.execute("select job_id, step, value from metrics order by rowid").fetchall()
+        except sqlite3.DatabaseError as error:
+            if "no such table" not in str(error):
+                raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
+            found, metrics = [], []
+        kept: Any = joined(found, metrics)
+        if kept is None:
+            kept = self.state("run")  # as older versions wrote it
         return None if kept is None else self._migrated_run(kept)
 
     def figures(self) -> Figures | None:
@@ -122,8 +140,8 @@ class Journal:
             self._version(database)
             row = database.execute("select content from state where name = 'run'").fetchone()
             if row:
-                run = json.dumps(self._migrated_run(json.loads(row[0])))
-                database.execute("update state set content = ? where name = 'run'", (run,))
+                _write(database, split(self._migrated_run(json.loads(row[0]))))
+                database.execute("delete from state where name = 'run'")
             database.execute(f"pragma user_version = {SCHEMA_VERSION}")
 
     def _connected(self) -> sqlite3.Connection:
@@ -133,3 +151,12 @@ class Journal:
         # A commit is on disk before it returns.
         database.execute("pragma synchronous = full")
         return database
+
+
+def _write(database: sqlite3.Connection, changes: Changes) -> None:
+    """Write what has changed of a run."""
+    database.executemany(
+        "insert or replace into records values (?, ?, ?)",
+        ((record.kind, record.number, json.dumps(record.content)) for record in changes.records),
+    )
+    database.executemany("insert or replace into metrics values (?, ?, ?)", changes.metrics)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from ebbtide.engine.snapshot import Items
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import (
     ORDERS,
@@ -22,10 +23,13 @@ from ebbtide.live.agent.protocol import (
     key_of,
     plain,
 )
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
 
+# From so many machines on storage is asked for several at a time.
+_MANY, _AT_A_TIME = 8, 16
 # Unreadable messages that are kept to be looked at; more are only counted.
 _MOST_KEPT = 20
 
@@ -35,15 +39,19 @@ class _Mailbox:
     """The messages of one machine.
 
     Attributes:
+        lease_id: Id of the machine's lease.
         orders: Log of the orders written so far.
+        count: Number of the last order that was written since this controller began.
         reports: Log of the reports from its agent.
         pending: Orders that are still to be written, the oldest first.
         received: Number of the last message taken, by boot of its agent.
         aside: What was set aside, by key of its object and place in it.
     """
 
+    lease_id: int
     orders: MessageLog
     reports: MessageLog
+    count: int = 0
     pending: deque[Order] = field(default_factory=deque)
     received: dict[str, int] = field(default_factory=dict)
     aside: set[tuple[str, int]] = field(default_factory=set)
@@ -92,14 +100,21 @@ class Mailboxes:
         run_key: The run's key, from which those of its machines are made.
         machine: Gives the id of a machine by the id of its lease.
         epoch: Which controller of the run this is, counted from 1: machines obey the newest.
+        runtime: Gives what does several things at a time.
     """
 
     def __init__(
-        self, objects: ObjectStore, run_key: bytes, machine: Callable[[int], str], epoch: int = 1
+        self,
+        objects: ObjectStore,
+        run_key: bytes,
+        machine: Callable[[int], str],
+        epoch: int = 1,
+        runtime: Runtime = RUNTIME,
     ) -> None:
+        self._runtime = runtime
         self._objects, self._run_key, self._machine = objects, run_key, machine
         self._boxes: dict[int, _Mailbox] = {}
-        self._boot, self._count = secrets.token_hex(8), 0
+        self._boot = secrets.token_hex(8)
         self.epoch = epoch
         self.quarantined = 0
         self.quarantine: list[QuarantineRecord] = []
@@ -118,21 +133,43 @@ class Mailboxes:
         self._box(lease_id).pending.append(order)
 
     def write(self, lease_ids: Iterable[int]) -> None:
-        """Send the queued orders of these machines, in turn. An order that is written twice is obeyed once.
+        """Send the queued orders of these machines, each machine's in turn. One that is written twice counts once.
+
+        Raises:
+            OSError: Storage does not answer; some may have been sent.
+        """
+        boxes = [self._boxes[lease_id] for lease_id in lease_ids if lease_id in self._boxes]
+        self._for_each(self._write, [box for box in boxes if box.pending])
+
+    def fetch(self, lease_ids: Iterable[int]) -> None:
+        """Ask storage for the next reports of these machines, several at a time, so that `new` need not wait.
 
         Raises:
             OSError: Storage does not answer.
         """
-        for lease_id in lease_ids:
-            box = self._boxes.get(lease_id)
-            while box is not None and box.pending:
-                if box.orders.read == 0:
-                    box.orders.read = box.orders.last()
-                envelope = Envelope(self._boot, self._count + 1, self.epoch, box.pending[0])
-                if box.orders.write(box.orders.read + 1, [envelope]):
-                    self._count += 1
-                    box.pending.popleft()
-                box.orders.read += 1
+        boxes = [self._boxes[lease_id] for lease_id in lease_ids if lease_id in self._boxes]
+        if len(boxes) >= _MANY:
+            self._for_each(lambda box: box.reports.fetch(), boxes)
+
+    def _for_each(self, do: Callable[[_Mailbox], None], boxes: Sequence[_Mailbox]) -> None:
+        """Do something with each mailbox, with several at a time where there are many."""
+        if len(boxes) < _MANY:
+            for box in boxes:
+                do(box)
+            return
+        with self._runtime.pool(_AT_A_TIME) as pool:
+            for _ in pool.map(do, boxes):
+                pass
+
+    def _write(self, box: _Mailbox) -> None:
+        while box.pending:
+            if box.orders.read == 0:
+                box.orders.read = box.orders.last()
+            envelope = Envelope(self._boot, box.count + 1, self.epoch, box.pending[0])
+            if box.orders.write(box.orders.read + 1, [envelope]):
+                box.count += 1
+                box.pending.popleft()
+            box.orders.read += 1
 
     def new(self, lease_id: int) -> Iterator[Report]:
         """Reports of a machine that were not taken yet; one that was written twice is given once.
@@ -161,17 +198,10 @@ class Mailboxes:
                 yield found.message  # type: ignore[misc]
             box.received[found.boot] = found.count
 
-    def snapshot(self) -> list[MailboxRecord]:
-        """The mailboxes as plain values, for the journal."""
-        return [
-            {
-                "lease_id": lease_id,
-                "read": box.reports.read,
-                "received": box.received,
-                "pending": [plain(order) for order in box.pending],
-            }
-            for lease_id, box in self._boxes.items()
-        ]
+    @property
+    def items(self) -> Items:
+        """The mailboxes, each with the id of its lease."""
+        return Items("mailboxes", lambda: sorted(self._boxes.items()), _stamp, _values)
 
     def restore(self, kept: Iterable[MailboxRecord]) -> None:
         """Continue from what `snapshot` gave."""
@@ -207,5 +237,18 @@ class Mailboxes:
             orders, reports = (
                 MessageLog(self._objects, Channel(machine, kinds, key)) for kinds in (ORDERS, REPORTS)
             )
-            self._boxes[lease_id] = _Mailbox(orders, reports)
+            self._boxes[lease_id] = _Mailbox(lease_id, orders, reports)
         return self._boxes[lease_id]
+
+
+def _stamp(box: _Mailbox) -> tuple[Any, ...]:
+    return box.reports.read, tuple(box.received.items()), tuple(box.pending)
+
+
+def _values(box: _Mailbox) -> MailboxRecord:
+    return {
+        "lease_id": box.lease_id,
+        "read": box.reports.read,
+        "received": dict(box.received),
+        "pending": [plain(order) for order in box.pending],
+    }

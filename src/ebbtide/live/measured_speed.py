@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
+
+from ebbtide.engine.snapshot import Items
 
 # A measured speed is used after so many seconds of the market's clock, or so many steps.
 ENOUGH_S = 60.0
@@ -121,9 +124,14 @@ class MeasuredSpeeds:
         self._declared.setdefault(job_id, {})[instance_type] = declared
         return self.measured(job_id, instance_type) or declared * self._off(job_id)
 
+    @property
+    def items(self) -> Items:
+        """The measurements of each job, by its id."""
+        return Items("speeds", self.seen.items, _stamp, _values)
+
     def snapshot(self) -> SpeedRecords:
-        """The measurements as plain values, for the journal."""
-        return {str(job): {name: seen.encode() for name, seen in of.items()} for job, of in self.seen.items()}
+        """The measurements as plain values."""
+        return {str(job): _values(of) for job, of in self.seen.items()}
 
     def restore(self, kept: SpeedRecords) -> None:
         """Continue from what `snapshot` gave."""
@@ -139,6 +147,14 @@ class MeasuredSpeeds:
         declared = self._declared.get(job_id, {})
         pairs = ((self.measured(job_id, name), declared.get(name)) for name in self.seen.get(job_id, {}))
         return [rate / given for rate, given in pairs if rate and given]
+
+
+def _stamp(of: Mapping[str, Seen]) -> tuple[Any, ...]:
+    return tuple((name, seen.steps, seen.duration_s, seen.told) for name, seen in of.items())
+
+
+def _values(of: Mapping[str, Seen]) -> dict[str, SpeedRecord]:
+    return {name: seen.encode() for name, seen in of.items()}
 
 
 def speed_text(steps_per_s: float) -> str:

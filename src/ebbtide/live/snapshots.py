@@ -17,7 +17,7 @@ from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 3
+PROVIDER_VERSION = 4
 
 
 class ProviderSnapshot(TypedDict):
@@ -32,7 +32,7 @@ class ProviderSnapshot(TypedDict):
         speeds: Measured speeds by job id, as text, and instance type.
         out: Events that the engine was not given yet, as `event_values` gives them.
         unended: Pairs of lease id and why the cloud refused to end its machine.
-        seen: Pairs of lease id and when the cloud last listed its machine, seconds since 1970 by its clock.
+        seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
         quarantined: Number of messages that could not be read.
         quarantine: The first of them.
     """
@@ -45,7 +45,7 @@ class ProviderSnapshot(TypedDict):
     speeds: SpeedRecords
     out: list[dict[str, Any]]
     unended: list[tuple[int, str]]
-    seen: list[tuple[int, float]]
+    seen: list[tuple[float, list[int]]]
     quarantined: int
     quarantine: list[QuarantineRecord]
 
@@ -129,7 +129,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_1(kept)
     if version < 2:
         kept = _to_version_2(kept)
-    return _to_version_3(kept) if version < 3 else kept  # type: ignore[return-value]
+    if version < 3:
+        kept = _to_version_3(kept)
+    return _to_version_4(kept) if version < 4 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -139,6 +141,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_4(kept: dict[str, Any]) -> dict[str, Any]:
+    """Each lease had a time of its own at which it was last seen."""
+    return {**kept, "version": 4, "seen": [(seen_s, [lease_id]) for lease_id, seen_s in kept["seen"]]}
 
 
 def _to_version_3(kept: dict[str, Any]) -> dict[str, Any]:

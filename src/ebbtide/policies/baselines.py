@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ebbtide._utc import MINUTE_S
 from ebbtide.errors import InputError
@@ -25,19 +26,20 @@ class OnDemand:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
-        def usd_per_step(job: JobView, market: Market) -> float:
+        def list_price(market: Market) -> float:
             price = view.on_demand_price(market)
-            return math.inf if price is None else price / view.steps_per_s(job.job, market)
+            return math.inf if price is None else price
 
+        offers = _Offers(view, list_price)
         for job in _jobs_short_of_machines(view):
-            market = _best(view, job, usd_per_step)
-            if market is None or math.isinf(usd_per_step(job, market)):
+            best = offers.best(job, lambda price, steps_per_s: price / steps_per_s)
+            if best is None or math.isinf(best[0]):
                 names = sorted({market.instance_type for market in _usable(view, job)})
                 raise InputError(
                     f"no on-demand price is known for {', '.join(names) or 'any instance type here'}, "
                     "so policy on-demand cannot be costed"
                 )
-            yield _request(view, job, market, on_demand=True)
+            yield _request(view, job, best[1], on_demand=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class CheapestSpot:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
-        yield from _single_spot(view, lambda _job, market: view.price(market))
+        yield from _single_spot(view, lambda price, _steps_per_s: price)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class FastestSpot:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
-        yield from _single_spot(view, lambda job, market: (-view.steps_per_s(job.job, market), view.price(market)))
+        yield from _single_spot(view, lambda price, steps_per_s: (-steps_per_s, price))
 
 
 @dataclass(frozen=True)
@@ -86,33 +88,81 @@ class Reactive:
     wakes_on: frozenset[Wake] = frozenset()
 
     def decide(self, view: View) -> Iterable[Action]:
+        offers = _Offers(
+            view,
+            view.price,
+            lambda market, price: price <= self._max_price(view, market),
+        )
         for job in _jobs_short_of_machines(view):
-            affordable = [
-                market for market in _usable(view, job) if view.price(market) <= self._max_price(view, market)
-            ]
-            if not affordable:
+            best = offers.best(job, lambda price, steps_per_s: price / steps_per_s)
+            if best is None:
                 yield WakeAt(view.now_s + _RETRY_S)
                 continue
-            market = min(affordable, key=lambda m: (view.price(m) / view.steps_per_s(job.job, m), m))
-            yield _request(view, job, market, max_price=self._max_price(view, market))
+            yield _request(view, job, best[1], max_price=self._max_price(view, best[1]))
 
     def _max_price(self, view: View, market: Market) -> float:
         list_price = view.on_demand_price(market)
         return 2 * view.price(market) if list_price is None else self.max_price_ratio * list_price
 
 
-def _single_spot(view: View, rank: Callable[[JobView, Market], object]) -> Iterator[Action]:
+class _Offers:
+    """Of each instance type the market with the lowest price: jobs need not look at every market.
+
+    Args:
+        view: What is known now.
+        price: Gives the price of a market.
+        takes: Whether a market counts at its price; by default all do.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        price: Callable[[Market], float],
+        takes: Callable[[Market, float], bool] = lambda _market, _price: True,
+    ) -> None:
+        self._view, self._price, self._takes = view, price, takes
+        self._cheapest: list[tuple[float, Market]] | None = None
+
+    def best(self, job: JobView, rank: Callable[[float, float], Any]) -> tuple[Any, Market] | None:
+        """The market of lowest rank for a job, and its rank; ties are broken by name. None: it can run on none.
+
+        Args:
+            job: A job of the run.
+            rank: Gives a rank, which does not fall as the price rises, by price and steps per second.
+        """
+        if self._cheapest is None:
+            # Most decisions need no market at all.
+            self._cheapest = self._cheapest_of_types()
+        found = []
+        for price, market in self._cheapest:
+            steps_per_s = self._view.steps_per_s(job.job, market)
+            if steps_per_s > 0:
+                found.append((rank(price, steps_per_s), market))
+        return min(found, default=None)
+
+    def _cheapest_of_types(self) -> list[tuple[float, Market]]:
+        cheapest: dict[tuple[str, str], tuple[float, Market]] = {}
+        for market in self._view.markets:
+            offer = self._price(market), market
+            kind = market.cloud, market.instance_type
+            if self._takes(market, offer[0]) and (kind not in cheapest or offer < cheapest[kind]):
+                cheapest[kind] = offer
+        return list(cheapest.values())
+
+
+def _single_spot(view: View, rank: Callable[[float, float], Any]) -> Iterator[Action]:
     """Rent the best market by `rank`, without a max price: only a lack of capacity can revoke the machine."""
+    offers = _Offers(view, view.price)
     for job in _jobs_short_of_machines(view):
         if any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             # No capacity: another request now would be refused again.
             yield WakeAt(view.now_s + _RETRY_S)
             continue
-        market = _best(view, job, rank)
-        if market is None:
+        best = offers.best(job, rank)
+        if best is None:
             yield WakeAt(view.now_s + _RETRY_S)
         else:
-            yield _request(view, job, market)
+            yield _request(view, job, best[1])
 
 
 def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
@@ -125,11 +175,6 @@ def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
 
 def _usable(view: View, job: JobView) -> list[Market]:
     return [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
-
-
-def _best(view: View, job: JobView, rank: Callable[[JobView, Market], object]) -> Market | None:
-    """The market of lowest rank; ties are broken by name."""
-    return min(_usable(view, job), key=lambda market: (rank(job, market), market), default=None)
 
 
 def _request(

@@ -67,6 +67,20 @@ class MessageLog:
         self.read = read
         # Looks since the last time that later objects were looked for.
         self._looks = 0
+        # The next object: its number, its content or None, and whether it never comes.
+        self._fetched: tuple[int, bytes | None, bool] | None = None
+
+    def fetch(self) -> None:
+        """Ask storage for the next object, so that `new` need not wait for it. Several logs may do so at a time.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        try:
+            found: tuple[bytes | None, bool] = self._objects.get(f"{self._folder}/{self.read + 1:08d}"), False
+        except MissingObjectError:
+            found = None, self._is_lost()
+        self._fetched = self.read + 1, *found
 
     def new(self) -> Iterator[Envelope | Unreadable]:
         """What was not read yet, in order. An object counts as read once all in it was taken.
@@ -78,10 +92,13 @@ class MessageLog:
         """
         while True:
             key = f"{self._folder}/{self.read + 1:08d}"
-            try:
-                content = self._objects.get(key)
-            except MissingObjectError:
-                if not self._is_lost():
+            if self._fetched is None or self._fetched[0] != self.read + 1:
+                self.fetch()
+            assert self._fetched is not None
+            _, content, is_lost = self._fetched
+            self._fetched = None
+            if content is None:
+                if not is_lost:
                     return
                 yield Unreadable(key, 0, "is missing, though later ones are there", b"")
                 self.read += 1

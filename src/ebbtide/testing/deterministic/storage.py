@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.live.storage import checked_key
@@ -188,16 +189,25 @@ class Disk:
     Attributes:
         states: States as JSON text, by name.
         moments: Events of the run.
+        records: What was written of the run, as JSON text, by kind and number, in the order of writing.
+        metrics: Value of each metric, by job id and step.
         full_until_s: Until when nothing can be written, seconds since 1970.
     """
 
     states: dict[str, str] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
+    records: dict[tuple[str, int], str] = field(default_factory=dict)
+    metrics: dict[tuple[int, int], float] = field(default_factory=dict)
     full_until_s: float = 0.0
 
     def copy(self) -> Disk:
         """The same, in another folder."""
-        return Disk(dict(self.states), list(self.moments))
+        return Disk(dict(self.states), list(self.moments), dict(self.records), dict(self.metrics))
+
+    def run(self) -> RunSnapshot | None:
+        """The run as it was last written; None: it never was."""
+        records = [Record(kind, number, json.loads(text)) for (kind, number), text in self.records.items()]
+        return joined(records, ((job_id, step, value) for (job_id, step), value in self.metrics.items()))
 
 
 class SimulatedJournal(Journal):
@@ -208,13 +218,22 @@ class SimulatedJournal(Journal):
         process: The controller's process.
         time: The clock of all.
         faults: Decides what goes wrong.
+        on_written: Called after what has changed of the run was written.
     """
 
-    def __init__(self, disk: Disk, process: Process, time: VirtualTime, faults: Faults) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        process: Process,
+        time: VirtualTime,
+        faults: Faults,
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
         self._disk, self._process, self._time, self._faults = disk, process, time, faults
+        self._on_written = on_written
         self._written_s, self._written = 0.0, 0
 
-    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = ()) -> None:
+    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = (), changes: Changes = NOTHING) -> None:
         self._process.check()
         strikes, now_s = self._faults.strikes, self._time.now_s
         self._written = self._written + 1 if now_s == self._written_s else 0
@@ -229,6 +248,13 @@ class SimulatedJournal(Journal):
             raise sqlite3.OperationalError("database or disk is full")
         written = {name: json.dumps(content) for name, content in states.items()}
         self._disk.states.update(written)
+        for record in changes.records:
+            # What is replaced is written last.
+            self._disk.records.pop((record.kind, record.number), None)
+            self._disk.records[record.kind, record.number] = json.dumps(record.content)
+        self._disk.metrics.update({(job_id, step): value for job_id, step, value in changes.metrics})
+        if changes.records:
+            self._on_written()
         self._disk.moments.extend(moments)
         if strikes("controller: dies after journal", 2 * _DIES, now_s):
             self._time.kill(self._process)
@@ -238,8 +264,7 @@ class SimulatedJournal(Journal):
         return None if found is None else json.loads(found)
 
     def run(self) -> RunSnapshot | None:
-        found: RunSnapshot | None = self.state("run")
-        return found
+        return self._disk.run()
 
     def figures(self) -> Figures | None:
         found: Figures | None = self.state("figures")

@@ -7,15 +7,17 @@ import logging
 import math
 import shutil
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
+from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
@@ -56,6 +58,8 @@ _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.0
 _ANSWERED_WITHIN_S = 60.0
 _LISTING_S = 30.0
 _TIGHT = 0.2
+# The journal is compared with the whole state after each of so many writes.
+_WRITES_CHECKED = 40
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,11 @@ def simulate(seed: int, place: Path, only: Collection[str] | None = None) -> Sim
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _part(state: Mapping[str, Any], name: str) -> Any:
+    side, _, part = name.partition("'s ")
+    return state[side].get(part)
+
+
 @cache
 def _billing() -> tuple[str, ...]:
     return ("ec2-second", "ec2-hourly", "gcp-spot")
@@ -138,6 +147,8 @@ class _World:
         self.time.on_error = self._error
         self.storage = SimulatedStorage(self.time, faults, on_manifest=self._stored, on_listed=self._listed)
         self.folder, self.disk = RunFolder(folder / _RUN), Disk()
+        # Events are told together from so many on.
+        self.many = int(faults.number("many", 1, 8))
         trials = int(faults.number("trials", 1, 4))
         self.steps = int(faults.number("steps", 12, 50))
         self.policy_name = _POLICIES[int(faults.number("policy", 0, len(_POLICIES)))]
@@ -196,8 +207,7 @@ class _World:
         self.could_resume: dict[tuple[str, str], int] = {}
         self.executed: dict[str, int] = {}
         self.stopping: set[str] = set()
-        self.unattended_since_s: float | None = None
-        self.unattended_usd = 0.0
+        self.writes = 0
 
     def run(self) -> SimulatedRun:
         time, found = self.time, self.found
@@ -321,7 +331,7 @@ class _World:
             outside = Outside(
                 runtime,
                 StorageOf(self.storage, process, runtime),
-                SimulatedJournal(disk, process, self.time, self.faults),
+                SimulatedJournal(disk, process, self.time, self.faults, lambda: self._written(disk, controller)),
             )
             controller = Controller(
                 folder,
@@ -329,7 +339,7 @@ class _World:
                 CloudOf(self.cloud, process, runtime),
                 agent,
                 Programs(600.0, "python"),
-                Pace(_POLL_S, missing_s=10.0),
+                Pace(_POLL_S, missing_s=10.0, many=self.many),
                 outside,
             )
             self.engines[process.name] = controller.engine
@@ -450,6 +460,19 @@ class _World:
         if disk_is_full and not any(name in self.stopping for name in names) and self._is_used(machine):
             self._violated("given back unsaved", f"{machine.wanted.token}, while the disk was full")
 
+    def _written(self, disk: Disk, controller: Controller) -> None:
+        """What is on a disk, written bit by bit, is the controller's state."""
+        self.writes += 1
+        if self.writes % _WRITES_CHECKED:
+            return
+        state = {"engine": snapshot(controller.engine), "provider": controller.provider.snapshot()}
+        # NaN equals nothing, but its name does.
+        found, expected = (json.loads(json.dumps(each), parse_constant=str) for each in (disk.run(), state))
+        if found != expected:
+            names = [f"{side}'s {name}" for side in expected for name in expected[side]]
+            wrong = [name for name in names if _part(found, name) != _part(expected, name)]
+            self._violated("journal", f"{', '.join(wrong)}: what is written is not the controller's state")
+
     def _is_used(self, machine: RentedMachine) -> bool:
         return machine.state is LeaseState.RUNNING
 
@@ -521,9 +544,9 @@ class _World:
         self.found.violations.append(Violation(what, why, self.time.now_s - _START_S))
 
     def _standing(self) -> str:
-        kept = json.loads(self.disk.states.get("run", "{}"))
-        trials = kept.get("provider", {}).get("trials", [])
-        jobs = kept.get("engine", {}).get("jobs", [])
+        kept = self.disk.run()
+        trials = kept["provider"]["trials"] if kept else []
+        jobs = kept["engine"]["jobs"] if kept else []
         words = [
             f"{job['steps_done']:g}/{self.steps} on {trial['on']}{' ended' * trial['ended']}"
             for trial, job in zip(trials, jobs, strict=True)
