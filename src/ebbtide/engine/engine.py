@@ -102,6 +102,8 @@ class Engine:
         self._draining: dict[int, Lease] = {}
         self._timers: list[tuple[float, int, Wake, int]] = []
         self._decisions = 0
+        # Of all jobs together, for the timeline; None: it may have changed, which requests do not do.
+        self._steps_done: float | None = None
         self._timers_set = 0
         self._unfinished = {job.job_id for job in self.jobs}
         # Declared steps per second, by job id, cloud and instance type.
@@ -244,6 +246,7 @@ class Engine:
                 return self._due_timers()
             event = provider.next_event(until_s)
             if event is not None:
+                self._steps_done = None
                 events = [event] if self._together is None else [event, *self._together.burst()]
                 for each in events:
                     self._note(each)
@@ -291,6 +294,7 @@ class Engine:
     def _ask(self, events: Sequence[Event]) -> None:
         self._decisions += 1
         self.events = events
+        self._steps_done = None
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
         for answer in answers_of(self.policy, self.view):
@@ -321,6 +325,8 @@ class Engine:
         return market in self._known_markets
 
     def _do(self, action: Action) -> None:
+        if not isinstance(action, Request):
+            self._steps_done = None
         match action:
             case Request():
                 self._request(action)
@@ -372,7 +378,7 @@ class Engine:
             self._end(lease)
 
     def _give_up(self, reason: str) -> None:
-        self._gave_up = reason
+        self._gave_up, self._steps_done = reason, None
         if self._record:
             self._remember("gave up", -1, -1, reason)
         for lease in list(self._open.values()):
@@ -466,6 +472,7 @@ class Engine:
         was_rented = lease.is_open
         if was_rented:
             self._provider.terminate(lease)
+            self._steps_done = None
             if lease.is_open:
                 return  # it is another controller's by now
         elif lease.lease_id not in self._open:
@@ -508,9 +515,10 @@ class Engine:
         self._set_timer(lease.started_s + paid * period_s - lead_s, Wake.PERIOD_END, lease.lease_id)
 
     def _remember(self, what: str, lease_id: int, job_id: int, detail: str) -> None:
-        self._provider.refresh()
-        done = sum(job.steps_done for job in self.jobs)
-        self.timeline.add(Moment(self.now_s, str(what), lease_id, job_id, detail, done))
+        if self._steps_done is None:
+            self._provider.refresh()
+            self._steps_done = sum(job.steps_done for job in self.jobs)
+        self.timeline.add(Moment(self.now_s, str(what), lease_id, job_id, detail, self._steps_done))
 
     def _outcome(self, start_s: float) -> Outcome:
         finished = not self._unfinished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -73,6 +73,8 @@ class MeasuredSpeeds:
     _last: dict[int, _Report] = field(default_factory=dict)
     # Declared steps a second by job id and instance type, as far as they were asked for.
     _declared: dict[int, dict[str, float]] = field(default_factory=dict)
+    # Mean of measured over declared rates of all trainings; None: it is to be calculated anew.
+    _of_all: float | None = None
 
     def begin(self, job_id: int, attempt: int, instance_type: str, step: int) -> None:
         """A training starts on a machine of an instance type, at its resume step."""
@@ -94,6 +96,7 @@ class MeasuredSpeeds:
         seen = self.seen.setdefault(job_id, {}).setdefault(last.instance_type, Seen())
         seen.steps += step - last.step
         seen.duration_s += time_s - last.time_s
+        self._of_all = None
         rate = seen.steps_per_s
         if rate is None or seen.told:
             return ""
@@ -121,7 +124,12 @@ class MeasuredSpeeds:
         """
         if declared <= 0.0:
             return 0.0
-        self._declared.setdefault(job_id, {})[instance_type] = declared
+        known = self._declared.setdefault(job_id, {})
+        if known.get(instance_type) != declared:
+            known[instance_type] = declared
+            self._of_all = None if job_id in self.seen else self._of_all
+        if not self.seen:
+            return declared
         return self.measured(job_id, instance_type) or declared * self._off(job_id)
 
     @property
@@ -136,17 +144,26 @@ class MeasuredSpeeds:
     def restore(self, kept: SpeedRecords) -> None:
         """Continue from what `snapshot` gave."""
         self.seen = {int(job): {name: Seen(**seen) for name, seen in of.items()} for job, of in kept.items()}
+        self._of_all = None
 
     def _off(self, job_id: int) -> float:
         """Geometric mean of measured over declared rates, of this training if it was measured, else of all."""
         own = self._ratios(job_id)
-        ratios = own or [ratio for job in self.seen for ratio in self._ratios(job)]
-        return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
+        if own:
+            return _geometric_mean(own)
+        if self._of_all is None:
+            # Asked for each training and market, and changed by reports alone.
+            self._of_all = _geometric_mean([ratio for job in self.seen for ratio in self._ratios(job)])
+        return self._of_all
 
     def _ratios(self, job_id: int) -> list[float]:
         declared = self._declared.get(job_id, {})
         pairs = ((self.measured(job_id, name), declared.get(name)) for name in self.seen.get(job_id, {}))
         return [rate / given for rate, given in pairs if rate and given]
+
+
+def _geometric_mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
 
 
 def _stamp(of: Mapping[str, Seen]) -> tuple[Any, ...]:
