@@ -20,7 +20,7 @@ from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.events import Event, Wake
 
 KEY = bytes(range(32))
 
@@ -302,3 +302,41 @@ def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_
     event = rents.next_event(math.inf)
     assert event is not None
     assert (event.wake, lease.ended_s, rents.unended) == (Wake.ENDED, START_S + 30.0, {})
+
+
+def test_events_of_one_look_are_told_together_where_they_are_many(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    for many, expected in ((4, 0), (3, 2)):
+        rents._pace = Pace(many=many)
+        rents._out.extend(Event(Wake.SAVED, float(number), job_id=number) for number in range(3))
+        rents._out.popleft()  # as next_event gives it
+        assert [event.job_id for event in rents.burst()] == [1, 2][:expected]
+        rents._out.clear()
+
+
+def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: Path) -> None:
+    """Else a request to stop a run of many machines would be answered after minutes."""
+    asked: list[str] = []
+
+    def terminate(token: str) -> float:
+        asked.append(token)
+        if len(asked) > 2:
+            return START_S + 90.0
+        time.sleep(0.3)
+        raise CloudError("the connection timed out")
+
+    rents = provider(tmp_path, None, None)
+    rents._cloud.terminate = terminate  # type: ignore[method-assign]
+    rents._unended[99] = "refused before"
+    leases = [Lease(number, A, 0.21, on_demand=False, requested_s=START_S) for number in range(50)]
+    for lease in leases:
+        rents.terminate(lease)
+    assert asked == ["run-m0000"]
+    assert rents.unended["run-m0049"] == "the connection timed out"
+    # After a while it is asked again, and once it answers, for all.
+    for expected in (2, 4, 5):
+        rents._silent_until_s = min(rents._silent_until_s, time.monotonic())
+        rents.terminate(leases[0])
+        if expected == 4:
+            rents.terminate(leases[1])
+        assert len(asked) == expected

@@ -20,12 +20,15 @@ from ebbtide.errors import InputError
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import (
+    State,
     StopRequest,
     controller_pid,
     controlling,
     forget_stop,
+    phase_of,
     request_stop,
     requested_stop,
+    state_now,
 )
 
 
@@ -166,12 +169,12 @@ def test_ctrl_c_twice_ends_at_once_though_the_program_does_not_leave(someone: Us
 HANGS = """
 import sys, time
 from pathlib import Path
+import typer
 import ebbtide.cli.foreground as foreground
 from ebbtide.live.settings import RunFolder
 from ebbtide.policies.registry import policy
 from ebbtide.jobs.sweep import Sweep
 
-foreground._LOOKS_UP_WITHIN_S = 1.0
 folder = RunFolder(Path(sys.argv[1]))
 decides = policy("cheapest-spot")
 asked = []
@@ -183,22 +186,27 @@ class Hangs:
             print("hangs", flush=True)
             while True:
                 try:
-                    time.sleep(60)
+                    if sys.argv[2] == "sleeps":
+                        time.sleep(60)
                 except Exception:
                     pass
         return decides.decide(view)
-foreground.run_in_foreground(folder, Hangs(), Sweep.model_validate(folder.settings.sweep))
+try:
+    foreground.run_in_foreground(folder, Hangs(), Sweep.model_validate(folder.settings.sweep))
+except typer.Exit as end:
+    sys.exit(end.exit_code)
 """
 
 
-def test_ctrl_c_ends_a_run_whose_policy_never_answers(someone: User) -> None:
+def hanging(someone: User, how: str) -> subprocess.Popen[str]:
+    """A run whose policy never answers, once its machine trains."""
     someone.write(trials=1, program=SILENT, every_h=5.0)
     first = someone.start_run()
     someone.wait(lambda: someone.trains())
     first.send_signal(signal.SIGINT)
     first.wait(20)
     hangs = subprocess.Popen(
-        [sys.executable, "-c", HANGS, str(someone.run.path)],
+        [sys.executable, "-c", HANGS, str(someone.run.path), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -207,10 +215,36 @@ def test_ctrl_c_ends_a_run_whose_policy_never_answers(someone: User) -> None:
     assert hangs.stdout is not None
     while "hangs" not in hangs.stdout.readline():
         assert hangs.poll() is None
+    return hangs
+
+
+def test_ctrl_c_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
+    hangs = hanging(someone, "sleeps")
     hangs.send_signal(signal.SIGINT)
     _, errors = hangs.communicate(timeout=10)
     assert hangs.returncode == 130
-    assert "has not looked up for 1 s" in errors
+    assert "the policy has not answered for 8 s" in errors
+
+
+def test_down_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
+    hangs = hanging(someone, "sleeps")
+    code, out, _ = someone.do("down")
+    assert (code, out.partition(": ")[2]) == (0, "controller ended, 1 machine given back, none left\n")
+    assert hangs.wait(1) == 130
+    assert not someone.machines()
+
+
+def test_stop_interrupts_a_policy_that_thinks_for_ever_and_gives_all_back(someone: User) -> None:
+    hangs = hanging(someone, "loops")
+    began_s = time.monotonic()
+    assert someone.do("stop")[0] == 0
+    # The program reports nothing and has nothing to save.
+    _, errors = hangs.communicate(timeout=20)
+    assert time.monotonic() - began_s < 10.0
+    assert hangs.returncode == 130
+    assert "the policy was interrupted" in errors
+    assert state_now(someone.run, phase_of(Journal(someone.run.journal)))[0] is State.STOPPED
+    assert not someone.machines()
 
 
 def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: User) -> None:

@@ -75,7 +75,7 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
             return {"Body": io.BytesIO(b"found")}
 
     clients = [Client(True), Client(False)]
-    monkeypatch.setattr(object_storage, "_s3_client", lambda: clients.pop(0))
+    monkeypatch.setattr(object_storage, "_s3_client", lambda _within_s: clients.pop(0))
     store = S3Store("bucket")
     with pytest.raises(StorageError, match="ExpiredToken"):
         store.get("a")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from tests.markets import C3, R3, history, job
@@ -10,6 +13,7 @@ from tests.markets import C3, R3, history, job
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.market.leases import LeaseState
+from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.registry import POLICIES, USUAL, policies
 from ebbtide.testing.scripted import replay
@@ -83,6 +87,57 @@ def test_a_job_gets_as_many_machines_as_it_wants(policy: Policy) -> None:
     outcome = replay(policy, [job(machines=3)], history({C3: [(0, 0.06)]}))
     assert outcome.finished
     assert len(outcome.leases) == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "rank"),
+    [
+        (
+            eb.OnDemand(),
+            lambda view, job, market: view.on_demand_price(market) / view.steps_per_s(job.job, market),
+        ),
+        (eb.CheapestSpot(), lambda view, _job, market: view.price(market)),
+        (
+            eb.FastestSpot(),
+            lambda view, job, market: (-view.steps_per_s(job.job, market), view.price(market)),
+        ),
+        (
+            eb.Reactive(max_price_ratio=0.5),
+            lambda view, job, market: (
+                view.price(market) > 0.5 * view.on_demand_price(market),
+                view.price(market) / view.steps_per_s(job.job, market),
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("seed", range(10))
+def test_each_takes_the_best_of_all_markets(policy: Policy, rank: Callable[..., Any], seed: int) -> None:
+    """Looking at the cheapest market of each type alone finds the same as looking at all, ties included."""
+    draw = random.Random(seed)
+    types = ("c3.xlarge", "r3.large", "c3.2xlarge", "m3.large")
+    markets = [eb.Market("aws", "us-east-1", f"us-east-1{zone}", name) for zone in "abcde" for name in types]
+    # Few prices, so that many are equal.
+    prices = history({market: [(0, draw.choice((0.02, 0.03, 0.05, 0.2)))] for market in markets})
+    jobs = [
+        job().model_copy(
+            update={"name": str(number), "steps_per_hour": {name: draw.choice((1.0, 2.0)) for name in types}}
+        )
+        for number in range(3)
+    ]
+    best: list[eb.Market] = []
+
+    class Looks:
+        name, wakes_on = "looks", policy.wakes_on
+
+        def decide(self, view: eb.View) -> Iterable[Action]:
+            if not best:
+                best.extend(
+                    min(view.markets, key=lambda market, each=each: (rank(view, each, market), market))  # type: ignore[misc]
+                    for each in view.jobs
+                )
+            return policy.decide(view)
+
+    assert rented(replay(Looks(), jobs, prices))[:3] == best
 
 
 def test_policies_are_found_by_name() -> None:

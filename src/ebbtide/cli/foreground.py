@@ -23,7 +23,7 @@ from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import CloudGoneError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
-from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop
+from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop, requested_stop
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import RunSnapshot
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _TABLE_EVERY_S = 0.5
-# A controller that makes no progress for this long after Ctrl-C hangs in its policy or in a library.
-_LOOKS_UP_WITHIN_S = 15.0
+# A policy that has not answered for this long after a request to stop hangs, and could not be interrupted.
+_LOOKS_UP_WITHIN_S = 8.0
+_WATCH_S = 0.25
 _INTERRUPTED = 130
 
 
@@ -59,6 +60,7 @@ class Interrupts:
         self._runs = False
         self._asked_s: float | None = None
         self._looked_s = 0.0
+        self._engine: Engine | None = None
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     @property
@@ -66,9 +68,9 @@ class Interrupts:
         """Whether a stop was requested."""
         return self._asked_s is not None
 
-    def looked(self) -> None:
+    def looked(self, engine: Engine) -> None:
         """Record that the controller has begun a round."""
-        self._runs, self._looked_s = True, time.monotonic()
+        self._runs, self._looked_s, self._engine = True, time.monotonic(), engine
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
@@ -76,9 +78,12 @@ class Interrupts:
         # Under `nohup` a closed terminal must be ignored.
         heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._asked) for number in heeded}
+        ended = threading.Event()
+        threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
         try:
             yield
         finally:
+            ended.set()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -96,9 +101,6 @@ class Interrupts:
         request_stop(self._folder.path, StopRequest.STOP)
         again = "Ctrl-C again ends" if number == signal.SIGINT else f"`kill -INT {os.getpid()}` ends"
         _say(f"\nstopping: everything is saved and given back; {again} at once\n")
-        watch = threading.Timer(_LOOKS_UP_WITHIN_S, self._check)
-        watch.daemon = True
-        watch.start()
 
     def _leave_terminal(self) -> None:
         """Redirect output of a closed terminal: writing to it would fail in the middle of a save."""
@@ -107,9 +109,19 @@ class Interrupts:
             os.dup2(nowhere, number)
         os.close(nowhere)
 
-    def _check(self) -> None:
-        if self._asked_s is not None and self._looked_s < self._asked_s:
-            self._end_at_once(f"the controller has not looked up for {_LOOKS_UP_WITHIN_S:.0f} s")
+    def _watch(self, ended: threading.Event) -> None:
+        """Whoever requests the end, and however: a policy that hangs does not keep the run from it."""
+        requested_s: float | None = None
+        while not ended.wait(_WATCH_S):
+            now_s = time.monotonic()
+            if requested_stop(self._folder.path) is None:
+                requested_s = None
+            elif requested_s is None:
+                requested_s = now_s
+            elif self._engine is None or not self._engine.asks:
+                continue  # cloud and storage answer, or fail, within seconds
+            elif now_s - max(requested_s, self._looked_s) >= _LOOKS_UP_WITHIN_S:
+                self._end_at_once(f"the policy has not answered for {_LOOKS_UP_WITHIN_S:.0f} s")
 
     def _end_at_once(self, why: str) -> None:
         run = self._folder.path.name
@@ -160,7 +172,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
 
         def looked(engine: Engine, provider: AgentProvider) -> None:
             nonlocal shown_s
-            interrupts.looked()
+            interrupts.looked(engine)
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
                 live.update(run_table(_now(folder, engine, provider, catalogue)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -59,6 +59,7 @@ class Engine:
         seed: Seed of the policy's random numbers.
         record: Whether a timeline of the run is kept.
         keep: Called before anything is waited for, so that the state can be stored.
+        interruptible: Gives the answers of the policy on, up to where it is interrupted.
 
     Raises:
         PolicyError: The policy lacks what every policy has; later, when it raises an exception or asks for what
@@ -77,6 +78,7 @@ class Engine:
         seed: int = 0,
         record: bool = False,
         keep: Callable[[Engine], None] | None = None,
+        interruptible: Callable[[Iterator[Action]], Iterator[Action]] | None = None,
     ) -> None:
         self.policy = checked_policy(policy)
         self.billing = billing
@@ -118,6 +120,8 @@ class Engine:
         self._wakes = _ALWAYS | policy.wakes_on
         self._known_markets: set[Market] = set()
         self._keep = keep
+        self._interruptible = interruptible
+        self._asks = False
         self._started_s: float | None = None
         self.view = EngineView(self, self._shown, replace(billing))
 
@@ -297,10 +301,13 @@ class Engine:
         self._steps_done = None
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
-        for answer in answers_of(self.policy, self.view):
+        self._asks = True
+        answers = answers_of(self.policy, self.view)
+        for answer in answers if self._interruptible is None else self._interruptible(answers):
             action = settled(answer)
             self._check(action)
             self._do(action)
+        self._asks = False
         # Only now: the policy may have put the job on the new machine alone.
         for job_id in sorted(self._grown):
             self._assign(job_id, self.jobs[job_id].leases)
@@ -347,6 +354,11 @@ class Engine:
                 self._set_timer(time_s, Wake.TIMER)
             case WakeAtStep(job, step):
                 self._provider.wake_at_step(job, step)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the policy is being asked, for other threads that wonder why nothing happens."""
+        return self._asks
 
     @property
     def gave_up(self) -> str:

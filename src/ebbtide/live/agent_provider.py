@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -54,6 +55,8 @@ _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last se
 # Real seconds for which the end of a machine is requested before the run continues without an answer.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
 _WARN_AGAIN_S = 60.0
+# A cloud that did not answer a request to end a machine is not asked to end another for so long.
+_SILENT_S = 5.0
 # Machines are requested for so long before everything else is looked at; while machines are ended, they are listed
 # anew after so long.
 _LAUNCHING_S, _LISTED_AGAIN_S = 3.0, 1.0
@@ -141,10 +144,11 @@ class AgentProvider:
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
-        self._beat_s = -math.inf
+        self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         # Why the cloud refused to end a machine, by lease id.
         self._unended: dict[int, str] = {}
+        self._silent_until_s = -math.inf
         self._seen_s: dict[int, float] = {}
         self._missing_since_s: dict[int, float] = {}
         # The machines by id, as the cloud listed them last.
@@ -226,10 +230,15 @@ class AgentProvider:
         Returns:
             The time of its end, None: not known; and the machine as the cloud has it, None: not known.
         """
-        until_s = self._runtime.monotonic_s() + (0.0 if self._unended else _ENDS_WITHIN_S)
+        now_s = self._runtime.monotonic_s()
+        until_s = now_s + (0.0 if self._unended else _ENDS_WITHIN_S)
         while True:
             try:
+                if self._unended and now_s < self._silent_until_s:
+                    # Many may be waiting for their end, and an answer that never comes takes seconds each.
+                    raise CloudError(self._trouble or "the cloud does not answer")
                 ended_s = self._cloud.terminate(self._token(lease.lease_id))
+                self._silent_until_s = -math.inf
                 # Where the cloud knows of none, what it listed before says nothing.
                 if ended_s is None or self._runtime.monotonic_s() - self._listed_s >= _LISTED_AGAIN_S:
                     self._list()
@@ -242,6 +251,8 @@ class AgentProvider:
                 if isinstance(error, CloudGoneError):
                     return None, None
                 self._troubled(error)
+                if not error.is_refusal and now_s >= self._silent_until_s:
+                    self._silent_until_s = self._runtime.monotonic_s() + _SILENT_S
                 if error.is_refusal or self._runtime.monotonic_s() >= until_s:
                     self._unended[lease.lease_id] = str(error)
                     # The agent may be able to end its machine where the controller may not.
@@ -667,10 +678,15 @@ class AgentProvider:
 
     def beat(self) -> None:
         """Write the heartbeat: agents that see none for long end their machines, as those do that are to end."""
-        now_s = self._runtime.monotonic_s()
-        if now_s - self._beat_s >= self._heartbeats.every_s:
-            self._beat_s = now_s
-            try:
-                self._heartbeats.beat(self._token(lease_id) for lease_id in self._unended)
-            except OSError as error:
-                _LOGGER.warning("the heartbeat could not be written: %s", error)
+        # One thread at a time; the other need not wait for it.
+        if not self._beating.acquire(blocking=False):
+            return
+        try:
+            now_s = self._runtime.monotonic_s()
+            if now_s - self._beat_s >= self._heartbeats.every_s:
+                self._beat_s = now_s
+                self._heartbeats.beat([self._token(lease_id) for lease_id in self._unended])
+        except OSError as error:
+            _LOGGER.warning("the heartbeat could not be written: %s", error)
+        finally:
+            self._beating.release()

@@ -20,6 +20,7 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud
@@ -39,6 +40,8 @@ _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 # After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 _KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
+# A request to storage that fails is repeated at the next look, when a request of the user is seen, too.
+_STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
 # A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
@@ -78,7 +81,7 @@ class Outside:
     @classmethod
     def of(cls, folder: RunFolder) -> Outside:
         """The operating system's clock, and what the run's folder and settings name."""
-        return cls(RUNTIME, object_store(folder.settings.store), Journal(folder.journal))
+        return cls(RUNTIME, object_store(folder.settings.store, within_s=_STORAGE_S), Journal(folder.journal))
 
 
 class Controller:
@@ -132,6 +135,7 @@ class Controller:
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
         catalogue = folder.catalogue
+        self._attendant = Attendant(self._waits_no_more, self._provider.beat, self._runtime)
         self._engine = Engine(
             policy,
             self._sweep.live_jobs(catalogue),
@@ -141,6 +145,7 @@ class Controller:
             seed=self._settings.seed,
             record=True,
             keep=self._keep,
+            interruptible=self._attendant.interruptible,
         )
         self._changes = ChangeLog(self._engine, self._provider)
 
@@ -166,6 +171,8 @@ class Controller:
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
                 self._write({"phase": self._phase.encode(), "outcome": None}, has_begun=False)
+                if self._runtime is RUNTIME:
+                    self._attendant.begin()
                 outcome = self._engine.run()
                 outcome = self._end_remaining(outcome)
             except BaseException as error:
@@ -174,6 +181,8 @@ class Controller:
                     broken = self._phase.end(State.BROKEN, why)
                     self._journal.keep({"phase": broken.encode(), "unended": self._provider.unended})
                 raise
+            finally:
+                self._attendant.end()
             self._write(
                 {
                     "figures": self._figures(),

@@ -88,6 +88,8 @@ class Journal:
         Raises:
             InputError: The file is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
         """
+        if self._read_only and not self._path.exists():
+            return None
         try:
             with closing(self._connected()) as database:
                 self._version(database)

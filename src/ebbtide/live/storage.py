@@ -86,8 +86,13 @@ class ObjectStore(Protocol):
         ...
 
 
-def object_store(url: str | Path) -> ObjectStore:
+def object_store(url: str | Path, *, within_s: float | None = None) -> ObjectStore:
     """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see `AWS_ENDPOINT_URL`).
+
+    Args:
+        url: The address.
+        within_s: Seconds within which S3 is to answer, for one who asks again; None: it is waited for, as those do
+            who cannot do without an answer.
 
     Raises:
         InputError: The address is of another kind, or names no bucket.
@@ -96,7 +101,7 @@ def object_store(url: str | Path) -> ObjectStore:
     if parts.scheme == "s3":
         if not parts.netloc:
             raise InputError(f"{url} names no bucket; s3://bucket/prefix is needed")
-        return S3Store(parts.netloc, parts.path.strip("/"))
+        return S3Store(parts.netloc, parts.path.strip("/"), within_s=within_s)
     if parts.scheme and len(parts.scheme) > 1:
         raise InputError(f"{url} is no place for objects; a folder or s3://bucket/prefix is needed")
     return FolderStore(Path(url))
@@ -217,10 +222,13 @@ class S3Store:
         bucket: Name of the bucket.
         prefix: Prefix of all keys in the bucket, without a slash at its end.
         client: A boto3 client of S3; None: a new one with boto3's configuration.
+        within_s: Seconds within which a request is answered or fails; None: after several tries, some minutes.
     """
 
-    def __init__(self, bucket: str, prefix: str = "", client: Any = None) -> None:
-        self._is_given = client is not None
+    def __init__(
+        self, bucket: str, prefix: str = "", client: Any = None, *, within_s: float | None = None
+    ) -> None:
+        self._is_given, self._within_s = client is not None, within_s
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._client: Any = client or self._new_client()
@@ -325,7 +333,7 @@ class S3Store:
         from botocore.exceptions import BotoCoreError
 
         try:
-            return _s3_client()
+            return _s3_client(self._within_s)
         except BotoCoreError as error:
             raise self._unusable(error) from error
 
@@ -351,12 +359,17 @@ class S3Store:
         return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
 
 
-def _s3_client() -> Any:
+def _s3_client(within_s: float | None) -> Any:
     import boto3
     from botocore.config import Config
 
+    if within_s is None:
+        tries, connect_s, silent_s = 8, _CONNECT_S, _SILENT_S
+    else:
+        # Between two tries boto3 waits for up to a second.
+        tries, connect_s, silent_s = 2, within_s / 8.0, within_s / 4.0
     config = Config(
-        retries={"mode": "standard", "max_attempts": 8}, connect_timeout=_CONNECT_S, read_timeout=_SILENT_S
+        retries={"mode": "standard", "total_max_attempts": tries}, connect_timeout=connect_s, read_timeout=silent_s
     )
     return boto3.Session().client("s3", config=config)
 

@@ -293,6 +293,22 @@ def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, me
     assert newest(machine) == left["step"] > 5
 
 
+def test_without_controller_and_storage_a_machine_ends_all_the_same(
+    tmp_path: Path, metadata: MetadataServer
+) -> None:
+    """A checkpoint that can never be stored must not keep it running, and costing, for ever."""
+    trial = tmp_path / "objects" / "trials" / "t-1"
+    trial.mkdir(parents=True)
+    (trial / "data").write_text("no folder: nothing can be stored")
+    machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
+    machine.until("step", step=5)
+    assert machine.process.wait(60) == 42
+    machine.receive()
+    assert not any(told["type"] == "saved" for told in machine.told)
+    assert next(told for told in machine.told if told["type"] == "left")["step"] == 0
+
+
 def test_an_agent_that_is_killed_begins_again_where_it_was(machine: Machine) -> None:
     machine.train(PROGRAM, "--steps", 120, "--step-s", 0.02, steps=120)
     machine.until("step", step=5)

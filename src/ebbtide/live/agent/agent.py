@@ -103,6 +103,7 @@ class Agent:
         self._notice = Notice()
         self._alive_s = self._runtime.monotonic_s()
         self._code: int | None = None
+        self._gives_up_s = math.inf
         self._closing = self._runtime.flag()
 
     def run(self) -> int:
@@ -461,12 +462,17 @@ class Agent:
             _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
             self._outbox.put(Stranded())
             self._end(ENDS_MACHINE)
+            # A machine that nobody knows of any more must not wait for ever for storage that may be gone.
+            self._gives_up_s = now_s + self._config.controller_limit_s
         work = self._work
         self._machine.reap(None if work is None else work.process)
         if work is None:
             return
         if work.is_running:
             self._save_in_time(work, now_s)
+        elif now_s >= self._gives_up_s:
+            _LOGGER.warning("trial %s: what is not stored by now is given up", work.assignment.trial_id)
+            self._conclude(work)
         elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(work, now_s):
             self._conclude(work)
 

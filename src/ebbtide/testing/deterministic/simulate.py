@@ -51,6 +51,7 @@ class SimulationReport:
         machines: Machines that were rented.
         faults_by_kind: Faults by kind.
         ended: How the runs ended, and how many.
+        seeds_by_violation: Seeds of the runs that broke an invariant, by its name.
         failing: The first failing seeds, with what was broken and the fewest faults that break it.
     """
 
@@ -69,13 +70,18 @@ class SimulationReport:
     machines: int = 0
     faults_by_kind: dict[str, int] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
+    seeds_by_violation: dict[str, list[int]] = field(default_factory=dict)
     failing: list[Shrunk] = field(default_factory=list)
 
     def include(self, other: SimulationReport) -> None:
         """Count the runs of another report, too."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            if isinstance(mine, dict):
+            if each.name == "seeds_by_violation":
+                setattr(
+                    self, each.name, {kind: mine.get(kind, []) + theirs.get(kind, []) for kind in mine | theirs}
+                )
+            elif isinstance(mine, dict):
                 setattr(self, each.name, dict(sorted((Counter(mine) + Counter(theirs)).items())))
             elif each.name != "seed":
                 setattr(self, each.name, mine + theirs)
@@ -99,6 +105,8 @@ class SimulationReport:
         self.faults_by_kind = dict(sorted(kinds.items()))
         state = "broken" if found else run.state.partition(":")[0].partition(" of ")[0]
         self.ended[state] = self.ended.get(state, 0) + 1
+        for kind in sorted(found):
+            self.seeds_by_violation.setdefault(kind, []).append(run.seed)
 
 
 @contextmanager
