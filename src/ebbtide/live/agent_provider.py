@@ -174,6 +174,11 @@ class AgentProvider:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._claim, self._mailboxes.epoch = claim, claim.epoch
 
+    @property
+    def epoch(self) -> int:
+        """Which controller of the run this is, counted from 1."""
+        return self._mailboxes.epoch
+
     # What the engine asks.
 
     @property
@@ -287,6 +292,8 @@ class AgentProvider:
                     instance = instances.get(self._token(lease_id))
                     if self._has_ended(lease, instance):
                         otherwise[lease_id] = lease
+                    # A listing may be older than the end of a machine.
+                    is_seen &= instance is None or instance.state in _OVER
             with suppress(OSError):
                 self._mailboxes.write(self._unended)
             if self._runtime.monotonic_s() >= until_s:

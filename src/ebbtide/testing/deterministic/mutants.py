@@ -22,7 +22,7 @@ from ebbtide._cores import in_processes
 from ebbtide._files import write_text
 from ebbtide.engine.engine import Engine
 from ebbtide.errors import InputError
-from ebbtide.live import agent_training
+from ebbtide.live import agent_training, mailboxes
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import BadMessageError, Channel, Envelope, OfTrial, Restored, decoded
@@ -36,6 +36,7 @@ from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.controller import Controller
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Event
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.testing.deterministic.simulate import in_memory
 from ebbtide.testing.deterministic.world import simulate
@@ -275,6 +276,20 @@ def _a_number_that_may_be_stored_is_written_again() -> _Broken:
     return patch.object(CheckpointWriter, "save", save)
 
 
+def _the_position_in_the_messages_is_not_written() -> _Broken:
+    return patch.object(mailboxes, "_stamp", lambda _box: None)
+
+
+def _of_events_told_together_the_first_is_all() -> _Broken:
+    before = AgentProvider.burst
+
+    def burst(self: AgentProvider) -> Sequence[Event]:
+        before(self)
+        return ()
+
+    return patch.object(AgentProvider, "burst", burst)
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -303,6 +318,8 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _every_object_has_a_number,
         _what_a_listing_does_not_show_is_removed,
         _a_number_that_may_be_stored_is_written_again,
+        _the_position_in_the_messages_is_not_written,
+        _of_events_told_together_the_first_is_all,
     )
 }
 MUTANTS = tuple(_MUTANTS)
