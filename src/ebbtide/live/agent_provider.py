@@ -174,11 +174,6 @@ class AgentProvider:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._claim, self._mailboxes.epoch = claim, claim.epoch
 
-    @property
-    def epoch(self) -> int:
-        """Which controller of the run this is, counted from 1."""
-        return self._mailboxes.epoch
-
     # What the engine asks.
 
     @property

@@ -194,7 +194,6 @@ class _World:
         self.user = Process("user")
         self.controller: Process | None = None
         self.outcome: Outcome | None = None
-        self.newest_epoch = 0
         self.ended: dict[str, BaseException | None] = {}
         self.over = False
         self.other: tuple[RunFolder, Disk] | None = None
@@ -243,11 +242,7 @@ class _World:
             # It may be another one meanwhile, of a copy.
             while self.controller is not None and self.controller.is_alive:
                 self.time.sleep(1.0)
-            # A second one may have waited for the first to end, and have gone on with the run.
-            while any(process.is_alive for process in self.processes):
-                self.time.sleep(1.0)
-            is_over = self.outcome is not None and (self.outcome.finished or "budget" in self.outcome.gave_up)
-            if is_over and self.disk.states["outcome"] != "null":
+            if self.outcome is not None and (self.outcome.finished or "budget" in self.outcome.gave_up):
                 break
             pause_s = number("user waits", 1.0, 20.0)
             if self.faults.strikes("user: waits for long", 0.1, self.time.now_s):
@@ -349,11 +344,8 @@ class _World:
             )
             self.engines[process.name] = controller.engine
             outcome = controller.run()
-            epoch = controller.provider.epoch
-            if epoch >= self.newest_epoch:
-                # The run went on here last, which its user is told.
-                self.newest_epoch, self.outcome = epoch, outcome
-                self.folder, self.disk = folder, disk
+            if disk is self.disk:
+                self.outcome = outcome
             process.is_alive = False
 
         if not is_second:
