@@ -18,7 +18,7 @@ RUNS, LEAST_FAULTS_A_RUN = 250, 50
 QUICK = (
     "forgeries are believed",
     "a torn message ends the controller",
-    "a training told done twice counts twice",
+    "of events told together the first is all",
     "every object has a number",
     "a full disk ends the run",
 )
@@ -43,7 +43,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_a_broken_run_is_shrunk_to_the_faults_that_break_it() -> None:
-    name = "a training told done twice counts twice"
+    name = "a torn message ends the controller"
     with in_memory() as place, broken(name):
         number = find(place, 200, name).runs_to_find
         assert number is not None
