@@ -179,7 +179,7 @@ class Trial:
         )
         signal.signal(signal.SIGTERM, trial._asked_to_leave)
         signal.signal(signal.SIGUSR1, trial._asked_to_save)
-        trial._emit({"api": 1, "trial": trial.trial_id})
+        trial._emit({"api": 1, "trial": trial.trial_id, "pid": os.getpid()})
         return trial
 
     @property

@@ -160,3 +160,21 @@ def test_speed_not_measured_is_no_obstacle_to_a_run(tmp_path: Path) -> None:
     (job, _) = read(tmp_path).live_jobs()
     assert (job.name, job.steps) == ("s-0", 100)
     assert job.steps_per_hour["c3.xlarge"] > job.steps_per_hour["m3.medium"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"max_trial_steps": int("9" * 300)}, "max_trial_steps"),
+        ({"command": "python train.py \0x"}, "command has a NUL character"),
+        ({"command": ["python", "a\0b"]}, "command has a NUL character"),
+        (
+            {"command": "python {lr}", "list": [{"lr": "a\0b"}], "metric": "loss"},
+            "parameter lr has a NUL character",
+        ),
+    ],
+)
+def test_what_no_run_could_begin_with_is_refused_at_the_door(changed: dict[str, Any], problem: str) -> None:
+    values = {"name": "s", "command": "python train.py", "max_trial_steps": 10, **changed}
+    with pytest.raises(InputError, match=problem):
+        Sweep.parse(values, "sweep.yaml")

@@ -99,10 +99,22 @@ def test_an_end_that_is_refused_is_noted_and_asked_for_again_at_each_look(tmp_pa
     assert rents._out[-1].detail == "it ended in another way than it seemed"
 
 
+def test_one_that_ended_otherwise_just_before_the_run_did_is_charged_as_it_was(tmp_path: Path) -> None:
+    """The look that saw it told the engine, which had nothing more to wait for."""
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RELEASED, started_s=START_S)
+    lease.ended_s = START_S + 99.0
+    ended = Instance("run-m0000", LeaseState.RELEASED, START_S, START_S, START_S + 120.0)
+    rents = provider(tmp_path, ended, None)
+    rents._leases[0] = lease
+    rents._look()
+    assert lease.ended_s == START_S + 120.0
+    assert rents.end_remaining(0.3) == [lease]
+
+
 def test_one_that_does_not_answer_is_given_up_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.live.agent_provider._ENDS_WITHIN_S", 0.2)
+    monkeypatch.setattr("ebbtide.live.machine_ends._ENDS_WITHIN_S", 0.2)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, started_s=START_S)
     rents = provider(tmp_path, None, None, failures=10**9)
     rents.terminate(lease)
@@ -242,7 +254,7 @@ def test_an_end_that_came_otherwise_than_it_seemed_is_charged_as_it_was(tmp_path
     rents = provider(tmp_path, told, START_S + 50.0)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
     rents.launch(lease)
-    rents._launching.clear()
+    rents._requests.waiting.clear()
     # As it looked when it was given back: the listing was old, and showed no start.
     lease.state, lease.ended_s = LeaseState.FAILED, START_S + 50.0
     event = rents.next_event(math.inf)
@@ -258,7 +270,7 @@ def test_a_request_that_the_cloud_does_not_list_has_failed(tmp_path: Path) -> No
     rents._pace = Pace(0.01, missing_s=0.0)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
     rents.launch(lease)
-    rents._launching.clear()
+    rents._requests.waiting.clear()
     event = rents.next_event(math.inf)
     assert event is not None
     assert (event.wake, lease.state) == (Wake.LAUNCH_FAILED, LeaseState.FAILED)
@@ -269,7 +281,7 @@ def test_a_machine_that_the_cloud_forgot_before_it_was_given_back_ended_when_it_
 ) -> None:
     rents = provider(tmp_path, None, None)
     lease = running(rents)
-    rents._seen_s[0] = START_S + 30.0
+    rents._machines.seen_s[0] = START_S + 30.0
     rents.terminate(lease)
     assert (lease.state, lease.ended_s) == (LeaseState.RELEASED, START_S + 30.0)
 
@@ -293,10 +305,10 @@ def test_a_report_that_was_lost_does_not_hold_up_those_after_it(tmp_path: Path) 
 def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_was_last_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebbtide.live.agent_provider._ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr("ebbtide.live.machine_ends._ENDS_WITHIN_S", 0.05)
     rents = provider(tmp_path, None, None, failures=10**9)
     lease = running(rents)
-    rents._seen_s[0] = START_S + 30.0
+    rents._machines.seen_s[0] = START_S + 30.0
     rents.terminate(lease)
     assert (lease.ended_s, rents.unended) == (START_S + 99.0, {"run-m0000": "not now"})
     event = rents.next_event(math.inf)
@@ -327,7 +339,7 @@ def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: P
 
     rents = provider(tmp_path, None, None)
     rents._cloud.terminate = terminate  # type: ignore[method-assign]
-    rents._unended[99] = "refused before"
+    rents._ends.unended[99] = "refused before"
     leases = [Lease(number, A, 0.21, on_demand=False, requested_s=START_S) for number in range(50)]
     for lease in leases:
         rents.terminate(lease)
@@ -335,7 +347,7 @@ def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: P
     assert rents.unended["run-m0049"] == "the connection timed out"
     # After a while it is asked again, and once it answers, for all.
     for expected in (2, 4, 5):
-        rents._silent_until_s = min(rents._silent_until_s, time.monotonic())
+        rents._ends._silent_until_s = min(rents._ends._silent_until_s, time.monotonic())
         rents.terminate(leases[0])
         if expected == 4:
             rents.terminate(leases[1])

@@ -64,3 +64,26 @@ def test_a_request_to_stop_interrupts_what_does_not_answer(monkeypatch: pytest.M
     assert not caught
     # It thinks no more, and is not interrupted again.
     assert looks._thinks_since_s is None
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it looks at changes meanwhile, in the thread of the policy."""
+    monkeypatch.setattr(attendant, "_LOOK_S", 0.02)
+    beats: list[float] = []
+
+    def is_spent() -> bool:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    def answers() -> Iterator[Action]:
+        end_s = time.monotonic() + 10.0
+        while len(beats) < 3 and time.monotonic() < end_s:
+            time.sleep(0.01)
+        yield Save(1)
+
+    looks = Attendant(lambda: False, lambda: beats.append(time.monotonic()), is_spent=is_spent)
+    looks.begin()
+    try:
+        assert list(looks.interruptible(answers())) == [Save(1)]
+    finally:
+        looks.end()
+    assert len(beats) >= 3

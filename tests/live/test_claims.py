@@ -13,22 +13,24 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import InputError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
-from ebbtide.live.claims import Claim, SupersededError
+from ebbtide.live.claims import Claim, MachineNumbers, SupersededError
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
 
+KEY = bytes(32)
+
 
 def test_the_newest_claim_holds_and_the_older_ones_say_whose_it_is(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
-    first = Claim.take(store, "run")
+    first = Claim.take(store, "run", KEY)
     first.check()
-    second = Claim.take(store, "run")
+    second = Claim.take(store, "run", KEY)
     assert (first.epoch, second.epoch) == (1, 2)
     second.check()
     with pytest.raises(SupersededError, match=r"another controller has taken this run over: process \d+ on host"):
         first.check()
-    assert Claim.take(store, "other-run").epoch == 1
+    assert Claim.take(store, "other-run", KEY).epoch == 1
 
 
 def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> None:
@@ -40,13 +42,21 @@ def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> No
                 super().put_once(key, b"{torn")
             return super().put_once(key, content)
 
-    claim = Claim.take(Busy(tmp_path), "run")
+    claim = Claim.take(Busy(tmp_path), "run", KEY)
     assert claim.epoch == 2
     claim.check()
     store = FolderStore(tmp_path)
     store.put_once("runs/run/controllers/README", b"")
-    store.put_once("runs/run/controllers/000003", b"{torn")
-    with pytest.raises(SupersededError, match="taken this run over; this one ends"):
+    # What others put there takes nothing over: it is not sealed, or is the claim of another number.
+    store.put_once("runs/run/controllers/000003", b'{"host": "evil", "process": 1, "since": "now"}')
+    store.put_once("runs/run/controllers/000004", store.get("runs/run/controllers/000002"))
+    store.put_once("runs/run/controllers/000005", b"[" * 100_000)
+    store.put_once(f"runs/run/controllers/{'9' * 250}", b"")
+    claim.check()
+    assert Claim.take(store, "run", bytes(31) + b"x").epoch == 6
+    claim.check()
+    assert Claim.take(store, "run", KEY).epoch == 7
+    with pytest.raises(SupersededError, match="taken this run over"):
         claim.check()
 
 
@@ -58,9 +68,7 @@ def provider(folder: Path, ended: list[str], *instances: Instance) -> AgentProvi
         instances=lambda: list(instances),
     )
     callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
-    return AgentProvider(
-        cloud, FolderStore(folder), AgentConfig("run", "", str(folder), ""), callbacks, key=bytes(32)
-    )
+    return AgentProvider(cloud, FolderStore(folder), AgentConfig("run", "", str(folder), ""), callbacks, key=KEY)
 
 
 def test_a_controller_that_was_replaced_ends_no_machine(tmp_path: Path) -> None:
@@ -70,7 +78,7 @@ def test_a_controller_that_was_replaced_ends_no_machine(tmp_path: Path) -> None:
     older, newer = provider(tmp_path, ended, machine), provider(tmp_path, ended, machine)
     for each in (older, newer):
         each._leases[0] = lease
-        each.claim_run(Claim.take(FolderStore(tmp_path), "run"))
+        each.claim_run(Claim.take(FolderStore(tmp_path), "run", KEY))
     with pytest.raises(SupersededError):
         older.next_event(START_S + 200.0)
     older.terminate(lease)
@@ -102,9 +110,143 @@ def test_orders_carry_the_epoch_of_their_controller(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     for epoch in (1, 2):
         rents = provider(tmp_path, [])
-        rents.claim_run(Claim.take(store, "run"))
+        rents.claim_run(Claim.take(store, "run", KEY))
         rents._mailboxes.order(0, Save())
         rents._mailboxes.write([0])
         key = f"machines/run-m0000/orders/{epoch:08d}"
         (order,) = json.loads(store.get(key))
         assert (order["epoch"], order["kind"]) == (epoch, "save")
+
+
+def numbers(
+    store: FolderStore, epoch: int, known: MachineNumbers | None = None, newest: int = -1
+) -> MachineNumbers:
+    """Those of a controller that goes on from a copy of the run's folder."""
+    found = MachineNumbers(store, "run", KEY)
+    if known is not None:
+        found.restore(json.loads(json.dumps(known.record())))
+    found.begin(newest + 1, epoch)
+    return found
+
+
+def test_of_two_copies_of_a_run_only_one_gets_the_next_numbers(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    first = numbers(store, 1)
+    first.take(3)
+    copy = numbers(store, 2, first, newest=3)
+    copy.check(3)
+    copy.take(5)
+    with pytest.raises(
+        SupersededError, match=r"machine 4 of this run was rented by another controller: process \d+"
+    ):
+        first.take(4)
+    # So it is when it is resumed, from its own folder and any copy of that.
+    with pytest.raises(SupersededError, match="this folder is an older copy; resume the run where it ran last"):
+        numbers(store, 3, first, newest=3).check(3)
+    copy.check(5)
+    copy.take(9)
+    assert copy.next == 10
+
+
+def test_numbers_that_were_asked_for_by_both_are_theirs_until_they_part(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    # Both know that machines 0 and 1 were asked for, and neither whether that was written down.
+    first, copy = numbers(store, 1), numbers(store, 1)
+    copy.begin(2, 2)
+    first.take(1)
+    copy.take(1)
+    copy.take(2)
+    with pytest.raises(SupersededError):
+        first.take(2)
+
+
+def test_a_copy_from_before_numbers_were_asked_for_is_older(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    first, copy = numbers(store, 1), numbers(store, 1)
+    first.take(3)
+    # It knows of machines 0 and 1 alone, by the same controller.
+    with pytest.raises(SupersededError):
+        copy.take(1)
+    with pytest.raises(SupersededError):
+        copy.check(1)
+
+
+def test_numbers_whose_reply_was_lost_are_taken_again(tmp_path: Path) -> None:
+    class Loses(FolderStore):
+        """The first reply is lost."""
+
+        lost = False
+
+        def put_once(self, key: str, content: bytes) -> bool:
+            found = super().put_once(key, content)
+            if not self.lost:
+                self.lost = True
+                raise OSError("the connection was closed")
+            return found
+
+    ours = numbers(Loses(tmp_path), 1)
+    with pytest.raises(OSError, match="closed"):
+        ours.take(1)
+    assert ours.next == 0
+    # Meanwhile more are asked for, and the controller is resumed.
+    again = numbers(FolderStore(tmp_path), 2, ours, newest=2)
+    again.take(4)
+    assert again.next == 5
+    stored = FolderStore(tmp_path)
+    by_epoch = [json.loads(stored.get(key))["epoch"] for key in stored.keys("runs/run/rented/")]
+    assert by_epoch == [1, 1, 2]
+
+
+def test_what_others_write_under_a_number_is_passed_over_by_all_alike(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put_once("runs/run/rented/00000000", b"{torn")
+    store.put_once("runs/run/rented/00000000-1", b'{"epoch": 1, "last": 5}')
+    first, copy = numbers(store, 1), numbers(store, 2)
+    first.check(-1)
+    first.take(0)
+    with pytest.raises(SupersededError):
+        copy.take(0)
+
+
+def test_a_copy_that_would_rent_under_a_number_of_the_other_s_is_refused(tmp_path: Path) -> None:
+    """Neither sees the other's machine listed: before, both thought that the one machine was theirs."""
+    store, launched = FolderStore(tmp_path), []
+    each = [provider(tmp_path, []), provider(tmp_path, [])]
+    for rents in each:
+        cloud: Any = rents._cloud
+        cloud.launch = launched.append
+        rents.claim_run(Claim.take(store, "run", KEY))
+    older, newer = each
+    older.launch(Lease(0, A, 0.21, on_demand=False, requested_s=START_S))
+    newer.launch(Lease(0, A, 0.42, on_demand=False, requested_s=START_S))
+    # The older one is between its look at the claims and its request.
+    older._requests.request_all()
+    with pytest.raises(SupersededError, match="machine 0 of this run was rented by another controller"):
+        newer._look()
+    assert [wanted.max_price_usd_per_hour for wanted in launched] == [0.21]
+
+
+def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> None:
+    store, launched = FolderStore(tmp_path), []
+
+    class Silent(FolderStore):
+        def put_once(self, key: str, content: bytes) -> bool:  # noqa: ARG002
+            raise OSError("the disk is full")
+
+    rents = provider(tmp_path, [])
+    cloud: Any = rents._cloud
+    cloud.launch = launched.append
+    rents.claim_run(Claim.take(store, "run", KEY))
+    rents._requests.numbers.objects = Silent(tmp_path)
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S)
+    rents.launch(lease)
+    rents._requests.request_all()
+    assert (launched, list(rents._requests.waiting), rents.trouble) == ([], [0], "the disk is full")
+    rents._requests.numbers.objects = store
+    rents._requests.request_all()
+    assert len(launched) == 1
+    # One that was ended before is neither requested nor written down.
+    lease = Lease(1, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RELEASED)
+    rents.launch(lease)
+    rents._requests.request_all()
+    assert (len(launched), list(rents._requests.waiting), rents._requests.numbers.next) == (1, [], 1)

@@ -228,3 +228,6 @@ def test_one_that_was_stopped_is_told_so_once() -> None:
     assert state_line(found) == "stopped; `ebbtide resume run` continues"
     gave_up = dataclasses.replace(found, state=State.GAVE_UP, why="budget of 0.0001 USD reached")
     assert state_line(gave_up).startswith("gave up: budget of 0.0001 USD reached; ")
+    # Whether it can be resumed here, its own words say.
+    elsewhere = dataclasses.replace(found, state=State.ELSEWHERE, why="another controller has taken this run over")
+    assert state_line(elsewhere) == "taken over: another controller has taken this run over"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -177,12 +178,10 @@ from ebbtide.jobs.sweep import Sweep
 
 folder = RunFolder(Path(sys.argv[1]))
 decides = policy("cheapest-spot")
-asked = []
 class Hangs:
     name, wakes_on, period_lead_s = "hangs", decides.wakes_on, 0.0
     def decide(self, view):
-        asked.append(1)
-        if len(asked) > 1:
+        if any(lease.is_charged for lease in view.leases):
             print("hangs", flush=True)
             while True:
                 try:
@@ -198,10 +197,10 @@ except typer.Exit as end:
 """
 
 
-def hanging(someone: User, how: str) -> subprocess.Popen[str]:
+def hanging(someone: User, how: str, *words: object, **options: object) -> subprocess.Popen[str]:
     """A run whose policy never answers, once its machine trains."""
-    someone.write(trials=1, program=SILENT, every_h=5.0)
-    first = someone.start_run()
+    someone.write(trials=1, program=SILENT, every_h=5.0, **options)
+    first = someone.start_run(*words)
     someone.wait(lambda: someone.trains())
     first.send_signal(signal.SIGINT)
     first.wait(20)
@@ -245,6 +244,55 @@ def test_stop_interrupts_a_policy_that_thinks_for_ever_and_gives_all_back(someon
     assert "the policy was interrupted" in errors
     assert state_now(someone.run, phase_of(Journal(someone.run.journal)))[0] is State.STOPPED
     assert not someone.machines()
+
+
+def test_the_budget_interrupts_a_policy_that_thinks_for_ever(someone: User) -> None:
+    hangs = hanging(someone, "loops", "--speed", 600, budget_usd=0.06)
+    _, errors = hangs.communicate(timeout=60)
+    assert "the policy was interrupted" in errors
+    outcome = Journal(someone.run.journal).state("outcome")
+    assert outcome["gave_up"] == "budget of 0.06 USD reached while the policy thought"
+    assert not someone.machines()
+    # It is looked at twice a second, which is five minutes of this market.
+    assert sum(bill["usd"] for bill in bills_of(someone.run.path / "cloud")) < 0.06 + 3 * 0.21 * 300 / 3600
+
+
+def test_a_request_finds_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_stop(tmp_path)
+    assert requested_stop(tmp_path) is None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ebbtide.live.phase.write_text", full)
+    size_bytes = (tmp_path / "stop.json").stat().st_size
+    request_stop(tmp_path, StopRequest.STOP)
+    assert requested_stop(tmp_path) is StopRequest.STOP
+    request_stop(tmp_path, StopRequest.DOWN)
+    assert requested_stop(tmp_path) is StopRequest.DOWN
+    assert (tmp_path / "stop.json").stat().st_size == size_bytes
+
+
+def test_machines_that_ended_while_nobody_looked_are_charged_as_the_cloud_has_them(someone: User) -> None:
+    someone.write(trials=1, steps=100_000, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    controller.kill()
+    controller.wait(10)
+    # The market goes on for a while, then the cloud ends with its machines.
+    time.sleep(3.0)
+    address = someone.run.path / "cloud" / "cloud.json"
+    os.kill(json.loads(address.read_text())["pid"], signal.SIGTERM)
+    someone.wait(lambda: not address.exists())
+    resumed = someone.start("resume")
+    someone.wait(lambda: controller_pid(someone.run.path) == resumed.pid and len(someone.machines()) == 1)
+    time.sleep(1.0)
+    resumed.send_signal(signal.SIGINT)
+    assert resumed.wait(40) == 130
+    bills = bills_of(someone.run.path / "cloud")
+    assert len(bills) == 2
+    outcome = Journal(someone.run.journal).state("outcome")
+    assert outcome["cost_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
 
 
 def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: User) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -98,7 +99,10 @@ class Interrupts:
                 self._end_at_once("interrupted twice")
             return
         self._asked_s = time.monotonic()
-        request_stop(self._folder.path, StopRequest.STOP)
+        try:
+            request_stop(self._folder.path, StopRequest.STOP)
+        except OSError as error:
+            self._end_at_once(f"the request to stop cannot be left: {error}")
         again = "Ctrl-C again ends" if number == signal.SIGINT else f"`kill -INT {os.getpid()}` ends"
         _say(f"\nstopping: everything is saved and given back; {again} at once\n")
 
@@ -186,7 +190,15 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         except BaseException as error:
             _abandon_tracking(folder, error)
             raise
-    if _is_tracked(folder):
+    try:
+        is_tracked = _is_tracked(folder)
+    except sqlite3.Error as error:
+        _say(
+            f"run {run} has ended, but its journal can be neither written nor read ({error}): make room on the "
+            f"disk; `ebbtide down {run}` sees that no machine is left, `ebbtide resume {run}` continues\n"
+        )
+        raise typer.Exit(os.EX_IOERR) from None
+    if is_tracked:
         from ebbtide.analysis.live_tracking import end_tracking
 
         end_tracking(folder)

@@ -79,6 +79,9 @@ def state_line(standing: RunStanding) -> str:
             return "finished"
         case State.FAILED:
             return f"failed: {len(standing.failed)} of {len(standing.trials)} trials"
+        case State.ELSEWHERE:
+            # Why it was refused says where it goes on.
+            return f"{standing.state}{why}"
         case State.DOWN:
             return f"down: its machines were ended; `ebbtide resume {run}` continues"
     return f"{standing.state}{why}; `ebbtide resume {run}` continues"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,8 +106,9 @@ def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Stop a run: save everything, wait for uploads, and release its machines. It can be resumed later."""
     folder = find_run(runs, run)
     name = folder.path.name
-    state, pid = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
+    pid = controller_pid(folder.path)
     if pid is None:
+        state, _ = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
         raise InputError(_nothing_to_stop(name, _named(folder, run), state))
     request_stop(folder.path, StopRequest.STOP)
     requested = f"stop requested of {_named(folder, run)} (controller pid {pid})"
@@ -159,8 +161,10 @@ def _named(folder: RunFolder, asked: str | None) -> str:
 
 
 def _leases_open(folder: RunFolder) -> list[bool]:
-    """For each requested machine, whether the run still has it."""
-    kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
+    """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
+    kept = None
+    with suppress(*_UNREADABLE):
+        kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 
@@ -186,7 +190,7 @@ def _end_controller(folder: RunFolder) -> bool:
 
 def _note_down(folder: RunFolder, refused: object) -> None:
     """Record in the journal that the machines have ended and what they cost, if no controller does."""
-    with suppress(OSError):
+    with suppress(OSError, sqlite3.Error):
         journal = Journal(folder.journal)
         phase = phase_of(journal)
         if phase is not None and controller_pid(folder.path) is None:

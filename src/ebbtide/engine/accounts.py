@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -80,5 +81,11 @@ class Accounts:
         if not lease.on_demand:
             return self._billing.bill(self._prices(lease.market), lease.started_s, end_s, ending)
         price = self.on_demand_price(lease.market, lease.started_s)
-        prices = PriceSeries(np.array([lease.started_s]), np.array([math.nan if price is None else price]))
+        prices = _fixed(lease.started_s, math.nan if price is None else price)
         return (self._billing.on_demand or ON_DEMAND).bill(prices, lease.started_s, end_s, ending)
+
+
+@lru_cache(maxsize=4096)
+def _fixed(since_s: float, price: float) -> PriceSeries:
+    """A price that does not change; open leases ask for theirs again and again."""
+    return PriceSeries(np.array([since_s]), np.array([price]))

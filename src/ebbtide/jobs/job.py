@@ -22,10 +22,10 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
 
 # The largest number accepted: more than any job needs, and its squares and sums are still finite.
-_MOST = 10**15
+MOST = 10**15
 
-PositiveFloat = Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 
 # The message where the speed of a job is unknown.
@@ -88,7 +88,7 @@ class Checkpointing(Frozen):
 
     save_s: NonNegativeFloat = 30.0
     restore_s: NonNegativeFloat = 60.0
-    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)] = 0
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * MOST)] = 0
     interval_s: PositiveFloat | None = None
     by_machine: bool = False
     by_region: bool = False
@@ -117,7 +117,7 @@ class Dataset(Frozen):
         copy_s: Time to copy it, seconds, for which the job waits.
     """
 
-    size_bytes: Annotated[int, Field(ge=0, le=1000 * _MOST)]
+    size_bytes: Annotated[int, Field(ge=0, le=1000 * MOST)]
     cloud: str
     region: str
     copy_s: NonNegativeFloat = 0.0
@@ -221,7 +221,7 @@ class Job(Resources):
     """
 
     name: str = Field(min_length=1, examples=["my-training"])
-    steps: Annotated[int, Field(gt=0, le=_MOST, examples=[24_000])]
+    steps: Annotated[int, Field(gt=0, le=MOST, examples=[24_000])]
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
+from ebbtide.jobs.job import MOST, UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import Resources
@@ -143,7 +143,7 @@ class Sweep(Resources):
     random: RandomSearch | None = None
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
-    max_trial_steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
+    max_trial_steps: Annotated[int, Field(gt=0, le=MOST)] | None = Field(default=None, examples=[24_000])
     theta: Annotated[float, Field(gt=0, le=1)] = Field(default=0.7, examples=[0.7])
     mcnt: Annotated[int, Field(ge=1)] = Field(default=3, examples=[3])
     markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
@@ -177,6 +177,10 @@ class Sweep(Resources):
         self._check_number()
         for names in {tuple(trial.values) for trial in self.trials()}:
             self._check_placeholders(names)
+        for trial in self.trials():
+            for name, value in trial.values.items():
+                if isinstance(value, str) and "\0" in value:
+                    raise ValueError(f"parameter {name} has a NUL character, which no program can be given")
         if len(self.trials()) > 1:
             missing = ["`metric: validation_loss`"] if self.metric is None else []
             missing += ["`max_trial_steps: 24_000`"] if self.max_trial_steps is None else []
@@ -203,6 +207,8 @@ class Sweep(Resources):
             raise ValueError(f"command is malformed: {error}") from None
         if not parts or not parts[0]:
             raise ValueError("command is empty")
+        if any("\0" in part for part in parts):
+            raise ValueError("command has a NUL character, which no program can be given")
         for _, field, form, conversion in fields:
             if not _PLACEHOLDER.fullmatch(field or "") or form or conversion:
                 asked = f"{field}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"

@@ -1,7 +1,7 @@
 """Looks after a controller from a second thread while its policy thinks, which may take long, or never end.
 
-Meanwhile machines are told that their controller lives, and a request of the user to stop is answered: the policy
-is interrupted, as if it had answered nothing, and the run goes on to save and give back what it has.
+Meanwhile machines are told that their controller lives, a request of the user to stop is answered, and the budget
+is kept: the policy is interrupted, as if it had answered nothing, and the run saves and gives back what it has.
 """
 
 from __future__ import annotations
@@ -34,16 +34,27 @@ class Attendant:
         is_asked: Whether the user has requested the end of the run.
         beat: Tells the machines that their controller lives.
         runtime: Gives the time.
+        is_spent: Whether the budget is reached, so that the run has to end at once.
+
+    Attributes:
+        has_interrupted: Whether it ever has interrupted the policy.
     """
 
-    def __init__(self, is_asked: Callable[[], bool], beat: Callable[[], None], runtime: Runtime = RUNTIME) -> None:
-        self._is_asked, self._beat, self._runtime = is_asked, beat, runtime
+    def __init__(
+        self,
+        is_asked: Callable[[], bool],
+        beat: Callable[[], None],
+        runtime: Runtime = RUNTIME,
+        is_spent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_asked, self._beat, self._runtime, self._is_spent = is_asked, beat, runtime, is_spent
         # Held while it is decided whether to interrupt, and by the policy's thread as it enters and leaves.
         self._lock = threading.Lock()
         self._thinks_since_s: float | None = None
         self._asked_since_s: float | None = None
         self._thread_id = 0
         self._ended = threading.Event()
+        self.has_interrupted = False
 
     def begin(self) -> None:
         """Look after the calling thread until `end`."""
@@ -71,6 +82,7 @@ class Attendant:
             except PolicyInterruptedError:
                 # It may have arrived before that was noted.
                 self._thinks_since_s = None
+                self.has_interrupted = True
                 _LOGGER.warning("the policy was interrupted, since the run is to end and it did not answer")
                 return
             yield answer
@@ -87,7 +99,8 @@ class Attendant:
             return
         if now_s - since_s < _LONGEST_S:
             self._beat()
-        if self._asked_since_s is None or now_s - max(since_s, self._asked_since_s) < _PATIENCE_S:
+        is_patient = self._asked_since_s is None or now_s - max(since_s, self._asked_since_s) < _PATIENCE_S
+        if is_patient and not self._is_spent():
             return
         with self._lock:
             if self._thinks_since_s is not None:
@@ -101,5 +114,6 @@ class Attendant:
         while not self._ended.wait(_LOOK_S):
             try:
                 self.look()
-            except OSError as error:
+            except Exception as error:
+                # What it looks at changes in another thread; without it no machine would hear of its controller.
                 _LOGGER.warning("a look after the controller failed: %s", error)

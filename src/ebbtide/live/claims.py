@@ -1,25 +1,33 @@
-"""Which controller acts for a run: the newest, wherever it runs.
+"""Which controller acts for a run: the newest, wherever it runs, and never one with an older copy of the run.
 
 Controllers of one folder are kept apart by a lock, which says nothing of a copy of the folder or of another host.
 So each controller claims its run in storage by a conditional write of the next number, its epoch. An older one
 sees it before its next look at cloud and storage, and stops acting; machines obey the orders of the newest epoch.
+
+Between two looks both may act. So the numbers of machines are given by conditional writes, too: of two controllers
+that continue from copies of one folder only one gets the next number, and the other one's copy is older for good.
+
+Both are sealed with the run's key, which machines do not have: what others put there is passed over.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
 
 from ebbtide._utc import iso
-from ebbtide.errors import InputError, MissingObjectError
+from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
 
 
 class SupersededError(InputError):
-    """Another controller has taken the run over."""
+    """Another controller has taken the run over, or rented machines that this one does not know."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +38,32 @@ class Claim:
         objects: Storage of the run.
         folder: Prefix of the claims of the run.
         epoch: Number of the claim, counted from 1.
+        key: The run's key.
     """
 
     objects: ObjectStore
     folder: str
     epoch: int
+    key: bytes = field(repr=False)
 
     @classmethod
-    def take(cls, objects: ObjectStore, run: str) -> Claim:
+    def take(cls, objects: ObjectStore, run: str, key: bytes) -> Claim:
         """Claim a run, in place of whoever has it.
 
         Args:
             objects: Storage of the run.
             run: Id of the run.
+            key: The run's key.
 
         Raises:
             OSError: Storage does not answer.
         """
         folder = checked_key(f"runs/{run}/controllers")
-        epoch = max(numbers_below(objects, folder), default=0) + 1
-        about = {"host": socket.gethostname(), "process": os.getpid(), "since": iso(time.time())}
-        while not objects.put_once(f"{folder}/{epoch:06d}", json.dumps(about).encode()):
+        later = sorted(numbers_below(objects, folder), reverse=True)
+        epoch = next((n for n in later if _opened(objects, f"{folder}/{n:06d}", key) is not None), 0) + 1
+        while not objects.put_once(name := f"{folder}/{epoch:06d}", _sealed(name, _about(), key)):
             epoch += 1
-        return cls(objects, folder, epoch)
+        return cls(objects, folder, epoch, key)
 
     def check(self) -> None:
         """Make sure that nobody has claimed the run since.
@@ -61,13 +72,145 @@ class Claim:
             SupersededError: Another controller has.
             OSError: Storage does not answer.
         """
-        key = f"{self.folder}/{self.epoch + 1:06d}"
-        if self.objects.has(key):
-            raise SupersededError(f"another controller has taken this run over{self._who(key)}; this one ends")
+        epoch = self.epoch + 1
+        while self.objects.has(name := f"{self.folder}/{epoch:06d}"):
+            about = _opened(self.objects, name, self.key)
+            if about is not None:
+                raise SupersededError(f"another controller has taken this run over{_named(about)}; this one ends")
+            epoch += 1
 
-    def _who(self, key: str) -> str:
-        try:
-            about = json.loads(self.objects.get(key))
-            return f": process {int(about['process'])} on host {about['host']}, since {about['since']}"
-        except (OSError, MissingObjectError, ValueError, KeyError, TypeError):
-            return ""
+
+class NumberRecord(TypedDict):
+    """Numbers of machines as plain values.
+
+    Attributes:
+        next: The first number that this run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+    """
+
+    next: int
+    epochs: list[tuple[int, int]]
+
+
+@dataclass
+class MachineNumbers:
+    """The numbers of a run's machines, each given to one controller only.
+
+    Attributes:
+        objects: Storage of the run.
+        run: Id of the run.
+        key: The run's key.
+        next: The first number that this run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+    """
+
+    objects: ObjectStore
+    run: str
+    key: bytes = field(repr=False)
+    next: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin(self, first: int, epoch: int) -> None:
+        """A controller of this epoch asks for machines with numbers from `first` on."""
+        self.epochs = [*(pair for pair in self.epochs if pair[0] < first), (first, epoch)]
+
+    def check(self, newest: int) -> None:
+        """Make sure that nobody was given numbers after `newest`, the last that this copy of the run knows.
+
+        Raises:
+            SupersededError: Somebody was.
+            OSError: Storage does not answer.
+        """
+        found = self._taken()[1]
+        if found is not None:
+            self._check_ours(found, newest)
+
+    def take(self, newest: int) -> None:
+        """Take the numbers up to `newest`, before their machines are requested; again for the same is no harm.
+
+        Raises:
+            SupersededError: Another controller was given one of them.
+            OSError: Storage does not answer.
+        """
+        while self.next <= newest:
+            later = [number for number, _ in self.epochs if self.next < number <= newest]
+            last = min(later) - 1 if later else newest
+            name, found = self._taken()
+            if found is not None:
+                # Ours, if its reply was lost, or our controller was killed after it.
+                last = self._check_ours(found, newest)
+            elif not self.objects.put_once(
+                name, _sealed(name, {**_about(), "epoch": self._epoch, "last": last}, self.key)
+            ):
+                raise StorageError(f"{name} was stored by somebody else meanwhile")
+            self.next = last + 1
+
+    def record(self) -> NumberRecord:
+        """The numbers as plain values."""
+        return {"next": self.next, "epochs": self.epochs}
+
+    def restore(self, kept: NumberRecord) -> None:
+        """Continue from plain values that `record` gave."""
+        self.next = kept["next"]
+        self.epochs = [(number, epoch) for number, epoch in kept["epochs"]]
+
+    @property
+    def _epoch(self) -> int:
+        """The epoch of the controller that asked for the machine with the next number."""
+        return max((pair for pair in self.epochs if pair[0] <= self.next), default=(0, 0))[1]
+
+    def _taken(self) -> tuple[str, dict[str, Any] | None]:
+        """Where it is written who was given the next number, and who; None: nobody."""
+        name, passed = f"runs/{self.run}/rented/{self.next:08d}", 0
+        while True:
+            here = checked_key(f"{name}-{passed}" if passed else name)
+            if not self.objects.has(here):
+                return here, None
+            found = _opened(self.objects, here, self.key)
+            if found is not None:
+                return here, found
+            passed += 1
+
+    def _check_ours(self, found: dict[str, Any], newest: int) -> int:
+        """The last of the numbers that were given to us together."""
+        last = found.get("last")
+        if found.get("epoch") != self._epoch or not isinstance(last, int) or not self.next <= last <= newest:
+            raise SupersededError(
+                f"machine {self.next} of this run was rented by another controller{_named(found)}: this folder is "
+                "an older copy; resume the run where it ran last, or end its machines with `ebbtide down`"
+            )
+        return last
+
+
+def _about() -> dict[str, Any]:
+    """Who writes."""
+    return {"host": socket.gethostname(), "process": os.getpid(), "since": iso(time.time())}
+
+
+def _sealed(name: str, content: dict[str, Any], key: bytes) -> bytes:
+    """Content of an object, with a seal that is good under its name only."""
+    return json.dumps({**content, "mac": _mac(name, content, key)}).encode()
+
+
+def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | None:
+    """What is sealed in an object; None: it is not there, or not sealed with the key."""
+    try:
+        found = json.loads(objects.get(name))
+        given = found.pop("mac")
+        is_sealed = hmac.compare_digest(given.encode(), _mac(name, found, key).encode())
+    except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return found if is_sealed else None
+
+
+def _mac(name: str, content: dict[str, Any], key: bytes) -> str:
+    said = json.dumps([name, content], sort_keys=True, separators=(",", ":"))
+    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
+
+
+def _named(about: Any) -> str:
+    """Who wrote, in words; empty: it is not known."""
+    try:
+        return f": process {int(about['process'])} on host {about['host']}, since {about['since']}"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -22,7 +22,7 @@ from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
-from ebbtide.live.claims import Claim
+from ebbtide.live.claims import Claim, SupersededError
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
@@ -32,6 +32,7 @@ from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.budget import WithinBudget
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ _LOGGER = logging.getLogger(__name__)
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 # After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
-_KEPT_EVERY_S, _KEEPING_SHARE = 2.0, 20.0
+_KEEPING_SHARE = 20.0
 # A request to storage that fails is repeated at the next look, when a request of the user is seen, too.
 _STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
@@ -129,13 +130,17 @@ class Controller:
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
         self._figures_s, self._figures_took_s = -math.inf, 0.0
+        self._budget = WithinBudget(policy, self._sweep.budget_usd) if self._sweep.budget_usd else None
+        self._ends_unwritten = False
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
         catalogue = folder.catalogue
-        self._attendant = Attendant(self._waits_no_more, self._provider.beat, self._runtime)
+        self._attendant = Attendant(
+            self._waits_no_more, self._provider.beat, self._runtime, self._is_budget_reached
+        )
         self._engine = Engine(
             policy,
             self._sweep.live_jobs(catalogue),
@@ -178,8 +183,9 @@ class Controller:
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
                 with suppress(sqlite3.Error):
-                    broken = self._phase.end(State.BROKEN, why)
-                    self._journal.keep({"phase": broken.encode(), "unended": self._provider.unended})
+                    is_elsewhere = isinstance(error, SupersededError)
+                    ended = self._phase.end(State.ELSEWHERE if is_elsewhere else State.BROKEN, why)
+                    self._journal.keep({"phase": ended.encode(), "unended": self._provider.unended})
                 raise
             finally:
                 self._attendant.end()
@@ -234,6 +240,8 @@ class Controller:
     def _obey(self, engine: Engine) -> None:
         """Do what the run's user requested, if anything."""
         request = requested_stop(self._folder.path)
+        if self._attendant.has_interrupted and request is None and not engine.gave_up:
+            engine.give_up(self._budget_reached("the policy thought"))
         if request is None:
             return
         if request is not self._stopping:
@@ -255,7 +263,7 @@ class Controller:
         """Called at each poll; returns whether the engine is to stop waiting, for a request of its user."""
         now_s = self._runtime.monotonic_s()
         # Writing the state of thousands of trials takes a while: it may take only a small share of the time.
-        if now_s - self._kept_s >= max(_KEPT_EVERY_S, _KEEPING_SHARE * self._keeping_s):
+        if now_s - self._kept_s >= max(self._pace.kept_s, _KEEPING_SHARE * self._keeping_s):
             self._write(self._due_figures())
         if self._on_progress is not None:
             self._on_progress(self._engine, self._provider)
@@ -282,8 +290,8 @@ class Controller:
         """Write states, new events and what has changed of the run to the journal, all or nothing.
 
         While that cannot be done, because the disk is full or another process has locked it, nothing else is done
-        either: machines train on, and are told that their controller lives. Only for a request of its user the run
-        goes on, unwritten, to give its machines back.
+        either: machines train on, and are told that their controller lives. Only when its user requests that, or
+        when its budget is reached, the run goes on, unwritten, to give its machines back.
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
         moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
@@ -293,18 +301,40 @@ class Controller:
                 self._moments_kept += len(moments)
                 if has_begun:
                     self._changes.written()
+                self._ends_unwritten = False
                 break
             except sqlite3.OperationalError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:
                     warned_s = now_s
                     _LOGGER.warning("the run's journal cannot be written: %s; the run waits until it can", error)
-                if self._waits_no_more():
+                if self._waits_no_more() or self._has_spent_all():
                     break
                 self._provider.beat()
                 self._runtime.sleep(_POLL_AGAIN_S)
         self._kept_s = self._runtime.monotonic_s()
         self._keeping_s = self._kept_s - began_s
+
+    def _has_spent_all(self) -> bool:
+        """Whether the budget is reached, and so the run is ended: nobody else looks while the journal waits."""
+        engine = self._engine
+        if not self._ends_unwritten and self._is_budget_reached():
+            self._ends_unwritten = True
+            if not engine.gave_up:
+                engine.give_up(self._budget_reached("the journal could not be written"))
+        return self._ends_unwritten and bool(engine.leases)
+
+    def _is_budget_reached(self) -> bool:
+        if self._budget is None or not self._engine.leases:
+            return False
+        try:
+            return self._budget.is_reached(self._engine.view)
+        except (CloudError, InputError):
+            return False  # prices are not known at the moment
+
+    def _budget_reached(self, when: str) -> str:
+        assert self._budget is not None
+        return f"budget of {self._budget.budget_usd:g} USD reached while {when}"
 
     def _waits_no_more(self) -> bool:
         """Whether the user has requested the end of the run, so that it is not to wait for disk or storage."""
@@ -319,7 +349,7 @@ class Controller:
         warned_s = -math.inf
         while True:
             try:
-                return Claim.take(self._objects, self._settings.run)
+                return Claim.take(self._objects, self._settings.run, self._folder.key)
             except OSError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:

@@ -27,7 +27,7 @@ create table if not exists moments (time_s real, what text, lease_id integer, jo
 create table if not exists records (kind text, number integer, content text, primary key (kind, number));
 create table if not exists metrics (job_id integer, step integer, value real, primary key (job_id, step));
 """
-_WAIT_S = 10.0
+_WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
 
 
 class Journal:
@@ -58,7 +58,8 @@ class Journal:
         Raises:
             sqlite3.OperationalError: Another process has locked the file for long, or the disk is full.
         """
-        with closing(self._connected()) as database, database:
+        # Whoever writes has something else to do meanwhile, and asks again.
+        with closing(self._connected(_WRITE_WAIT_S)) as database, database:
             for name, content in states.items():
                 database.execute("insert or replace into state values (?, ?)", (name, json.dumps(content)))
             database.executemany("insert into moments values (?, ?, ?, ?, ?)", moments)
@@ -146,10 +147,10 @@ class Journal:
                 database.execute("delete from state where name = 'run'")
             database.execute(f"pragma user_version = {SCHEMA_VERSION}")
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self, wait_s: float = _WAIT_S) -> sqlite3.Connection:
         if self._read_only:
-            return sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
-        database = sqlite3.connect(self._path, timeout=_WAIT_S)
+            return sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True, timeout=wait_s)
+        database = sqlite3.connect(self._path, timeout=wait_s)
         # A commit is on disk before it returns.
         database.execute("pragma synchronous = full")
         return database

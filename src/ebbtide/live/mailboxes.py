@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ _LOGGER = logging.getLogger(__name__)
 _MANY, _AT_A_TIME = 8, 16
 # Unreadable messages that are kept to be looked at; more are only counted.
 _MOST_KEPT = 20
+# An agent is asked to repeat its reports at most so often.
+_REPEATED_EVERY_S = 5.0
 
 
 @dataclass(eq=False)
@@ -46,6 +49,7 @@ class _Mailbox:
         pending: Orders that are still to be written, the oldest first.
         received: Number of the last message taken, by boot of its agent.
         aside: What was set aside, by key of its object and place in it.
+        repeated_s: When its agent was last asked to report again how its assignments ended, in monotonic seconds.
     """
 
     lease_id: int
@@ -55,6 +59,7 @@ class _Mailbox:
     pending: deque[Order] = field(default_factory=deque)
     received: dict[str, int] = field(default_factory=dict)
     aside: set[tuple[str, int]] = field(default_factory=set)
+    repeated_s: float = -math.inf
 
 
 class MailboxRecord(TypedDict):
@@ -165,6 +170,15 @@ class Mailboxes:
         while box.pending:
             if box.orders.read == 0:
                 box.orders.read = box.orders.last()
+            if isinstance(box.pending[0], Repeat):
+                now_s = self._runtime.monotonic_s()
+                if now_s - box.repeated_s < _REPEATED_EVERY_S:
+                    # What it repeats may be unreadable again, which must not multiply.
+                    if len(box.pending) == 1:
+                        return
+                    box.pending.rotate(-1)
+                else:
+                    box.repeated_s = now_s
             envelope = Envelope(self._boot, box.count + 1, self.epoch, box.pending[0])
             if box.orders.write(box.orders.read + 1, [envelope]):
                 box.count += 1

@@ -25,6 +25,7 @@ from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 
 LOCK, _PID, _REQUEST = "controller.lock", "controller.pid", "stop.json"
+_REQUEST_BYTES = 100
 # A process that checks whether there is a controller holds the lock for an instant.
 _LOCKED_FOR_S = 1.0
 
@@ -41,11 +42,12 @@ class State(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # all trials ended, and some failed
     BROKEN = "broken off"  # its controller ended with an error
+    ELSEWHERE = "taken over"  # another controller acts for it, from a copy of its folder or another host
     GONE = "controller gone"  # it was killed: machines run until they miss its heartbeat
 
 
 # A run in one of these states can be resumed.
-CAN_RESUME = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.GONE})
+CAN_RESUME = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.ELSEWHERE, State.GONE})
 OVER = frozenset({State.FINISHED, State.FAILED})
 
 
@@ -143,14 +145,28 @@ def request_stop(run: Path, request: StopRequest) -> None:
         run: Path of the run's folder.
         request: What the controller is to do; `stop` does not replace an earlier `down`.
     """
-    if requested_stop(run) is not StopRequest.DOWN:
-        write_text(run / _REQUEST, json.dumps({"request": str(request), "at_epoch_s": time.time()}) + "\n")
+    if requested_stop(run) is StopRequest.DOWN:
+        return
+    text = _request_text(request)
+    try:
+        write_text(run / _REQUEST, text)
+    except OSError:
+        # Where the disk is full, there is room in the file that the controller made.
+        with (run / _REQUEST).open("r+", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _request_text(request: StopRequest | None) -> str:
+    """Always of one length: one is written over another."""
+    values = {"request": request and str(request), "at_epoch_s": time.time()}
+    return json.dumps(values).ljust(_REQUEST_BYTES) + "\n"
 
 
 def requested_stop(run: Path) -> StopRequest | None:
     """The last request to a run's controller; None: there is none."""
     try:
-        return StopRequest(json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"])
+        found = json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"]
+        return None if found is None else StopRequest(found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -159,8 +175,8 @@ def requested_stop(run: Path) -> StopRequest | None:
 
 
 def forget_stop(run: Path) -> None:
-    """Remove the request of a run, since a new controller starts."""
-    (run / _REQUEST).unlink(missing_ok=True)
+    """Make room for a request to a run's new controller; an earlier one is forgotten."""
+    write_text(run / _REQUEST, _request_text(None))
 
 
 @contextmanager

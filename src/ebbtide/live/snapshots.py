@@ -12,12 +12,13 @@ from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
 from ebbtide.errors import InputError
 from ebbtide.live.agent_state import TrialRecord
+from ebbtide.live.claims import NumberRecord
 from ebbtide.live.mailboxes import MailboxRecord, QuarantineRecord
 from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 4
+PROVIDER_VERSION = 5
 
 
 class ProviderSnapshot(TypedDict):
@@ -33,6 +34,7 @@ class ProviderSnapshot(TypedDict):
         out: Events that the engine was not given yet, as `event_values` gives them.
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
+        numbers: Numbers of machines that this copy of the run was given.
         quarantined: Number of messages that could not be read.
         quarantine: The first of them.
     """
@@ -46,6 +48,7 @@ class ProviderSnapshot(TypedDict):
     out: list[dict[str, Any]]
     unended: list[tuple[int, str]]
     seen: list[tuple[float, list[int]]]
+    numbers: NumberRecord
     quarantined: int
     quarantine: list[QuarantineRecord]
 
@@ -131,7 +134,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_2(kept)
     if version < 3:
         kept = _to_version_3(kept)
-    return _to_version_4(kept) if version < 4 else kept  # type: ignore[return-value]
+    if version < 4:
+        kept = _to_version_4(kept)
+    return _to_version_5(kept) if version < 5 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -141,6 +146,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_5(kept: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of machines were not taken in storage."""
+    return {**kept, "version": 5, "numbers": {"next": max(kept["leases"], default=-1) + 1, "epochs": []}}
 
 
 def _to_version_4(kept: dict[str, Any]) -> dict[str, Any]:

@@ -118,10 +118,14 @@ def checked_key(key: str) -> str:
     return key
 
 
+# Longer numbers than anybody counts to are not ours.
+_MOST_DIGITS = 12
+
+
 def numbers_below(objects: ObjectStore, folder: str) -> set[int]:
     """Numbers that are names of objects in a folder; others are not ours: a file system may leave some."""
     names = (key.removeprefix(f"{folder}/") for key in objects.keys(f"{folder}/"))
-    return {int(name) for name in names if name.isascii() and name.isdecimal()}
+    return {int(name) for name in names if len(name) <= _MOST_DIGITS and name.isascii() and name.isdecimal()}
 
 
 class FolderStore:

@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-
 from ebbtide._utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.price_series import PriceSeries
@@ -118,13 +116,16 @@ class Billing:
         """
         if end_s < start_s:
             raise InputError(f"lease ends at {iso(end_s)}, before it starts at {iso(start_s)}")
-        if self.charged is not Charged.AT_PERIOD_START:
-            prices = PriceSeries(np.array([start_s]), np.array([prices.at(start_s)]))
         # Whole microseconds, so that a lease of exactly n periods is not charged for n + 1.
         start_us, used_us = round(start_s * _US), round(end_s * _US) - round(start_s * _US)
         period_us = round(self.period_s * _US)
         periods = -(-max(used_us, round(self.minimum_s * _US)) // period_us)
-        charges = _charges(prices, start_us, period_us, periods)
+        if self.charged is Charged.AT_PERIOD_START:
+            times, found = prices.between(start_us / _US, (start_us + periods * period_us) / _US)
+            times_s, prices_usd = times.tolist(), found.tolist()
+        else:
+            times_s, prices_usd = [start_s], [prices.at(start_s)]
+        charges = _charges(times_s, prices_usd, start_us, period_us, periods)
         if ending is Ending.RELEASED:
             return Bill(charges, 0.0)
         return Bill(charges, self._refund_usd(charges, used_us, period_us))
@@ -137,18 +138,16 @@ class Billing:
         return 0.0
 
 
-def _charges(prices: PriceSeries, start_us: int, period_us: int, periods: int) -> tuple[Charge, ...]:
+def _charges(
+    times_s: list[float], prices_usd: list[float], start_us: int, period_us: int, periods: int
+) -> tuple[Charge, ...]:
     """One charge for each price at which periods from `start_us` begin."""
     if not periods:
         return ()
-    end_us = start_us + periods * period_us
-    times_s, values = prices.between(start_us / _US, end_us / _US)
-    if not len(times_s) or round(times_s[0] * _US) > start_us or np.isnan(values).any():
+    if not times_s or round(times_s[0] * _US) > start_us or any(map(math.isnan, prices_usd)):
         raise InputError(f"no price is known at {iso(start_us / _US)}, when a lease is charged")
-    offsets_us = np.round(times_s * _US).astype(np.int64) - start_us
-    # Period k begins at k * period_us; the first at or after an offset is its quotient, rounded up.
-    first = -(-offsets_us // period_us)
-    last = np.append(first[1:], periods)
+    # Period k begins at k * period_us; the first at or after a change of the price is its quotient, rounded up.
+    first = [-((start_us - round(time_s * _US)) // period_us) for time_s in times_s]
     return tuple(
         Charge(
             (start_us + k * period_us) / _US,
@@ -156,7 +155,7 @@ def _charges(prices: PriceSeries, start_us: int, period_us: int, periods: int) -
             price,
             price * ((n - k) * period_us / _US) / HOUR_S,
         )
-        for k, n, price in zip(first.tolist(), last.tolist(), values.tolist(), strict=True)
+        for k, n, price in zip(first, [*first[1:], periods], prices_usd, strict=True)
         if n > k
     )
 

@@ -71,6 +71,10 @@ class WithinBudget:
             return
         yield from self._affordable(view, [self._capped(view, action) for action in self.policy.decide(view)])
 
+    def is_reached(self, view: View) -> bool:
+        """Whether everything has to be given back now, or more might be spent than may be."""
+        return bool(view.leases) and self._limit_s(view, []) <= view.now_s + 1.0
+
     def _affordable(self, view: View, actions: list[Action]) -> Iterator[Action]:
         """The actions without the requests that the budget cannot pay; gives up if no machine is left."""
         coming: list[Request] = []

@@ -417,3 +417,41 @@ def test_a_damaged_checkpoint_is_none_that_storage_lacks(machine: Machine, tmp_p
     (tmp_path / "objects" / key).write_bytes(b"torn")
     machine.train(PROGRAM, "--steps", 3, attempt=2, steps=3, expected=stored)
     assert machine.until("restored")["number"] == first["number"]
+
+
+HABITS = {
+    "a number too large for a float": "print(json.dumps({'step': 1, 'loss': 10**400}), flush=True)",
+    "durations in words": "print(json.dumps({'step': 1, 'saved': 1, 'save_s': 'fast', 'step_s': 10**400}), flush=True)",
+    "a step that nobody takes": "print(json.dumps({'step': 10**30, 'loss': 1.0}), flush=True)",
+    "a step before the first": "print(json.dumps({'step': -5, 'saved': -5}), flush=True)",
+    "it removes its folder": "import os, shutil; shutil.rmtree(os.environ['EBBTIDE_CHECKPOINT_DIR'])",
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_what_a_program_prints_or_does_ends_no_agent(machine: Machine, tmp_path: Path, habit: str) -> None:
+    program = tmp_path / "odd.py"
+    program.write_text("import json\n" + HABITS[habit] + "\n")
+    machine.train(program, steps=3)
+    finished = machine.until("finished", within_s=30.0)
+    assert finished["step"] <= 3
+    assert machine.process.poll() is None
+    assert len(machine.boots) == 1
+
+
+def test_a_command_that_no_system_can_be_given_fails_to_start(machine: Machine) -> None:
+    machine.train("-c", "a\0b")
+    failed = machine.until("failed", within_s=30.0)
+    assert (failed["cannot_start"], failed["tail"]) == (True, ["embedded null byte"])
+    assert machine.process.poll() is None
+
+
+def test_strays_among_its_orders_hold_up_none(machine: Machine) -> None:
+    """Whoever put them there has not its key: they do not say that the orders before them were lost."""
+    machine.objects.put_once("machines/m-1/orders/99999999", b"[]")
+    machine.objects.put_once("machines/m-1/orders/00000002", b"[" * 100_000)
+    machine.objects.put_once(f"machines/m-1/orders/{'9' * 200}", b"[]")
+    time.sleep(1.0)
+    machine.train(PROGRAM, "--steps", 10, steps=10)
+    assert machine.until("finished", within_s=60.0)["step"] == 10
+    assert machine.orders.last() == 1

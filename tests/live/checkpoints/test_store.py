@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import boto3
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from ebbtide.errors import InputError, StorageError, SupersededWriterError
-from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, relative_path
+from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, checksum, relative_path
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore, ObjectStore, S3Store
 
@@ -187,6 +189,49 @@ def test_a_manifest_is_read_as_it_was_written_or_not_at_all(data: st.DataObject)
     damaged = content[:place] + bytes([content[place] ^ data.draw(st.integers(1, 255))]) + content[place + 1 :]
     with contextlib.suppress(InputError):
         assert Manifest.decode(damaged) == manifest
+
+
+FORGED = {
+    "path": "../../evil",
+    "path that is no text": 5,
+    "path with a NUL": "a\0b",
+    "writer": "x",
+    "step": "x",
+    "step below 0": -5,
+    "step that is too large": 10**400,
+    "size_bytes": -1,
+    "saved_at_s": "now",
+    "number": True,
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_manifest_that_nobody_here_would_write_is_skipped(
+    objects: ObjectStore, tmp_path: Path, forged: str
+) -> None:
+    """Its checksum is right: whoever may write to the storage can compute one."""
+    store = CheckpointStore(objects, "t")
+    first = store.begin_writing("me").save(written(tmp_path / "here", a="1"), step=1)
+    field, value = forged.split()[0], FORGED[forged]
+    content = asdict(replace(first, number=2))
+    (content["files"][0] if field in ("path", "size_bytes") else content)[field] = value
+    body = json.dumps(content)
+    outer = {"checksum": checksum(body.encode(), first.algorithm), "manifest": body}
+    objects.put_once(f"{store.folder}/manifests/00000002", json.dumps(outer).encode())
+    objects.put_once(f"{store.folder}/manifests/00000003", b"[" * 200_000)
+    objects.put_once(f"{store.folder}/manifests/00000004", json.dumps({"manifest": "[" * 200_000}).encode())
+    assert not store.has(2)
+    assert not store.has(3)
+    assert store.restore(tmp_path / "back") == first
+
+
+def test_a_number_of_too_many_digits_blocks_nobody(objects: ObjectStore, tmp_path: Path) -> None:
+    store = CheckpointStore(objects, "t")
+    for kind in ("writers", "manifests", "aside"):
+        objects.put_once(f"{store.folder}/{kind}/{'9' * 255}", b"")
+    writer = store.begin_writing("me")
+    assert writer.writer == 1
+    assert writer.save(written(tmp_path / "here", a="1"), step=1).number == 1
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", ""])

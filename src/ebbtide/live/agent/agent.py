@@ -19,6 +19,7 @@ from ebbtide.live.agent.machine import Machine, ThisMachine, checkpoints_of
 from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
 from ebbtide.live.agent.metadata import Notice
 from ebbtide.live.agent.protocol import (
+    MOST_STEPS,
     ORDERS,
     REPORTS,
     Channel,
@@ -66,7 +67,6 @@ _PATIENCE = 4.0
 _RETRY_S = 1.0
 # After a program's end its output is read for so long at most: a process that it left may hold the output open.
 _LAST_OUTPUT_S = 10.0
-_REMEMBERED_EVERY_S = 1.0
 # Storage that lacks a checkpoint that it had is asked again for so long at most.
 _LACKS_S = 300.0
 
@@ -114,16 +114,23 @@ class Agent:
             (self._watch_orders, self._config.poll_s),
             (self._watch_metadata, self._config.notice_poll_s),
             (self._watch_controller, self._heartbeats.every_s),
-            (self._machine.remember, _REMEMBERED_EVERY_S),
+            (self._machine.remember, self._machine.remembers_every_s),
         ):
             self._runtime.begin(partial(self._repeat, watch, every_s))
         while self._code is None or self._work is not None:
             if not self._happened:
                 self._woken.wait(self._config.tick_s)
                 self._woken.clear()
-            if self._happened:
-                self._happened.popleft()()
-            self._tick()
+            try:
+                if self._happened:
+                    self._happened.popleft()()
+                self._tick()
+            except Exception as error:
+                if self._work is None:
+                    raise
+                # What this training does would end every agent that takes it: it is the training that fails.
+                _LOGGER.exception("trial %s cannot be gone on with", self._work.assignment.trial_id)
+                self._fail(self._work, f"the agent cannot go on with it: {type(error).__name__}: {error}")
         self._closing.set()
         self._outbox.put(Down())
         self._outbox.close()
@@ -309,7 +316,8 @@ class Agent:
                 runs_in,
                 lambda line: self._put(lambda: self._read_output(work, line)),
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # No such executable, or one that no operating system could be given.
             self._failed_to_start(work, str(error))
             return
         work.log_lines = LogLines(assignment.metric, work.step) if assignment.reads_log else None
@@ -336,6 +344,13 @@ class Agent:
         else:
             return work.folder.parent
         return work.private.path
+
+    def _fail(self, work: Work, problem: str) -> None:
+        if work.process is not None:
+            work.process.kill()
+        self._failed_to_start(work, problem, code=None)
+        if self._next is not None and self._code is None:
+            self._begin()
 
     def _failed_to_start(self, work: Work, problem: str, *, code: int | None = 127) -> None:
         self._close(work)
@@ -395,22 +410,22 @@ class Agent:
             work.mirror.close()
             work.mirror = None
         self._named(work, line)
-        step = line.get("step", line.get("started"))
-        if isinstance(step, int):
+        step = _step_of(line.get("step", line.get("started")))
+        if step is not None:
             work.step = max(work.step, step)
-            found = line.get(work.assignment.metric)
-            metric = float(found) if isinstance(found, int | float) else math.nan
+            metric = _number_of(line.get(work.assignment.metric))
             self._outbox.put(
                 Stepped(*_about(work), work.step, self._runtime.epoch_s(), step, metric, *_origin(work)),
                 urgent=False,
             )
-        if isinstance(line.get("step_s"), int | float):
-            self._times.stepped(float(line["step_s"]))
-        if isinstance(line.get("saved"), int):
-            work.written = int(line["saved"])
+        if _is_duration(step_s := _number_of(line.get("step_s"))):
+            self._times.stepped(step_s)
+        saved = _step_of(line.get("saved"))
+        if saved is not None:
+            work.written = saved
             work.step = max(work.step, work.written)
-            if "save_s" in line:
-                self._times.saved(float(line["save_s"]))
+            if _is_duration(save_s := _number_of(line.get("save_s"))):
+                self._times.saved(save_s)
             if work.uploads is not None:
                 folder = line.get("folder", "")
                 work.uploads.add(folder if isinstance(folder, str) else "", work.written)
@@ -429,7 +444,7 @@ class Agent:
             self._outbox.put(Named(*_about(work), tuple(sorted(new)[:_MOST_FIELDS])), urgent=False)
 
     def _exited(self, work: Work) -> None:
-        if work.has_api or work.uploads is None or work.superseded or not any(work.folder.iterdir()):
+        if work.has_api or work.uploads is None or work.superseded or not _has_files(work.folder):
             return
         # Without `ebbtide.trial`, the folder is complete now, unless the program failed, or was killed while it
         # was writing.
@@ -544,6 +559,33 @@ class Agent:
     def _tell_end(self, ended: Ended) -> None:
         self._endings[ended.trial] = ended
         self._outbox.put(ended)
+
+
+def _step_of(value: object) -> int | None:
+    """A step as a program prints it; None: it is none that could be reported."""
+    return value if type(value) is int and 0 <= value <= MOST_STEPS else None
+
+
+def _number_of(value: object) -> float:
+    """A number as a program prints it; NaN: it is none. What is too large for one is infinite."""
+    if not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_duration(seconds: float) -> bool:
+    return 0.0 <= seconds < math.inf
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether there is anything in a folder, which a program may have removed."""
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _lacks(store: CheckpointStore, assignment: Assignment) -> str:

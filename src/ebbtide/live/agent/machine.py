@@ -74,10 +74,12 @@ class Machine(Protocol):
     Attributes:
         runtime: Its clock and threads.
         objects: The storage of the run.
+        remembers_every_s: Seconds between calls of `remember`.
     """
 
     runtime: Runtime
     objects: ObjectStore
+    remembers_every_s: float
 
     def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
         """End what an earlier agent left, and make the folder of this one anew.
@@ -148,6 +150,8 @@ class ThisMachine:
     Args:
         config: The configuration that it was started with.
     """
+
+    remembers_every_s = 1.0
 
     def __init__(self, config: AgentConfig) -> None:
         self.runtime = RUNTIME

@@ -126,8 +126,19 @@ class MessageLog:
         return self.last() > self.read + 1
 
     def last(self) -> int:
-        """Number of the last message object; 0: there is none."""
-        return max(numbers_below(self._objects, self._folder), default=0)
+        """Number of the last object with a message sealed for this log; 0: there is none.
+
+        What others put there says nothing of the objects before it.
+        """
+        later = (number for number in numbers_below(self._objects, self._folder) if number > self.read)
+        return next((number for number in sorted(later, reverse=True) if self._is_ours(number)), self.read)
+
+    def _is_ours(self, number: int) -> bool:
+        try:
+            given = read_messages(self._objects.get(f"{self._folder}/{number:08d}"))
+        except (MissingObjectError, BadMessageError):
+            return False
+        return any(self._channel.is_sealed(values) for values in given)
 
     def write(self, number: int, messages: Sequence[Envelope]) -> bool:
         """Write some messages as one object; False if an object of that number exists already."""

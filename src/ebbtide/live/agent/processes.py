@@ -44,6 +44,8 @@ class TrainingProcess:
         on_line: Callable[[Mapping[str, Any] | str | None], None],
     ) -> None:
         self._on_line = on_line
+        # The process that uses `ebbtide.trial`, where the program starts that from a script; None: none said so.
+        self._speaker: int | None = None
         guarded = [_SETPRIV, "--pdeathsig", "KILL", "--", *arguments] if _SETPRIV else list(arguments)
         self.process = subprocess.Popen(
             guarded,
@@ -86,15 +88,34 @@ class TrainingProcess:
             self.process.wait(timeout=_GRACE_S)
 
     def _signal(self, number: int) -> None:
-        # To the program alone: it ends by itself what it started, such as data loaders.
+        # To one process alone: it ends by itself what it started, such as data loaders. A shell would end at once.
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+            if self._speaker is not None and self._is_ours(self._speaker):
+                os.kill(self._speaker, number)
+            else:
+                self.process.send_signal(number)
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is of this program: what it prints is believed only so far."""
+        try:
+            return self.process.poll() is None and pid > 1 and os.getsid(pid) == self.process.pid
+        except (OSError, OverflowError):
+            return False
+
+    def _hear(self, pid: object) -> None:
+        # A script may start one program after the other.
+        is_gone = self._speaker is None or not self._is_ours(self._speaker)
+        if is_gone and isinstance(pid, int) and self._is_ours(pid):
+            self._speaker = pid
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout:
             for line in self.process.stdout:
-                self._on_line(_parsed(line))
+                found = _parsed(line)
+                if isinstance(found, dict) and "api" in found:
+                    self._hear(found.get("pid"))
+                self._on_line(found)
         self.process.wait()
         self._on_line(None)
 

@@ -21,6 +21,8 @@ from ebbtide.live.agent.config import Assignment
 
 # Counted up whenever an older Ebbtide would misread a record. What it does not know, it ignores.
 VERSION = 1
+# Steps and other whole numbers are no larger.
+MOST_STEPS = (1 << 60) - 1
 
 # No record of ours comes near: a program's line of output is the longest.
 _MOST_BYTES = 4 << 20
@@ -323,14 +325,9 @@ class Channel:
         """
         if not isinstance(values, dict):
             raise BadMessageError("is no message")
-        content = {name: value for name, value in values.items() if name != "mac"}
-        given = values.get("mac")
-        try:
-            sealed = isinstance(given, str) and hmac.compare_digest(given.encode(), self._mac(content).encode())
-        except (ValueError, TypeError, RecursionError, UnicodeEncodeError):
-            sealed = False
-        if not sealed:
+        if not self.is_sealed(values):
             raise BadMessageError("is not sealed with this machine's key")
+        content = {name: value for name, value in values.items() if name != "mac"}
         version = content.get("version")
         if not isinstance(version, int) or version > VERSION:
             raise BadMessageError(f"has version {version}, and this Ebbtide reads versions up to {VERSION}")
@@ -340,6 +337,17 @@ class Channel:
             _typed(content.get("epoch"), int),
             decoded(content, self.kinds),
         )
+
+    def is_sealed(self, values: Any) -> bool:
+        """Whether plain values are sealed with the key, whatever they say."""
+        if not isinstance(values, dict):
+            return False
+        content = {name: value for name, value in values.items() if name != "mac"}
+        given = values.get("mac")
+        try:
+            return isinstance(given, str) and hmac.compare_digest(given.encode(), self._mac(content).encode())
+        except (ValueError, TypeError, RecursionError, UnicodeEncodeError):
+            return False
 
     def _mac(self, content: Mapping[str, Any]) -> str:
         way = "orders" if self.kinds is ORDERS else "reports"
@@ -417,7 +425,7 @@ def _number(value: Any) -> float:
 
 def _whole(value: Any) -> int:
     found = int(_typed(value, int))
-    if not 0 <= found < 1 << 60:
+    if not 0 <= found <= MOST_STEPS:
         raise ValueError(f"{found} is out of range")
     return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,6 +87,9 @@ def _digest(algorithm: str) -> Digest:
     return _DIGESTS[algorithm]()
 
 
+_MOST = 1 << 60
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """One file of a checkpoint.
@@ -149,9 +153,30 @@ class Manifest:
             if is_known(found["algorithm"]) and checksum(body.encode(), found["algorithm"]) != outer["checksum"]:
                 raise ValueError("its checksum is another")
             files = tuple(StoredFile(**file) for file in found.pop("files"))
-            return cls(files=files, **found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            manifest = cls(files=files, **found)
+            manifest._check()
+            return manifest
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"manifest is damaged: {error}") from None
+
+    def _check(self) -> None:
+        """Check what was read: whoever wrote it may have been anybody.
+
+        Raises:
+            ValueError: A field has a value that none has that was written here.
+        """
+        whole = {"number": self.number, "writer": self.writer, "step": self.step}
+        whole |= {f"size of {file.path!r:.80}": file.size_bytes for file in self.files}
+        for name, value in whole.items():
+            if type(value) is not int or not 0 <= value < _MOST:
+                raise ValueError(f"its {name} is no whole number in range")
+        texts = [self.trial_id, *(text for file in self.files for text in (file.path, file.checksum))]
+        if not all(isinstance(text, str) and "\0" not in text for text in texts):
+            raise ValueError("a name or checksum in it is no text")
+        if type(self.saved_at_s) not in (int, float) or not math.isfinite(self.saved_at_s):
+            raise ValueError("its time of saving is no number")
+        for file in self.files:
+            relative_path(file.path)
 
 
 def relative_path(path: str) -> Path:

@@ -29,6 +29,7 @@ _NOT_LAUNCHED, _SUDDEN, _FORGOTTEN, _NOT_ENDED = 0.08, 0.25, 0.1, 0.02
 _LATENCY_S, _SLOW_S = (0.02, 0.3), (1.0, 12.0)
 _REQUEST_S, _BOOT_S, _LIFE_S, _NOTICE_S = (0.5, 6.0), (2.0, 15.0), (30.0, 900.0), (8.0, 40.0)
 _FORGOTTEN_AFTER_S, _REFUSED_FOR_S = (5.0, 60.0), (10.0, 90.0)
+_NO_SET_UP, _NO_SET_UP_FOR_S = 0.02, (20.0, 120.0)
 _LOOK_S, _SKEW_S = 2.0, 400.0
 _OPEN = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
@@ -88,7 +89,7 @@ class SimulatedCloud:
         listed: On-demand price in USD an hour.
         folder: Folder below which agents work.
         on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
-        on_end: Called when a controller ends a machine.
+        on_end: Called with a controller and the machine that it ends.
     """
 
     time: VirtualTime
@@ -99,10 +100,11 @@ class SimulatedCloud:
     listed: Callable[[Market], float]
     folder: Path
     on_step: Callable[[Process, str, int, bool], None]
-    on_end: Callable[[RentedMachine], None]
+    on_end: Callable[[Process, RentedMachine], None]
     machines: dict[str, RentedMachine] = field(default_factory=dict)
     process: Process = field(default_factory=lambda: Process("cloud"))
     _folders: int = 0
+    _no_set_up_until_s: float = -math.inf
 
     def launch(self, wanted: Wanted) -> None:
         """Begin to rent a machine, unless it was requested before."""
@@ -172,6 +174,10 @@ class SimulatedCloud:
         if not machine.is_open:
             return
         machine.state, machine.running_s = LeaseState.RUNNING, self.time.now_s
+        if self._set_up_fails(machine):
+            self.time.sleep(number("set-up fails after", *_REQUEST_S))
+            self.end(machine, LeaseState.RELEASED, "its set-up failed")
+            return
         machine.skew_s = number("skew", -_SKEW_S, _SKEW_S)
         self._boot(machine)
         while machine.is_open:
@@ -186,6 +192,13 @@ class SimulatedCloud:
                     return
                 self._boot(machine)
             self.time.sleep(min(_LOOK_S, max(taken_s - self.time.now_s, 0.0)))
+
+    def _set_up_fails(self, machine: RentedMachine) -> bool:
+        """Whether no agent begins on it: for a while that is so everywhere, as when a package index is down."""
+        now_s = self.time.now_s
+        if self.faults.strikes("cloud: set-up fails", _NO_SET_UP, now_s, machine.wanted.token):
+            self._no_set_up_until_s = now_s + self.faults.number("set-up fails for", *_NO_SET_UP_FOR_S)
+        return now_s < self._no_set_up_until_s and self.faults.is_active
 
     def _dearer_s(self, machine: RentedMachine) -> float:
         """When the price next goes above what is paid at most; infinity: never."""
@@ -275,7 +288,7 @@ class CloudOf:
         if now_s < machine.not_ended_until_s and self._cloud.faults.is_active and machine.is_open:
             raise _Refused(f"{token}: UnauthorizedOperation")
         if machine.is_open:
-            self._cloud.on_end(machine)
+            self._cloud.on_end(self._process, machine)
         self._cloud.end(machine, LeaseState.RELEASED)
         self._reply("end", token)
         return machine.ended_s

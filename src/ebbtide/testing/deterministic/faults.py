@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from zlib import crc32
 
 _MASK = (1 << 64) - 1
+_STRIDE = 0x94D049BB133111EB
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Faults:
         self._seed = (seed * 0x9E3779B97F4A7C15) & _MASK
         self._only = None if only is None else frozenset(only)
         self._intensity = intensity
-        self._occasions: Counter[str] = Counter()
-        self._kinds: dict[str, int] = {}
+        # Of each kind, the number from which its next one is mixed.
+        self._next: dict[str, int] = {}
         self.began_s = 0.0
         # Whether faults happen: at the end of each run they stop, so that it has to come to its end.
         self.is_active = True
@@ -57,11 +57,9 @@ class Faults:
             now_s: The time, seconds since 1970.
             about: What it hits.
         """
-        occasion = self._occasions[kind]
-        self._occasions[kind] = occasion + 1
-        if not self.is_active or self._unit(kind, occasion) >= share * self._intensity:
+        if self._unit(kind) >= share * self._intensity or not self.is_active:
             return False
-        place = f"{kind}#{occasion}"
+        place = f"{kind}#{(self._next[kind] - self._first(kind)) // _STRIDE - 1}"
         if self._only is not None and place not in self._only:
             return False
         self.happened.append(Fault(now_s - self.began_s, place, about))
@@ -69,19 +67,22 @@ class Faults:
 
     def number(self, what: str, low: float, high: float) -> float:
         """A number between two, another at each call."""
-        occasion = self._occasions[what]
-        self._occasions[what] = occasion + 1
-        return low + (high - low) * self._unit(what, occasion)
+        return low + (high - low) * self._unit(what)
 
-    def order(self, number: int) -> float:
+    def order(self, number: int) -> int:
         """The order of what is due at the same time."""
-        return _mixed(self._seed + number * 0xD1B54A32D192ED03)
+        return ((self._seed ^ number) * 0xD1B54A32D192ED03) & _MASK
 
-    def _unit(self, kind: str, occasion: int) -> float:
-        base = self._kinds.get(kind)
-        if base is None:
-            base = self._kinds[kind] = crc32(kind.encode()) * 0xBF58476D1CE4E5B9
-        return _mixed(self._seed + base + occasion * 0x94D049BB133111EB)
+    def _unit(self, kind: str) -> float:
+        """The next number of a kind, from 0 to 1."""
+        value = self._next.get(kind)
+        if value is None:
+            value = self._first(kind)
+        self._next[kind] = value + _STRIDE
+        return _mixed(value)
+
+    def _first(self, kind: str) -> int:
+        return self._seed + crc32(kind.encode()) * 0xBF58476D1CE4E5B9
 
 
 def _mixed(value: int) -> float:

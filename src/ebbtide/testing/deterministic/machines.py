@@ -144,6 +144,9 @@ class SimulatedMachine:
         on_step: Told what its programs do.
     """
 
+    # Its programs start nothing else.
+    remembers_every_s = 3600.0
+
     def __init__(
         self,
         process: Process,

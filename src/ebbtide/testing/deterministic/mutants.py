@@ -34,6 +34,9 @@ from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.controller import Controller
+from ebbtide.live.machine_ends import MachineEnds
+from ebbtide.live.machine_list import MachineList
+from ebbtide.live.machine_requests import MachineRequests
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event
@@ -128,15 +131,15 @@ def _a_request_that_is_not_listed_waits_for_ever() -> _Broken:
 
 
 def _a_forgotten_machine_is_charged_until_now() -> _Broken:
-    return patch.object(AgentProvider, "_last_seen_s", lambda self, _lease: self.now_s)
+    return patch.object(MachineList, "last_seen_s", lambda self, _lease: self._cloud.now_s)
 
 
 def _an_end_is_what_it_seemed_to_be() -> _Broken:
-    def has_ended(self: AgentProvider, lease: Lease, _instance: Instance | None) -> bool:
-        self._unended.pop(lease.lease_id, None)
+    def differs(self: MachineEnds, lease: Lease, _instance: Instance | None) -> bool:
+        self.unended.pop(lease.lease_id, None)
         return False
 
-    return patch.object(AgentProvider, "_has_ended", has_ended)
+    return patch.object(MachineEnds, "differs", differs)
 
 
 def _what_ends_with_the_run_is_not_charged() -> _Broken:
@@ -177,6 +180,10 @@ def _a_resumed_run_without_budget_waits() -> _Broken:
     return patch.object(WithinBudget, "decide", decide)
 
 
+def _the_budget_is_not_watched() -> _Broken:
+    return patch.object(WithinBudget, "_watch", lambda _self, _view, _coming, _above: iter(()))
+
+
 def _an_older_controller_acts_on() -> _Broken:
     return patch.object(Claim, "check", lambda _self: None)
 
@@ -189,14 +196,14 @@ def _machines_need_no_heartbeat() -> _Broken:
 
 
 def _machines_are_rented_before_that_is_written_down() -> _Broken:
-    def launch(self: AgentProvider, lease: Lease) -> None:
-        self._leases[lease.lease_id] = lease
+    def add(self: MachineRequests, lease: Lease) -> None:
+        self.leases[lease.lease_id] = lease
         try:
-            self._launch(lease)
+            self._request(lease)
         except Exception:
-            self._launching.append(lease.lease_id)
+            self.waiting.append(lease.lease_id)
 
-    return patch.object(AgentProvider, "launch", launch)
+    return patch.object(MachineRequests, "add", add)
 
 
 def _a_full_disk_ends_the_run() -> _Broken:
@@ -307,6 +314,7 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _a_training_told_done_twice_counts_twice,
         _a_resumed_policy_is_not_told_of_drained_machines,
         _a_resumed_run_without_budget_waits,
+        _the_budget_is_not_watched,
         _an_older_controller_acts_on,
         _machines_need_no_heartbeat,
         _machines_are_rented_before_that_is_written_down,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, 
 # Shares of requests, by fault.
 _REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
 _MOST_WRITTEN = 5_000
-_DIES, _ROTS = 0.0015, 0.02
+_DIES, _DIES_BEFORE_IT_TELLS, _ROTS = 0.0015, 0.05, 0.02
 _LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
 
 
@@ -189,14 +190,14 @@ class Disk:
     Attributes:
         states: States as JSON text, by name.
         moments: Events of the run.
-        records: What was written of the run, as JSON text, by kind and number, in the order of writing.
+        records: What was written of the run, marshalled, by kind and number, in the order of writing.
         metrics: Value of each metric, by job id and step.
         full_until_s: Until when nothing can be written, seconds since 1970.
     """
 
     states: dict[str, str] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
-    records: dict[tuple[str, int], str] = field(default_factory=dict)
+    records: dict[tuple[str, int], bytes] = field(default_factory=dict)
     metrics: dict[tuple[int, int], float] = field(default_factory=dict)
     full_until_s: float = 0.0
 
@@ -206,7 +207,11 @@ class Disk:
 
     def run(self) -> RunSnapshot | None:
         """The run as it was last written; None: it never was."""
-        records = [Record(kind, number, json.loads(text)) for (kind, number), text in self.records.items()]
+        records = [
+            # JSON knows no tuples, and no names but text.
+            Record(kind, number, json.loads(json.dumps(marshal.loads(content))))
+            for (kind, number), content in self.records.items()
+        ]
         return joined(records, ((job_id, step, value) for (job_id, step), value in self.metrics.items()))
 
 
@@ -251,12 +256,16 @@ class SimulatedJournal(Journal):
         for record in changes.records:
             # What is replaced is written last.
             self._disk.records.pop((record.kind, record.number), None)
-            self._disk.records[record.kind, record.number] = json.dumps(record.content)
+            self._disk.records[record.kind, record.number] = marshal.dumps(record.content)
         self._disk.metrics.update({(job_id, step): value for job_id, step, value in changes.metrics})
         if changes.records:
             self._on_written()
         self._disk.moments.extend(moments)
-        if strikes("controller: dies after journal", 2 * _DIES, now_s):
+        # Events that nobody was told of yet are told by whoever resumes the run: a rare moment, worth more deaths.
+        tells = any(record.kind == "provider" and record.content["out"] for record in changes.records)
+        if strikes("controller: dies after journal", 2 * _DIES, now_s) or (
+            tells and strikes("controller: dies before it tells", _DIES_BEFORE_IT_TELLS, now_s)
+        ):
             self._time.kill(self._process)
 
     def state(self, name: str) -> Any:

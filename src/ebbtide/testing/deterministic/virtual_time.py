@@ -63,7 +63,7 @@ class VirtualTime:
         self._faults = faults
         self._numbers = itertools.count()
         # Time, order among those of one time, number, task, wake-up.
-        self._due: list[tuple[float, float, int, _Task, int]] = []
+        self._due: list[tuple[float, int, int, _Task, int]] = []
         self._hub = greenlet.getcurrent()
         self._current: _Task | None = None
         self.on_error: Callable[[Process, BaseException], None] = _raised

@@ -21,10 +21,9 @@ import psutil
 from ebbtide._files import write_text
 from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
-from ebbtide.live.clouds.local.machines import clear_left_machines
+from ebbtide.live.clouds.local.machines import clear_left_machines, instance_of
 from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER, bills_of
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -198,7 +197,7 @@ class LocalCloud:
         return ended_s
 
     def instances(self) -> Sequence[Instance]:
-        return [Instance(**{**values, "state": LeaseState(values["state"])}) for values in self._ask("instances")]
+        return [instance_of(values) for values in self._ask("instances")]
 
     def bills(self) -> list[dict[str, Any]]:
         """The cloud's own record of what each machine cost, in USD by token."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,20 @@ class Machines:
         speed: Market seconds in a real second.
         folder: Folder below which machines have their folders.
         url: Address at which instance metadata are served.
+        past: Machines of earlier clouds in the folder, which have ended.
     """
 
     def __init__(
-        self, market: ReplayedMarket, billing: Billing, catalogue: Catalogue, speed: float, folder: Path, url: str
+        self,
+        market: ReplayedMarket,
+        billing: Billing,
+        catalogue: Catalogue,
+        speed: float,
+        folder: Path,
+        url: str,
+        past: Sequence[Instance] = (),
     ) -> None:
+        self._past = {instance.token: instance for instance in past}
         self._market, self._billing, self._catalogue = market, billing, catalogue
         self.speed = speed
         self._folder, self._url = folder, url
@@ -93,7 +102,7 @@ class Machines:
     def launch(self, wanted: Wanted) -> None:
         """Request a machine, unless it was requested before."""
         with self._lock:
-            if wanted.token in self._machines:
+            if wanted.token in self._machines or wanted.token in self._past:
                 return
             self._catch_up()
             number, now_s = len(self._machines), self._market.now_s
@@ -107,7 +116,8 @@ class Machines:
         with self._lock:
             machine = self._machines.get(token)
             if machine is None:
-                return None
+                past = self._past.get(token)
+                return None if past is None else past.ended_s
             self._catch_up()
             if machine.lease.is_open:
                 self._market.terminate(machine.lease)
@@ -117,7 +127,7 @@ class Machines:
     def instances(self) -> list[Instance]:
         """All machines that were ever requested."""
         with self._lock:
-            return [self._instance(machine) for machine in self._machines.values()]
+            return [*self._past.values(), *(self._instance(machine) for machine in self._machines.values())]
 
     def bills(self) -> list[dict[str, Any]]:
         """Cost and refund in USD of each machine that was charged, with its token."""
@@ -262,3 +272,8 @@ def _work(machine: Path) -> Path:
 def instance_values(instance: Instance) -> Mapping[str, Any]:
     """A machine as plain values, for JSON."""
     return asdict(instance) | {"state": str(instance.state)}
+
+
+def instance_of(values: Mapping[str, Any]) -> Instance:
+    """A machine from plain values that `instance_values` gave."""
+    return Instance(**{**values, "state": LeaseState(values["state"])})

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hmac
 import json
+import math
 import os
 import secrets
 import signal
@@ -21,8 +22,8 @@ from typing import Any
 
 from ebbtide._files import only_one, write_text
 from ebbtide.errors import InputError
-from ebbtide.live.clouds.cloud import Wanted
-from ebbtide.live.clouds.local.machines import Machines, instance_values
+from ebbtide.live.clouds.cloud import Instance, Wanted
+from ebbtide.live.clouds.local.machines import Machines, instance_of, instance_values
 from ebbtide.live.clouds.metadata import MetadataService
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -32,6 +33,7 @@ from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.start_delay import StartDelay
 
 ADDRESS, BILLS, CLOCK, LOCK = "cloud.json", "bills.json", "clock.json", "cloud.lock"
+_ENDED = "ended.json"
 
 # Exit code of a second cloud in a folder: one that is starting has left no address yet, or one is ending.
 ANOTHER = 75
@@ -129,14 +131,16 @@ def serve(settings: dict[str, Any]) -> None:
         | {"notice_s": max(billing.notice_s, settings["least_notice_s"] * speed)}
     )
     delay = StartDelay(settings["request_s"], settings["boot_s"])
-    # The market continues where an earlier cloud in this folder ended, and the bills of its machines are kept.
+    # The market continues where an earlier cloud in this folder ended, whose machines are still listed and billed.
     market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
     billed = bills_of(folder)
     secret = secrets.token_hex(16)
     handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    handler.machines = machines = Machines(market, billing, catalogue, speed, folder, url)  # type: ignore[attr-defined]
+    handler.machines = machines = Machines(  # type: ignore[attr-defined]
+        market, billing, catalogue, speed, folder, url, _ended(folder)
+    )
     handler.metadata = MetadataService(machines.metadata)  # type: ignore[attr-defined]
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -190,10 +194,21 @@ def bills_of(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _ended(folder: Path) -> list[Instance]:
+    """Machines of the clouds in a folder so far that have ended, as they were written down."""
+    try:
+        found = json.loads((folder / _ENDED).read_text(encoding="utf-8"))
+        return [instance_of(values) for values in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
     """Write down clock and bills, so that a killed cloud leaves at most a second unknown."""
     with contextlib.suppress(OSError):
         write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
+        ended = [instance for instance in machines.instances() if not math.isnan(instance.ended_s)]
+        write_text(folder / _ENDED, json.dumps([instance_values(instance) for instance in ended]))
         write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))
 
 

@@ -1,0 +1,97 @@
+"""What a seed decides of a simulated run before it begins: its sweep, policy, prices, and how often it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.choice import within_budget
+from ebbtide.policies.registry import policy as policy_named
+from ebbtide.testing.deterministic.faults import Faults
+from ebbtide.testing.deterministic.fickle import Fickle
+
+RUN = "run"
+START_S = 1_700_000_000.0
+# Faults happen for so long; then the run has to end within the rest.
+FAULTS_S, LONGEST_S = 240.0, 2_400.0
+_POLICIES = ("fickle", "fickle", "reactive", "on-demand", "cheapest-spot")
+_BILLING = ("ec2-second", "ec2-hourly", "gcp-spot")
+_MARKETS = tuple(Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
+_POLL_S = 3.0
+# Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
+TIGHT, _BUDGET_USD, _LONGER, _SLOWER = 0.06, (0.04, 0.09), 8, 6.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run to be simulated.
+
+    Attributes:
+        sweep: What is trained.
+        policy_name: Name of the policy that decides.
+        prices: Prices of all markets.
+        poll_s: Seconds between looks at cloud and storage.
+        many: So many events of one look are told together.
+    """
+
+    sweep: Sweep
+    policy_name: str
+    prices: PriceHistory
+    poll_s: float
+    many: int
+
+    @classmethod
+    def drawn(cls, faults: Faults) -> Scenario:
+        """The scenario of a seed."""
+        number = faults.number
+        is_tight = number("budget", 0.0, 1.0) < TIGHT
+        trials = int(number("trials", 1, 4))
+        sweep = Sweep.model_validate(
+            {
+                "name": "simulated",
+                "command": "python program.py {lr}",
+                "grid": {"lr": [0.1 * (trial + 1) for trial in range(trials)]},
+                "metric": "loss",
+                "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_tight else 1),
+                "theta": 1.0,
+                "steps_per_hour": {"c3.xlarge": 1_200},
+                "billing": _BILLING[int(number("billing", 0, len(_BILLING)))],
+                "budget_usd": number("budget of", *_BUDGET_USD) if is_tight else 500.0,
+            }
+        )
+        policy_name = _POLICIES[int(number("policy", 0, len(_POLICIES)))]
+        poll_s = _POLL_S * (_SLOWER if is_tight else 1.0)
+        return cls(sweep, policy_name, _prices(faults), poll_s, int(number("many", 1, 8)))
+
+    @property
+    def steps(self) -> int:
+        """Steps of each training."""
+        return self.sweep.max_trial_steps or 0
+
+    @property
+    def trials(self) -> list[str]:
+        """Ids of the trials."""
+        return [f"{RUN}-{trial.number:03d}" for trial in self.sweep.trials()]
+
+    def policy(self) -> Policy:
+        """The policy, within the sweep's budget."""
+        decides = Fickle() if self.policy_name == "fickle" else policy_named(self.policy_name)
+        return within_budget(self.sweep, decides)
+
+
+def _prices(faults: Faults) -> PriceHistory:
+    series = {}
+    for market in _MARKETS:
+        times_s, usd = [START_S - 86_400.0], [0.04]
+        while times_s[-1] < START_S + LONGEST_S:
+            begins_s = max(times_s[-1], START_S - 600.0)
+            times_s.append(begins_s + faults.number("price lasts", 20.0, 300.0))
+            usd.append(faults.number("price", 0.02, 0.25))
+        series[market] = PriceSeries(np.array(times_s), np.array(usd))
+    return PriceHistory(series, start_s=START_S - 86_400.0, end_s=START_S + 2 * LONGEST_S)
