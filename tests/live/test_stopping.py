@@ -390,3 +390,21 @@ def test_down_names_a_controller_that_does_not_end_and_ends_its_machines_all_the
     assert (code, out.partition(": ")[2]) == (1, "controller still runs, 1 machine given back, none left\n")
     assert f"`kill -9 {controller.pid}` ends it" in errors
     assert not someone.machines()
+
+
+def test_ctrl_c_ends_a_run_whose_cloud_is_frozen(someone: User) -> None:
+    someone.write(trials=1, steps=100_000, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains())
+    cloud = json.loads((someone.run.path / "cloud" / "cloud.json").read_text())["pid"]
+    os.kill(cloud, signal.SIGSTOP)
+    time.sleep(1.0)
+    began_s = time.monotonic()
+    controller.send_signal(signal.SIGINT)
+    assert controller.wait(60) == 130
+    assert time.monotonic() - began_s < 10.0
+    assert not someone.machines()
+    # What was saved came through storage.
+    journal = Journal(someone.run.journal)
+    assert journal.run()["engine"]["jobs"][0]["steps_saved"] > 0
+    assert not journal.state("unended")

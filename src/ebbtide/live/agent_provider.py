@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -198,11 +198,12 @@ class AgentProvider:
             self._ends.end(lease)
             self._training.gone(lease)
 
-    def end_remaining(self, within_s: float) -> list[Lease]:
+    def end_remaining(self, within_s: float, refused_within_s: float = math.inf) -> list[Lease]:
         """After the run, request again the end of machines that the cloud refused to end, and see how all ended.
 
         Args:
             within_s: Real seconds after which this is given up.
+            refused_within_s: The same for as long as the cloud refuses, or does not answer.
 
         Returns:
             The leases whose machines ended in another way than they were charged for.
@@ -210,7 +211,8 @@ class AgentProvider:
         # Those that the engine was to be told of next.
         told = [event.lease_id for event in self._out if event.wake is Wake.ENDED]
         otherwise = {lease_id: self._leases[lease_id] for lease_id in told}
-        return list((otherwise | self._ends.end_remaining(self._leases, within_s, self._write_last)).values())
+        found = self._ends.end_remaining(self._leases, within_s, refused_within_s, self._write_last)
+        return list((otherwise | found).values())
 
     def _write_last(self) -> None:
         with suppress(OSError):
@@ -344,7 +346,7 @@ class AgentProvider:
     def _look(self) -> None:
         self._requests.check_claim()
         self._requests.request_all()
-        instances = self._machines.listed()
+        instances, silent = self._listed()
         self._requests.check_listed(instances)
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
         for lease_id, lease in list(self._leases.items()):
@@ -352,18 +354,31 @@ class AgentProvider:
             instance = instances.get(self._machines.token(lease_id))
             if lease.is_open:
                 self._receive(lease)
+            if silent is not None:
+                continue
             if instance is not None:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
             else:
                 self._missing(lease)
-        if self._watches_prices:
+        if self._watches_prices and silent is None:
             self._compare_prices()
         self._training.converge()
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
+        if silent is not None:
+            raise silent
+
+    def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
+        """The machines that the cloud lists, or why it does not answer: machines are reached without it."""
+        try:
+            return self._machines.listed(), None
+        except CloudGoneError:
+            raise
+        except CloudError as error:
+            return {}, error
 
     def _compare_prices(self) -> None:
         """Tell of every market whose price has changed since the last look."""

@@ -12,7 +12,6 @@ Both are sealed with the run's key, which machines do not have: what others put 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Any, TypedDict
 
 from ebbtide._utc import iso
 from ebbtide.errors import InputError, MissingObjectError, StorageError
+from ebbtide.live.agent.protocol import mac_of
 from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
 
 
@@ -189,7 +189,7 @@ def _about() -> dict[str, Any]:
 
 def _sealed(name: str, content: dict[str, Any], key: bytes) -> bytes:
     """Content of an object, with a seal that is good under its name only."""
-    return json.dumps({**content, "mac": _mac(name, content, key)}).encode()
+    return json.dumps({**content, "mac": mac_of(key, name, content)}).encode()
 
 
 def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | None:
@@ -197,15 +197,10 @@ def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | Non
     try:
         found = json.loads(objects.get(name))
         given = found.pop("mac")
-        is_sealed = hmac.compare_digest(given.encode(), _mac(name, found, key).encode())
+        is_sealed = hmac.compare_digest(given.encode(), mac_of(key, name, found).encode())
     except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return found if is_sealed else None
-
-
-def _mac(name: str, content: dict[str, Any], key: bytes) -> str:
-    said = json.dumps([name, content], sort_keys=True, separators=(",", ":"))
-    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
 
 
 def _named(about: Any) -> str:

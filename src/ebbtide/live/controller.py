@@ -40,6 +40,8 @@ _LOGGER = logging.getLogger(__name__)
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 # After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
+# The same where a user waits, and the cloud refuses or does not answer.
+_ASKED_ENDS_S = 3.0
 _KEEPING_SHARE = 20.0
 # A request to storage that fails is repeated at the next look, when a request of the user is seen, too.
 _STORAGE_S = 8.0
@@ -201,7 +203,8 @@ class Controller:
 
     def _end_remaining(self, outcome: Outcome) -> Outcome:
         """End machines whose end was refused until now, and charge all for as long as they ran."""
-        corrected = self._provider.end_remaining(max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s))
+        within_s = max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s)
+        corrected = self._provider.end_remaining(within_s, _ASKED_ENDS_S if self._waits_no_more() else within_s)
         for lease in corrected:
             self._engine.settle_again(lease)
         ledger = outcome.ledger

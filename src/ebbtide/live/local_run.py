@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from ebbtide.live.clouds.local.client import (
 from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
+from ebbtide.live.journal import Journal
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
@@ -249,7 +252,11 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         running = len(cloud.processes())
     except CloudError:
         running = 0
-    return Ended(outcome, tuple(cloud.end()), running)
+    bills = cloud.end()
+    with suppress(sqlite3.Error):
+        # Whatever it did not answer to, a local cloud that has ended leaves no machine.
+        Journal(folder.journal).keep({"unended": {}})
+    return Ended(outcome, tuple(bills), running)
 
 
 def _code(folder: RunFolder) -> str:

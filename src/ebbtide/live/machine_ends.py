@@ -67,7 +67,7 @@ class MachineEnds:
         machines, runtime = self._machines, self._runtime
         token = machines.token(lease.lease_id)
         now_s = runtime.monotonic_s()
-        until_s = now_s + (0.0 if self.unended else _ENDS_WITHIN_S)
+        until_s = now_s + (0.0 if self.unended or machines.trouble else _ENDS_WITHIN_S)
         while True:
             try:
                 if self.unended and now_s < self._silent_until_s:
@@ -130,20 +130,21 @@ class MachineEnds:
         return True
 
     def end_remaining(
-        self, leases: Mapping[int, Lease], within_s: float, looked: Callable[[], None]
+        self, leases: Mapping[int, Lease], within_s: float, refused_within_s: float, looked: Callable[[], None]
     ) -> dict[int, Lease]:
         """After the run, request again the end of machines that did not end, and see how all ended.
 
         Args:
             leases: All leases of the run, by id.
             within_s: Real seconds after which this is given up.
+            refused_within_s: The same for as long as the cloud refuses, or does not answer.
             looked: Called after each look.
 
         Returns:
             The leases whose machines ended in another way than they were charged for, by id.
         """
         otherwise: dict[int, Lease] = {}
-        until_s, is_seen = self._runtime.monotonic_s() + within_s, False
+        began_s, is_seen = self._runtime.monotonic_s(), False
         while not is_seen or self.unended:
             try:
                 instances = self._machines.listed()
@@ -162,7 +163,8 @@ class MachineEnds:
                     # A listing may be older than the end of a machine.
                     is_seen &= instance is None or instance.state in OVER
             looked()
-            if self._runtime.monotonic_s() >= until_s:
+            limit_s = min(within_s, refused_within_s) if self.unended else within_s
+            if self._runtime.monotonic_s() >= began_s + limit_s:
                 break
             if not is_seen or self.unended:
                 self._runtime.sleep(max(self._poll_s, _ASKED_AGAIN_S))

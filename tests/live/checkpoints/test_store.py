@@ -117,6 +117,29 @@ def test_an_upload_that_did_not_end_is_not_there_and_is_cleared_away(objects: Ob
     ]
 
 
+def test_a_checkpoint_that_is_listed_late_keeps_its_data(tmp_path: Path) -> None:
+    class Late(FolderStore):
+        """Shows the first manifest after the second."""
+
+        is_late = True
+
+        def keys(self, prefix: str = "") -> Iterator[str]:
+            return (
+                key for key in super().keys(prefix) if not (self.is_late and key.endswith("manifests/00000001"))
+            )
+
+    objects = Late(tmp_path / "objects")
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    for step in (1, 2):
+        writer.save(written(tmp_path / f"at-{step}", a=str(step)), step, keep=2)
+    objects.is_late = False
+    next((tmp_path / "objects").glob("trials/t/data/00000002-*/000000")).write_bytes(b"damaged")
+    found = store.restore(tmp_path / "there")
+    assert found is not None
+    assert found.step == 1
+
+
 def test_what_training_fails_from_is_set_aside(objects: ObjectStore, tmp_path: Path) -> None:
     store = CheckpointStore(objects, "t")
     writer = store.begin_writing("me")

@@ -247,7 +247,8 @@ class CheckpointWriter:
     def _prune(self, newest: Manifest, keep: int) -> None:
         """Remove old manifests, and then the data of all numbers below those that stay.
 
-        A listing may not show all that there is, so nothing is removed only because it has no manifest.
+        A listing may not show all that there is, so nothing is removed only because it has no manifest, and
+        nothing at all where fewer checkpoints are listed than stay: the others may be listed later.
 
         Args:
             newest: The checkpoint just written.
@@ -255,6 +256,8 @@ class CheckpointWriter:
         """
         others = (manifest for manifest in self._store.manifests() if manifest.number != newest.number)
         kept = [newest, *islice(others, max(keep, 1) - 1)]
+        if len(kept) < keep:
+            return
         oldest = min(manifest.number for manifest in kept)
         for number in self._store.numbers("manifests"):
             if number < oldest:

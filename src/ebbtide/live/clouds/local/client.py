@@ -30,8 +30,9 @@ from ebbtide.market.prices import PriceHistory
 
 _SERVER = "ebbtide.live.clouds.local.server"
 _STARTS_S = 60.0
-_ENDS_S = 15.0
-_TIMEOUT_S = 10.0
+_ENDS_S = 6.0
+# It runs on the same machine. One that did not answer is not waited for so long again, until it does.
+_TIMEOUT_S, _SILENT_TIMEOUT_S = 3.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,14 @@ def _is_running(pid: int) -> bool:
         return False  # another user's
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is suspended, so that it will not end when it is asked to."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def _last_line(folder: Path) -> str:
     try:
         lines = (folder / "cloud.log").read_text(encoding="utf-8", errors="replace").split("\n")
@@ -167,6 +176,7 @@ class LocalCloud:
         except FileNotFoundError:
             raise CloudError(f"no local cloud runs in {folder}") from None
         self._url, self._secret, self.pid = address["url"], address["secret"], address["pid"]
+        self._timeout_s = _TIMEOUT_S
         self._clock = self._ask("clock")
 
     @property
@@ -215,7 +225,7 @@ class LocalCloud:
             os.kill(self.pid, signal.SIGTERM)
         until_s = time.monotonic() + _ENDS_S
         while (self._folder / ADDRESS).exists() and time.monotonic() < until_s:
-            if not _is_running(self.pid):
+            if not _is_running(self.pid) or _is_stopped(self.pid):
                 break
             time.sleep(0.05)
         if (self._folder / ADDRESS).exists():
@@ -232,9 +242,12 @@ class LocalCloud:
             f"{self._url}/api/{what}", data=body, headers={"Authorization": f"Bearer {self._secret}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                return json.loads(answer.read())
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                found = json.loads(answer.read())
+            self._timeout_s = _TIMEOUT_S
+            return found
         except (OSError, ValueError, urllib.error.URLError) as error:
+            self._timeout_s = _SILENT_TIMEOUT_S
             if not _is_running(self.pid):
                 raise CloudGoneError(
                     f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'})"

@@ -204,12 +204,18 @@ def _ended(folder: Path) -> list[Instance]:
 
 
 def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
-    """Write down clock and bills, so that a killed cloud leaves at most a second unknown."""
+    """Write down clock, ends and bills, so that a killed cloud leaves at most a second unknown."""
+    ended = [instance_values(instance) for instance in machines.instances() if not math.isnan(instance.ended_s)]
     with contextlib.suppress(OSError):
         write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
-        ended = [instance for instance in machines.instances() if not math.isnan(instance.ended_s)]
-        write_text(folder / _ENDED, json.dumps([instance_values(instance) for instance in ended]))
-        write_text(folder / BILLS, json.dumps([*billed, *machines.bills()]))
+        _write_changed(folder / _ENDED, json.dumps(ended))
+        _write_changed(folder / BILLS, json.dumps([*billed, *machines.bills()]))
+
+
+def _write_changed(path: Path, text: str) -> None:
+    """Write a file, unless that is what it holds."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
 
 
 def main() -> int:

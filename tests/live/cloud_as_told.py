@@ -1,0 +1,42 @@
+"""The provider over a cloud that answers as it is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.live.sweeps import START_S, A
+
+from ebbtide.errors import CloudError
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.live.clouds.cloud import Instance
+from ebbtide.live.storage import FolderStore
+from ebbtide.market.leases import Lease, LeaseState
+
+KEY = bytes(range(32))
+
+
+def provider(folder: Path, instance: Instance | None, ended_s: float | None, failures: int = 0) -> AgentProvider:
+    asked: list[str] = []
+
+    def terminate(token: str) -> float | None:
+        asked.append(token)
+        if len(asked) <= failures:
+            raise CloudError("not now")
+        return ended_s
+
+    cloud: Any = SimpleNamespace(
+        now_s=START_S + 99.0, terminate=terminate, instances=lambda: [instance] if instance else []
+    )
+    agent = AgentConfig("run", "", str(folder), "")
+    callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
+    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=Pace(0.01))
+
+
+def running(rents: AgentProvider) -> Lease:
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
+    rents._leases[0] = lease
+    rents._mailboxes.open(0)
+    return lease
