@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from zlib import crc32
 
-_MASK = (1 << 64) - 1
+_MASK, _WHOLE = (1 << 64) - 1, 1 << 64
 _STRIDE = 0x94D049BB133111EB
 
 
@@ -79,15 +79,11 @@ class Faults:
         if value is None:
             value = self._first(kind)
         self._next[kind] = value + _STRIDE
-        return _mixed(value)
+        # A number that looks random (splitmix64).
+        value &= _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        return (value ^ (value >> 31)) / _WHOLE
 
     def _first(self, kind: str) -> int:
         return self._seed + crc32(kind.encode()) * 0xBF58476D1CE4E5B9
-
-
-def _mixed(value: int) -> float:
-    """A number from 0 to 1 that looks random (splitmix64)."""
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return float((value ^ (value >> 31)) / (1 << 64))

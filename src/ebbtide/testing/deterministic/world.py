@@ -169,14 +169,19 @@ class _World:
 
     def _use(self) -> None:
         """The user: starts the run, and again whenever its controller has ended before the run was over."""
-        number = self.faults.number
+        number, has_spent_all = self.faults.number, False
         while True:
             self._control(self.folder, self.disk)
             # There may be others meanwhile: a second one, or that of a copy.
             while any(process.is_alive for process in self.processes):
                 self.time.sleep(2.0)
-            if self.outcome is not None and (self.outcome.finished or "budget" in self.outcome.gave_up):
+            if self.outcome is not None and self.outcome.finished:
                 break
+            if self.outcome is not None and "budget" in self.outcome.gave_up:
+                if has_spent_all:
+                    break
+                # One that the budget has ended is resumed once, and ends again.
+                has_spent_all = True
             pause_s = number("user waits", 1.0, 20.0)
             if self.faults.strikes("user: waits for long", 0.1, self.time.now_s):
                 pause_s += number("user waits for long", 30.0, 5.0 * _LIMIT_S)
