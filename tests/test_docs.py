@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -99,3 +100,13 @@ def test_the_policy_of_the_how_to_runs(
     space: dict[str, object] = {"__name__": "how_to"}
     exec(compile(code, "how-to.md", "exec", dont_inherit=True), space)
     assert "cheapest-now" in capsys.readouterr().out
+
+
+def test_the_printed_policies_let_a_killed_upload_be_cleared() -> None:
+    page = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+    (printed,) = (block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"Statement"' in block)
+    # The last two statements are those of a machine.
+    objects, bucket = (set(statement["Action"]) for statement in json.loads(printed)["Statement"][-2:])
+    assert {"s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload"} == objects
+    assert {"s3:ListBucket", "s3:ListBucketMultipartUploads"} == bucket
+    assert "lifecycle rule" in page

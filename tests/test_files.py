@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -22,3 +23,15 @@ def test_a_write_makes_folders_and_a_readable_file(tmp_path: Path) -> None:
     assert path.read_text() == "new"
     assert path.stat().st_mode & stat.S_IRUSR
     assert [file.name for file in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_the_umask_is_not_changed_even_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may write a secret in that moment."""
+    umask = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "umask", lambda _: pytest.fail("the umask was changed"))
+            write_text(tmp_path / "x", "x")
+        assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(umask)

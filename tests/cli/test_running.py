@@ -79,6 +79,15 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     # What is finished stays so.
     code, out, _ = command(capsys, "resume", *runs)
     assert code == 0
+    # Square brackets are markup to the library that draws tables, and here a part of names.
+    settings = tmp_path / "runs" / run.group(1) / "run.json"
+    kept = json.loads(settings.read_text())
+    kept["sweep"]["grid"]["lr"] = ["[/b]", "[red]x"]
+    settings.write_text(json.dumps(kept))
+    code, out, errors = command(capsys, "status", run.group(1), *runs)
+    assert (code, errors) == (0, "")
+    assert "lr=[/b]" in out
+    assert "lr=[red]x" in out
 
 
 def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(

@@ -10,9 +10,11 @@ import pytest
 from tests.live.cloud_as_told import KEY, provider, running
 from tests.live.sweeps import START_S
 
+from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.messages import MessageLog
 from ebbtide.live.agent.protocol import REPORTS, Channel, Envelope, Log, Noticed, key_of
 from ebbtide.live.agent_provider import Pace
+from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease
 from ebbtide.policies.api.events import Event, Wake
@@ -101,3 +103,22 @@ def test_events_of_one_look_are_told_together_where_they_are_many(tmp_path: Path
         rents._out.popleft()  # as next_event gives it
         assert [event.job_id for event in rents.burst()] == [1, 2][:expected]
         rents._out.clear()
+
+
+def test_finished_is_believed_where_storage_of_the_run_has_it(tmp_path: Path) -> None:
+    rents, store = provider(tmp_path, None, None), FolderStore(tmp_path)
+    assert not rents._training._has_checkpoint("run-000", 1)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "state").write_text("1")
+    CheckpointStore(store, "run-000").begin_writing("run-m0000").save(tmp_path / "work", step=1)
+    assert rents._training._has_checkpoint("run-000", 1)
+
+
+def test_machines_that_should_have_ended_get_no_heartbeat(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    rents._ends.unended[0] = "refused"
+    rents.beat()
+    heartbeats = Heartbeats(FolderStore(tmp_path), "run", 900.0)
+    newest = heartbeats.newest()
+    assert heartbeats.keeps_alive(newest, "run-m0001")
+    assert not heartbeats.keeps_alive(newest, "run-m0000")

@@ -223,3 +223,26 @@ def test_what_is_not_answered_for_long_is_ordered_again() -> None:
     clock.now_s = 280.0
     trained.training.converge()
     assert [type(order) for order in trained.orders[5:]] == [Leave, Leave, Repeat]
+
+
+def test_steps_of_a_checkpoint_that_is_set_aside_are_lost() -> None:
+    trained = Trained()
+    first = trained.machine()
+    trained.tell(
+        first,
+        Restored(TRIAL, 1, 0, 0),
+        Stepped(TRIAL, 1, 60, 0.0),
+        Saved(TRIAL, 1, 50, 1),
+        Saved(TRIAL, 1, 60, 2),
+    )
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    for attempt in (2, 3):
+        failing = trained.machine()
+        failed = Ended(TRIAL, attempt, Ending.FAILED, 60, number=2, code=1)
+        trained.tell(failing, Restored(TRIAL, attempt, 60, 2), failed)
+        failing.state = LeaseState.RELEASED
+        trained.training.gone(failing)
+    assert trained.training.trials[0].aside == (2,)
+    trained.tell(trained.machine(), Restored(TRIAL, 4, 50, 1))
+    assert trained.progress.steps_lost == 10

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +22,7 @@ import ebbtide as eb
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER
+from ebbtide.live.controller import Controller
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
@@ -245,3 +248,11 @@ def test_a_cloud_that_a_killed_controller_had_begun_to_start_is_the_only_one(tmp
             cloud.end()
         first.kill()
         first.wait()
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.log_of("run-000").mkdir(parents=True)
+    controller: Any = SimpleNamespace(_folder=folder)
+    Controller._log(controller, "run-000", "a line")
+    assert "what trial run-000 prints cannot be kept" in caplog.text

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 from tests.live.commands import SILENT, User, user
+from tests.live.sweeps import START_S, flapping, sweep
 
 from ebbtide.errors import InputError
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.journal import Journal
+from ebbtide.live.local_run import LocalMarket, begin_local
 from ebbtide.live.phase import (
     State,
     StopRequest,
@@ -31,6 +33,7 @@ from ebbtide.live.phase import (
     requested_stop,
     state_now,
 )
+from ebbtide.live.settings import NewRun
 
 
 @pytest.fixture
@@ -197,15 +200,13 @@ except typer.Exit as end:
 """
 
 
-def hanging(someone: User, how: str, *words: object, **options: object) -> subprocess.Popen[str]:
-    """A run whose policy never answers, once its machine trains."""
-    someone.write(trials=1, program=SILENT, every_h=5.0, **options)
-    first = someone.start_run(*words)
-    someone.wait(lambda: someone.trains())
-    first.send_signal(signal.SIGINT)
-    first.wait(20)
+def hanging(someone: User, how: str, speed: float = 30.0, **options: object) -> subprocess.Popen[str]:
+    """A run whose policy never answers again, once it has a machine."""
+    wanted = sweep(someone.folder, trials=1, program=SILENT, **options)  # type: ignore[arg-type]
+    market = LocalMarket(flapping(5.0), START_S, speed)
+    run = begin_local(wanted, someone.folder, NewRun(someone.runs), market, policy="cheapest-spot")
     hangs = subprocess.Popen(
-        [sys.executable, "-c", HANGS, str(someone.run.path), how],
+        [sys.executable, "-c", HANGS, str(run.path), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -247,7 +248,7 @@ def test_stop_interrupts_a_policy_that_thinks_for_ever_and_gives_all_back(someon
 
 
 def test_the_budget_interrupts_a_policy_that_thinks_for_ever(someone: User) -> None:
-    hangs = hanging(someone, "loops", "--speed", 600, budget_usd=0.06)
+    hangs = hanging(someone, "loops", speed=600.0, budget_usd=0.06)
     _, errors = hangs.communicate(timeout=60)
     assert "the policy was interrupted" in errors
     outcome = Journal(someone.run.journal).state("outcome")

@@ -13,7 +13,7 @@ from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent.folders import packed
+from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.ec2.credentials import check_credentials
@@ -68,7 +68,8 @@ def begin_ec2(
         _LOGGER.warning("%s", warning)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    object_store(settings.store).put_once(_code_key(run), packed(sweep_folder))
+    code = packed(sweep_folder)
+    object_store(settings.store).put_once(code_key(run, code), code)
     new.keep(folder)
     folder.begin(
         LiveSettings(
@@ -78,7 +79,7 @@ def begin_ec2(
             sweep.model_dump(mode="json"),
             str(sweep_folder.resolve()),
             settings.store,
-            {"ec2": settings.model_dump(mode="json")},
+            {"ec2": settings.model_dump(mode="json"), "code": code_key(run, code)},
             seed,
         ),
         catalogue,
@@ -113,7 +114,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
         BacksOff(policy),
         Ec2Cloud(live.run, settings, prices),
         agent,
-        Programs(_MTTR_S, settings.python, _code_key(live.run)),
+        Programs(_MTTR_S, settings.python, _code_of(live)),
         Pace(settings.poll_s),
     )
     return controller.run(on_progress)
@@ -133,8 +134,9 @@ def _ec2_settings(folder: RunFolder) -> Ec2Settings:
     return validated(Ec2Settings, folder.settings.options["ec2"], folder.path / "run.json")
 
 
-def _code_key(run: str) -> str:
-    return f"runs/{run}/code.tar.gz"
+def _code_of(live: LiveSettings) -> str:
+    """Key of the code in storage, as the run was begun with it."""
+    return str(live.options.get("code", f"runs/{live.run}/code.tar.gz"))
 
 
 def _no_prices() -> PriceHistory:

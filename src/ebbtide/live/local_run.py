@@ -17,7 +17,7 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent.folders import packed
+from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
@@ -184,7 +184,7 @@ def begin_local(
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
     code = _packed(sweep_folder)
     if code is not None:
-        options["code"] = f"runs/{run}/code.tar.gz"
+        options["code"] = code_key(run, code)
         object_store(where).put_once(options["code"], code)
     settings = LiveSettings(
         run,

@@ -455,3 +455,57 @@ def test_strays_among_its_orders_hold_up_none(machine: Machine) -> None:
     machine.train(PROGRAM, "--steps", 10, steps=10)
     assert machine.until("finished", within_s=60.0)["step"] == 10
     assert machine.orders.last() == 1
+
+
+def test_what_another_has_sealed_is_no_order(machine: Machine) -> None:
+    """Whoever can write to storage could have any command run on every machine."""
+    assignment = Assignment("t-9", (sys.executable, "-c", "print('obeyed')"), 1, "loss", attempt=1)
+    forged = MessageLog(machine.objects, Channel("m-1", ORDERS, bytes(32)))
+    assert forged.write(
+        1, [Envelope("b", 1, 1, decoded({"kind": "train", "assignment": assignment.encode()}, ORDERS))]
+    )
+    machine.sent = 1
+    machine.train(PROGRAM, "--steps", 10, steps=10)
+    assert machine.until("finished", within_s=60.0)["trial"] == "t-1"
+    assert {told["trial"] for told in machine.told if told["type"] == "restored"} == {"t-1"}
+
+
+def test_a_machine_that_is_to_end_is_not_kept_alive_by_heartbeats(
+    tmp_path: Path, metadata: MetadataServer
+) -> None:
+    machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
+    machine.until("up")
+    end_s = time.monotonic() + 30.0
+    while machine.process.poll() is None and time.monotonic() < end_s:
+        machine.heartbeats.beat(["m-1"])
+        time.sleep(0.2)
+    assert machine.process.poll() == 42
+
+
+@pytest.mark.parametrize("empty", [[], ["env", "-i"]], ids=["marked", "unmarked"])
+def test_an_agent_that_begins_again_ends_what_its_predecessor_left(
+    machine: Machine, tmp_path: Path, empty: list[str]
+) -> None:
+    beats = tmp_path / "beats"
+    loop = f"while true; do echo >> {beats}.$PPID.$$; sleep 0.05; done"
+    starts = (
+        f"import subprocess, time; subprocess.Popen({['setsid', *empty, 'bash', '-c', loop]!r}); time.sleep(300)"
+    )
+    machine.train("-c", starts)
+    machine.until("restored")
+
+    def beating() -> list[Path]:
+        return list(tmp_path.glob("beats.*"))
+
+    while not beating():
+        time.sleep(0.05)
+    # Processes are noted about once a second.
+    time.sleep(2.5)
+    (first,) = beating()
+    machine.process.kill()
+    machine.process.wait(10)
+    machine.start()
+    machine.until("restored")
+    seen = first.stat().st_size
+    time.sleep(0.5)
+    assert first.stat().st_size == seen > 0

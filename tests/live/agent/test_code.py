@@ -101,3 +101,20 @@ def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "images.bin").write_bytes(b"0" * 11)
     with pytest.raises(InputError, match=r"the largest file is images\.bin"):
         folders.packed(tmp_path)
+
+
+def test_only_the_code_that_the_run_began_with_is_unpacked(tmp_path: Path) -> None:
+    """Whoever has a machine's role can write to storage, and all machines of the run would run it."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"print({name!r})\n")
+    ours = folders.packed(tmp_path / "ours")
+    store, key = FolderStore(tmp_path / "objects"), folders.code_key("a", ours)
+    store.put_once(key, folders.packed(tmp_path / "theirs"))
+    with pytest.raises(tarfile.TarError, match="not what was stored"):
+        folders.unpack(store, key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    store.delete(key)
+    store.put_once(key, ours)
+    folders.unpack(store, key, tmp_path / "out")
+    assert (tmp_path / "out" / "train.py").read_text() == "print('ours')\n"

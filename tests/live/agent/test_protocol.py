@@ -160,3 +160,19 @@ def test_heartbeats_are_counted_whatever_the_clocks_say(tmp_path: Path) -> None:
     store.put_once("runs/run/alive/0000000032", b"{torn")
     assert machine.newest() == 32
     assert machine.keeps_alive(32, "m-2")
+
+
+def test_orders_of_a_newer_controller_are_read_and_incomplete_ones_told() -> None:
+    channel = Channel("m-1", ORDERS, KEY)
+    sealed = channel.seal(Envelope("b", 1, 1, Train(ASSIGNMENT)))
+
+    def opened(**changed: Any) -> Envelope:
+        content = {name: value for name, value in sealed.items() if name != "mac"}
+        fields_of = {name: value for name, value in (content["assignment"] | changed).items() if value is not None}
+        content["assignment"] = fields_of
+        return channel.open(content | {"mac": channel._mac(content)})
+
+    assert opened(new_field=1).message == Train(ASSIGNMENT)
+    for wrong in ({"arguments": None}, {"aside": 5}):
+        with pytest.raises(BadMessageError, match="is no message 'train'"):
+            opened(**wrong)

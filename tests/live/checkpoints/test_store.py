@@ -293,6 +293,26 @@ def test_a_manifest_is_believed_under_its_own_trial_and_number_alone(
     assert not store.has(3)
 
 
+def test_a_checkpoint_of_another_trial_is_not_believed_under_the_same_number(
+    objects: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = [CheckpointStore(objects, f"sweep-{number}") for number in (3, 4)]
+    for number, store in enumerate(stores):
+        store.begin_writing("me").save(written(tmp_path / str(number), a=str(number)), step=1)
+    held = [
+        {key.removeprefix(store.folder): objects.get(key) for key in objects.keys(store.folder + "/")}
+        for store in stores
+    ]
+    for store, contents in zip(stores, reversed(held), strict=True):
+        for key, content in contents.items():
+            objects.delete(store.folder + key)
+            objects.put_once(store.folder + key, content)
+    for store in stores:
+        assert store.restore(tmp_path / "back") is None
+        assert not store.has(1)
+    assert "its manifest is of checkpoint 1 of trial sweep-4" in caplog.text
+
+
 def test_objects_that_are_no_checkpoints_are_ignored(objects: ObjectStore, tmp_path: Path) -> None:
     store = CheckpointStore(objects, "sweep-3")
     for kind in ("manifests", "writers", "aside", "data"):
@@ -305,7 +325,10 @@ def test_objects_that_are_no_checkpoints_are_ignored(objects: ObjectStore, tmp_p
     assert store.restore(tmp_path / "there") == saved
 
 
-def test_what_killed_writers_left_is_removed(objects: ObjectStore, tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_removed(
+    objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.checkpoints.store._LEFT_FOR_S", -1.0)
     store = CheckpointStore(objects, "sweep-3")
     kept = store.begin_writing("me").save(written(tmp_path / "here", a="1"), step=7)
     if isinstance(objects, FolderStore):
@@ -314,7 +337,7 @@ def test_what_killed_writers_left_is_removed(objects: ObjectStore, tmp_path: Pat
         left.write_text("half")
         objects.clear_unfinished(f"{store.folder}/data/", 3600.0)
         assert left.exists()
-        objects.clear_unfinished(f"{store.folder}/data/", -1.0)
+        store.begin_writing("next")
         assert not left.exists()
     else:
         assert isinstance(objects, S3Store)
@@ -325,7 +348,7 @@ def test_what_killed_writers_left_is_removed(objects: ObjectStore, tmp_path: Pat
         # moto has begun every upload in 2010.
         objects.clear_unfinished(f"{store.folder}/data/", 1e10)
         assert len(client.list_multipart_uploads(Bucket="bucket")["Uploads"]) == 2
-        objects.clear_unfinished(f"{store.folder}/data/", -1.0)
+        store.begin_writing("next")
         (upload,) = client.list_multipart_uploads(Bucket="bucket")["Uploads"]
         assert upload["Key"] == "another/place"
     assert store.restore(tmp_path / "there") == kept

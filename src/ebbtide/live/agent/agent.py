@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import tarfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -254,7 +255,11 @@ class Agent:
                 for number in work.assignment.aside:
                     store.set_aside(number, "training failed from it")
                 if work.assignment.code:
-                    unpack(self._objects, work.assignment.code, self._code_folder)
+                    try:
+                        unpack(self._objects, work.assignment.code, self._code_folder)
+                    except tarfile.TarError as error:
+                        lacks = f"the code in storage is not used: {error}"
+                        raise
                 writer = store.begin_writing(self._config.machine)
                 manifest = store.restore(work.folder)
             except Exception as error:

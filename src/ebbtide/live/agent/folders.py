@@ -7,9 +7,11 @@ that no training overwrites the files of another.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import logging
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -26,6 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # A larger folder holds data, which belongs in storage and not in the archive of the code.
 MOST_BYTES = 100 << 20
+# The name of an archive says what is in it, so that whoever can write to storage cannot put another in its place.
+_SAID = re.compile(r"code-([0-9a-f]{64})\.tar\.gz$")
 _NOT_CODE = frozenset({"__pycache__", "node_modules"})
 
 # Files that a finished program leaves in its folder are kept up to this size in all.
@@ -61,21 +65,29 @@ def packed(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
+def code_key(run: str, archive: bytes) -> str:
+    """Key in storage of the archive of a run's code."""
+    return f"runs/{run}/code-{hashlib.sha256(archive).hexdigest()}.tar.gz"
+
+
 def unpack(objects: ObjectStore, key: str, into: Path) -> None:
     """Fetch an archive made by `packed` and unpack it into a folder, whole or not at all.
 
     Args:
         objects: Storage that holds the archive.
-        key: Key of the archive in that storage.
+        key: Key of the archive in that storage, by `code_key`; runs of older versions have others.
         into: Folder to be made; nothing is done if it exists.
 
     Raises:
         OSError: Storage does not answer.
-        tarfile.TarError: It is no such archive, or would write outside the folder.
+        tarfile.TarError: It is not the archive of that key, or would write outside the folder.
     """
     if into.exists():
         return
-    content = io.BytesIO(objects.get(key))
+    archive, said = objects.get(key), _SAID.search(key)
+    if said is not None and hashlib.sha256(archive).hexdigest() != said[1]:
+        raise tarfile.TarError("it is not what was stored")
+    content = io.BytesIO(archive)
     with tempfile.TemporaryDirectory(dir=into.parent, ignore_cleanup_errors=True) as part:
         whole = Path(part) / "code"
         whole.mkdir()
