@@ -9,7 +9,9 @@ from tests.markets import C3, START_S, history, job
 
 import ebbtide as eb
 from ebbtide.engine.engine import Engine
+from ebbtide.market.billing import Ending
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
@@ -75,3 +77,26 @@ def test_a_job_that_is_told_done_twice_ends_once() -> None:
     runs._job_done(0)
     runs._job_done(0)
     assert runs._unfinished == {1}
+
+
+class PublishesLate(ReplayProvider):
+    """Its prices of the past are known only after the run."""
+
+    later: eb.PriceHistory | None = None
+
+    def prices(self, market: eb.Market) -> PriceSeries:
+        return super().prices(market) if self.later is None else self.later[market]
+
+
+def test_prices_that_are_published_late_are_charged_in_the_end() -> None:
+    runs = engine(PublishesLate)
+    outcome = runs.run()
+    (lease,), usd = outcome.leases, outcome.cost_usd
+    provider = runs._provider
+    assert isinstance(provider, PublishesLate)
+    middle_s = (lease.started_s + lease.ended_s) / 2.0
+    provider.later = history({C3: [(0, 0.36), (middle_s - START_S, 0.72)]})
+    runs.settle_all_again()
+    bill = PER_SECOND.bill(provider.later[C3], lease.started_s, lease.ended_s, Ending.RELEASED)
+    assert runs.view.spent_usd == pytest.approx(bill.usd)
+    assert usd < bill.usd < 2.0 * usd

@@ -19,6 +19,9 @@ import pytest
 from tests.live.sweeps import START_S, flapping, sweep, total
 
 import ebbtide as eb
+from ebbtide.engine.outcome import Outcome
+from ebbtide.engine.timeline import Timeline
+from ebbtide.live.agent_provider import Pace
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER
@@ -256,3 +259,16 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pyte
     controller: Any = SimpleNamespace(_folder=folder)
     Controller._log(controller, "run-000", "a line")
     assert "what trial run-000 prints cannot be kept" in caplog.text
+
+
+def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
+    charged: list[str] = []
+    engine = SimpleNamespace(settle_all_again=lambda: charged.append("all"))
+    provider = SimpleNamespace(end_remaining=lambda *_: [])
+    controller: Any = SimpleNamespace(
+        _engine=engine, _provider=provider, _pace=Pace(), _waits_no_more=lambda: False
+    )
+    ledger: Any = SimpleNamespace(total_usd=2.0, refund_usd=1.0)
+    outcome = Outcome("p", 0.0, 1.0, True, 0.0, 0.0, 0, 0, 0.0, (), (), ledger, Timeline(), 0)
+    found = Controller._end_remaining(controller, outcome)
+    assert (charged, found.cost_usd) == (["all"], 2.0)

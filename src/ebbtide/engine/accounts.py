@@ -59,6 +59,13 @@ class Accounts:
         if lease.is_charged:
             self.ledger.correct(lease, self._bill(lease, lease.ended_s, ending))
 
+    def settle_by_prices_now(self, lease: Lease, ending: Ending) -> None:
+        """A lease was settled, and prices within its time may have become known since."""
+        if lease.is_charged:
+            bill = self._bill(lease, lease.ended_s, ending)
+            if bill.usd != self.ledger.usd_of(lease.lease_id):
+                self.ledger.correct(lease, bill)
+
     def enter_transfers(self, jobs: Iterable[JobProgress], leases: Sequence[Lease]) -> None:
         """Enter what has moved since the last time."""
         for job in jobs:

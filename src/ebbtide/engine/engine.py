@@ -384,6 +384,12 @@ class Engine:
         """Charge a lease anew whose machine ended in another way than it was charged for."""
         self._settle(lease)
 
+    def settle_all_again(self) -> None:
+        """Charge all ended spot leases by the prices that are known now: some may be published late."""
+        for lease in self._leases:
+            if lease.lease_id not in self._open and not lease.on_demand:
+                self._accounts.settle_by_prices_now(lease, _ending_of(lease))
+
     def end_all(self) -> None:
         """Give every machine back now, saved or not."""
         for lease in list(self._open.values()):
@@ -500,7 +506,7 @@ class Engine:
         was given back.
         """
         was_open = self._open.pop(lease.lease_id, None) is not None
-        ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+        ending = _ending_of(lease)
         if was_open:
             self._accounts.settle(lease, ending)
         else:
@@ -576,3 +582,7 @@ def run_policy(
         policy, list(jobs), provider, billing, catalogue=catalogue, egress=egress, seed=seed, record=record
     )
     return engine.run()
+
+
+def _ending_of(lease: Lease) -> Ending:
+    return Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED

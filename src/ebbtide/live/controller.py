@@ -207,6 +207,8 @@ class Controller:
         corrected = self._provider.end_remaining(within_s, _ASKED_ENDS_S if self._waits_no_more() else within_s)
         for lease in corrected:
             self._engine.settle_again(lease)
+        with suppress(CloudError, InputError):
+            self._engine.settle_all_again()
         ledger = outcome.ledger
         return replace(outcome, cost_usd=ledger.total_usd, refund_usd=ledger.refund_usd)
 
