@@ -60,7 +60,7 @@ def undisturbed(steps: int) -> object:
     return Running(None, "--steps", steps).rest()[-1]["digest"]
 
 
-@pytest.mark.parametrize("where", ["between steps", "evaluation", "warm-up"])
+@pytest.mark.parametrize("where", [pytest.param("between steps", marks=pytest.mark.long), "evaluation", "warm-up"])
 def test_wherever_it_is_asked_to_leave_it_saves_and_goes_on_bit_for_bit(where: str, tmp_path: Path) -> None:
     slow = {
         "between steps": ("--step-s", 0.02),
@@ -136,6 +136,7 @@ def test_how_many_steps_has_to_be_known() -> None:
         next(Trial().steps())
 
 
+@pytest.mark.long
 def test_the_example_of_epochs_goes_on_bit_for_bit(tmp_path: Path) -> None:
     program = PROGRAM.parents[1] / "examples" / "live" / "epochs.py"
 

@@ -46,7 +46,11 @@ def interrupted(words: list[str], folder: Path, after: str) -> tuple[int, str, l
     ("words", "after"),
     [
         (["generate", "--days", "3650", "--into", "out.parquet"], "generating prices"),
-        (["reproduce", "exosphere", "--prices", "prices.parquet", "--json", "out.json"], "so far"),
+        pytest.param(
+            ["reproduce", "exosphere", "--prices", "prices.parquet", "--json", "out.json"],
+            "so far",
+            marks=pytest.mark.long,
+        ),
         (["curves", "measure", "--workloads", "resnet", "--into", "out.parquet"], "training"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -90,7 +90,7 @@ class User:
         end_s = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < end_s, "it did not come about"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
 
 @contextmanager

@@ -54,6 +54,8 @@ def refusal(code: str) -> ClientError:
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
+    # It has a thousand images, which take a second to load.
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     with mock_aws():
         yield Faulty(boto3.client("ec2", region_name="us-east-1"))
 
@@ -64,7 +66,7 @@ def cloud(client: Faulty) -> Ec2Cloud:
 
 
 def made(client: Faulty, run: str, **options: Any) -> Ec2Cloud:
-    image = boto3.client("ec2", region_name="us-east-1").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    image = client._client.register_image(Name=f"image of {run}", RootDeviceName="/dev/sda1")["ImageId"]
     settings = Ec2Settings(
         regions={"us-east-1": Ec2Region(image_id=image)}, store="s3://bucket/ebbtide", **options
     )

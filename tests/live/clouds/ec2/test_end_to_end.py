@@ -90,6 +90,7 @@ def command(*arguments: object) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.long
 def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: EC2, tmp_path: Path) -> None:
     api, machines, settings = ec2
     api.refusals.launches.extend(REFUSED)
@@ -136,6 +137,7 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
     assert len(list(object_keys(api, f"ebbtide/runs/{folder.path.name}/agent-"))) == 1
 
 
+@pytest.mark.long
 def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: EC2, tmp_path: Path) -> None:
     _, machines, settings = ec2
     # Nothing is installed: the set-up would see it.
@@ -204,6 +206,7 @@ def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(
     assert "rented 2 machines in all, none now" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
     ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
