@@ -100,3 +100,14 @@ def test_prices_that_are_published_late_are_charged_in_the_end() -> None:
     bill = PER_SECOND.bill(provider.later[C3], lease.started_s, lease.ended_s, Ending.RELEASED)
     assert runs.view.spent_usd == pytest.approx(bill.usd)
     assert usd < bill.usd < 2.0 * usd
+
+
+def test_what_was_never_charged_is_not_charged_in_the_end() -> None:
+    """Its launch counted as failed, whatever its times say."""
+    runs = engine(ReplayProvider)
+    outcome = runs.run()
+    failed = Lease(1, C3, 1.0, on_demand=False, requested_s=START_S, state=LeaseState.FAILED, started_s=START_S)
+    failed.ended_s = START_S + 3600.0
+    runs._leases.append(failed)
+    runs.settle_all_again()
+    assert runs.view.spent_usd == outcome.cost_usd

@@ -60,8 +60,8 @@ class Accounts:
             self.ledger.correct(lease, self._bill(lease, lease.ended_s, ending))
 
     def settle_by_prices_now(self, lease: Lease, ending: Ending) -> None:
-        """A lease was settled, and prices within its time may have become known since."""
-        if lease.is_charged:
+        """If a lease was settled: prices within its time may have become known since."""
+        if self.ledger.has(lease.lease_id):
             bill = self._bill(lease, lease.ended_s, ending)
             if bill.usd != self.ledger.usd_of(lease.lease_id):
                 self.ledger.correct(lease, bill)

@@ -112,6 +112,10 @@ class Ledger:
         ]
         return tuple(lines)
 
+    def has(self, lease_id: int) -> bool:
+        """Whether a lease's bill is entered."""
+        return lease_id in self._bills
+
     def usd_of(self, lease_id: int) -> float:
         """What renting one lease cost, its refund taken off."""
         return self._bills[lease_id][1].usd if lease_id in self._bills else 0.0
