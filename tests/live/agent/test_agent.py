@@ -18,6 +18,7 @@ import pytest
 from tests.test_trial import PROGRAM, undisturbed
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.folders import code_key
 from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, Ended, Envelope, Message, decoded, plain
@@ -513,3 +514,12 @@ def test_an_agent_that_begins_again_ends_what_its_predecessor_left(
     seen = first.stat().st_size
     time.sleep(0.5)
     assert first.stat().st_size == seen > 0
+
+
+def test_code_that_is_not_what_the_run_began_with_is_told_and_not_run(machine: Machine) -> None:
+    key = code_key("run-1", b"the code of the run")
+    machine.objects.put_once(key, b"the code of somebody else")
+    machine.train("-c", "print('obeyed')", code=key)
+    line = machine.until("log", within_s=60.0)["line"]
+    assert line == "ebbtide: the code in storage is not used: it is not what was stored; asked again"
+    assert not [told for told in machine.told if told["type"] == "restored"]

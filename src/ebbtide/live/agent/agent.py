@@ -130,7 +130,7 @@ class Agent:
                 if self._work is None:
                     raise
                 # What this training does would end every agent that takes it: it is the training that fails.
-                _LOGGER.exception("trial %s cannot be gone on with", self._work.assignment.trial_id)
+                _LOGGER.exception("trial %s cannot be continued", self._work.assignment.trial_id)
                 self._fail(self._work, f"the agent cannot go on with it: {type(error).__name__}: {error}")
         self._closing.set()
         self._outbox.put(Down())

@@ -214,7 +214,7 @@ def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> Non
 
 def _write_changed(path: Path, text: str) -> None:
     """Write a file, unless that is what it holds."""
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         write_text(path, text)
 
 
