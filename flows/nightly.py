@@ -11,17 +11,12 @@ import hashlib
 import json
 import math
 import os
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 from prefect import flow, task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
@@ -38,6 +33,7 @@ from ebbtide.live.settings import RUNS
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
+from flows.dvc_process import DvcProcess
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import server
 from flows.task_runner import task_runner
@@ -48,10 +44,10 @@ SPEEDS_FILE = DEFAULT_BUNDLE / SPEEDS
 ACCEPTED, SET_ASIDE = Path("data/accepted"), Path("data/set-aside")
 STATE = Path("data/nightly")
 _NIGHT = STATE / "night.json"
+_DVC = DvcProcess(STATE)
 REPORTS = Path("reports")
 SUMMARY = REPORTS / "nightly.md"
 
-_RAN = re.compile(r"^Running stage '([^']+)':?", re.MULTILINE)
 _STAGES_S = 6 * 3600.0
 
 
@@ -112,20 +108,19 @@ def bring_up_to_date(targets: Sequence[str], environment: Mapping[str, str]) -> 
     ):
         known = marker.read_text(encoding="utf-8").split() if marker.exists() else []
         if found != known:
-            _dvc("repro", "--force", "--single-item", stage, environment=environment)
-    _dvc("repro", *targets, environment=environment)
+            _DVC.run("repro", "--force", "--single-item", stage, environment=environment)
+    _DVC.run("repro", *targets, environment=environment)
     write_text(STATE / "ingested.txt", "".join(f"{name}\n" for name in accepted))
     write_text(STATE / "measured.txt", "".join(f"{name}\n" for name in runs))
-    file = STATE / "stages.txt"
-    return tuple(dict.fromkeys(_RAN.findall(file.read_text(encoding="utf-8")))) if file.exists() else ()
+    return _DVC.stages_run()
 
 
 @task(retries=3, retry_delay_seconds=[5, 30, 120], timeout_seconds=1800)
 def push() -> bool:
     """Run `dvc push` if a remote is set; returns whether it was run."""
-    if not _dvc("remote", "list").strip():
+    if not _DVC.run("remote", "list").strip():
         return False
-    _dvc("push")
+    _DVC.run("push")
     return True
 
 
@@ -166,7 +161,7 @@ def nightly(parameters: Mapping[str, Any] | None = None, tracking: Mapping[str, 
     tracking = section_of_params("tracking") if tracking is None else tracking
     STATE.mkdir(parents=True, exist_ok=True)
     with only_one(STATE / "lock", "nightly run"):
-        _end_leftovers()
+        _DVC.end_leftovers()
         night = _night(parameters, tracking)
     if problem := failed(night.jobs):
         raise TrainingError(problem)
@@ -220,7 +215,7 @@ def _night(parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> Night:
     )
     tell(night)
     keep_figures(after, STATE / "accepted.json")
-    (STATE / "stages.txt").unlink(missing_ok=True)
+    _DVC.forget()
     _NIGHT.unlink()
     return night
 
@@ -286,67 +281,6 @@ def batches(incoming: Path) -> list[Path]:
         if file.is_file() and not file.name.startswith(".") and file.suffix != ".part"
     )
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
-
-
-def _dvc(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run DVC in a process group of its own, whose id is kept, so that the next run can end what is left of it.
-
-    Raises:
-        InputError: A stage or DVC itself failed.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dvc", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            **(environment or {}),
-        },
-        start_new_session=True,
-    )
-    write_text(STATE / "group", str(process.pid))
-    assert process.stdout is not None
-    lines = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if _RAN.match(line):
-                # Also of a night that is killed before DVC has ended.
-                with (STATE / "stages.txt").open("a", encoding="utf-8") as ran:
-                    ran.write(line)
-        process.wait()
-    except BaseException:
-        _end_group(process.pid)
-        raise
-    output = "".join(lines)
-    (STATE / "group").unlink(missing_ok=True)
-    if process.returncode != 0:
-        raise InputError(f"dvc {' '.join(arguments)} failed: {' | '.join(output.strip().splitlines()[-4:])}")
-    return output
-
-
-def _end_leftovers() -> None:
-    """End DVC and stages that a killed run left running; they belong to it if they work in this folder."""
-    marker = STATE / "group"
-    if marker.exists():
-        _end_group(int(marker.read_text(encoding="utf-8")))
-        marker.unlink()
-
-
-def _end_group(group: int) -> None:
-    here = Path.cwd()
-    ours = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and Path(process.cwd()) == here:
-                ours.append(process)
-        except (OSError, psutil.Error):
-            continue
-    for process in ours:
-        process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(ours, timeout=10.0)
 
 
 def _digest(file: Path) -> str:

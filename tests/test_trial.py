@@ -60,7 +60,10 @@ def undisturbed(steps: int) -> object:
     return Running(None, "--steps", steps).rest()[-1]["digest"]
 
 
-@pytest.mark.parametrize("where", [pytest.param("between steps", marks=pytest.mark.long), "evaluation", "warm-up"])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(where, marks=pytest.mark.long) for where in ("between steps", "evaluation")] + ["warm-up"],
+)
 def test_wherever_it_is_asked_to_leave_it_saves_and_goes_on_bit_for_bit(where: str, tmp_path: Path) -> None:
     slow = {
         "between steps": ("--step-s", 0.02),

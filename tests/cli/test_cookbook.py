@@ -105,6 +105,7 @@ def test_whole_hours_are_run_by_skyline_bids(
         assert "deadline of 15 h met" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_program_is_run_for_real_and_goes_on_where_it_ended(
     prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

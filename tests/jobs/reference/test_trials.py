@@ -196,14 +196,13 @@ class Program:
         self.process.stdout.close()
 
 
-@pytest.mark.parametrize(("times", "steps"), [(1, 40), pytest.param(20, 120, marks=pytest.mark.long)])
-def test_killed_many_times_a_training_ends_with_the_weights_of_one_that_was_not(
-    tmp_path: Path, times: int, steps: int
-) -> None:
+@pytest.mark.long
+def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""
+    steps = 120
     Program(tmp_path / "whole.pt", steps).end()
     choose = random.Random(5)
-    for _ in range(times):
+    for _ in range(20):
         program = Program(tmp_path / "killed.pt", steps)
         program.until_saved(choose.randint(1, 5))
         program.end(choose.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))

@@ -246,6 +246,7 @@ def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(
     wait_for(lambda: not machines.running)
 
 
+@pytest.mark.long
 def test_a_machine_whose_end_is_refused_is_told_to_end_itself(ec2: EC2, tmp_path: Path) -> None:
     api, machines, settings = ec2
     path, what = files(tmp_path, settings, trials=1, steps=200)
