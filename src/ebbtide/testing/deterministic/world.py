@@ -337,8 +337,9 @@ class _World:
             self.invariants.violated("an older controller acts", f"{name} ends {token}")
 
     def _settled(self) -> None:
-        """The run is over: no machine is left, but one that may not be ended, and that one ends by itself."""
-        left = [machine.wanted.token for machine in self._open() if not self._may_run_on(machine)]
+        """The run is over: no machine is left, but those that its user is told of, and they end by themselves."""
+        told = self._unended
+        left = [machine.wanted.token for machine in self._open() if machine.wanted.token not in told]
         if left:
             self.invariants.violated("machines left running", ", ".join(left))
         self.time.sleep(_LIMIT_S + _ENDS_WITHIN_S)
@@ -348,14 +349,17 @@ class _World:
                 "machines left running", f"{', '.join(left)} {_ENDS_WITHIN_S:.0f} s after the limit"
             )
 
-    def _may_run_on(self, machine: RentedMachine) -> bool:
-        return machine.not_ended_until_s > -math.inf
+    @property
+    def _unended(self) -> dict[str, str]:
+        """The machines that could not be ended, and why, as the run's user is told."""
+        found: dict[str, str] = json.loads(self.disk.states.get("unended", "{}"))
+        return found
 
     def _check_end(self) -> None:
         outcome = self.outcome
         assert outcome is not None
         self.found.state = "finished" if outcome.finished else outcome.gave_up
-        self.invariants.check_end(outcome, json.loads(self.disk.states.get("unended", "{}")))
+        self.invariants.check_end(outcome, self._unended)
 
     def _written(self, process: Process, disk: Disk, controller: Controller) -> None:
         if disk is self.disk:
