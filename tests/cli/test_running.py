@@ -41,8 +41,10 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
 ) -> None:
     path, prices = files
     runs = ("--runs", tmp_path / "runs")
-    code, out, errors = command(capsys, "run", path, "--prices", prices, "--policy", "exosphere", *runs)
+    decides = ("--policy", "exosphere", "--set", "soft_share=0.4")
+    code, out, errors = command(capsys, "run", path, "--prices", prices, *decides, *runs)
     assert (code, errors) == (0, "")
+    assert "2 trials; policy exosphere (soft_share: 0.4) decides" in out
     run = re.search(r"run (small-sweep-\S+)", out)
     assert run is not None
     # What one would want next is told.
@@ -52,6 +54,7 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     code, out, _ = command(capsys, "status", run.group(1), *runs)
     assert code == 0
     assert out.strip().endswith("finished")
+    assert "\npolicy exosphere (soft_share: 0.4)\n" in out
     assert len(re.findall(r"lr=0\.\d +60 +60 .* done ", out)) == 2
     assert "best: trial 0 (lr=0.1), loss" in out
     # Without a name all are listed.
@@ -59,6 +62,7 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     assert (code, bool(re.search(rf"{run.group(1)} +finished +2/2 ", out))) == (0, True)
     code, out, _ = command(capsys, "status", "--json", *runs)
     assert [one["state"] for one in json.loads(out)] == ["finished"]
+    assert [one["parameters"] for one in json.loads(out)] == [{"soft_share": 0.4}]
     code, _, errors = command(capsys, "stop", *runs)
     assert (code, "has finished" in errors) == (2, True)
     code, out, _ = command(capsys, "logs", "--trial", 1, *runs)
@@ -99,6 +103,7 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     told = "import os; print('run', os.environ['MLFLOW_RUN_ID'], os.environ['EBBTIDE_TRIAL_ID'], flush=True)\n"
     program.write_text(told + program.read_text())
     words = ("run", path, "--prices", prices, "--policy", "exosphere", "--runs", tmp_path / "runs")
+    words = (*words, "--set", "free_list_s=300")
     code, _, _ = command(capsys, *words, "--track", f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert code == 0
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -115,6 +120,7 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
         "mcnt": "3",
         "billing": "ec2-second",
         "policy": "exosphere",
+        "policy.free_list_s": "300",
         "provider": "local",
         "metric": "loss",
         "direction": "minimize",
@@ -160,6 +166,15 @@ def test_in_replay_nothing_is_started(files: tuple[Path, Path], capsys: pytest.C
         (("run", "{sweep}", "--provider", "replay"), "give either --prices FILE or --generate DAYS"),
         (("run", "missing.yaml", "--generate", 5), "missing.yaml"),
         (("run", "{sweep}", "--generate", 5, "--policy", "luck"), "unknown policy 'luck'"),
+        (
+            ("run", "{sweep}", "--generate", 5, "--policy", "reactive", "--set", "max_price=2"),
+            "field max_price: unknown parameter 'max_price' (did you mean 'max_price_ratio'?)",
+        ),
+        (("run", "{sweep}", "--generate", 5, "--set", "theta"), "--set 'theta' is no assignment"),
+        (
+            ("run", "{sweep}", "--generate", 5, "--policy", "dynamic-pricing-cost", "--set", "slo_h={{a: 1}}"),
+            "field slo_h.a: unknown job 'a'",
+        ),
         (("status", "--runs", "{runs}"), "there is no run in"),
         (("logs", "nothing", "--runs", "{runs}"), "there is no run in"),
         (("stop", "--runs", "{runs}"), "`ebbtide run -- python train.py` begins one"),
@@ -208,7 +223,7 @@ def test_runs_that_cannot_be_read_do_not_hide_the_others(
     for folder in (newer, damaged, foreign):
         assert re.search(rf"{folder.path.name} +cannot be read +- ", out)
     words = " ".join(out.split())
-    assert "has schema version 99, and this Ebbtide reads versions up to 1; upgrade ebbtide" in words
+    assert "has schema version 99, and this Ebbtide reads versions up to 2; upgrade ebbtide" in words
     assert words.count("holds no settings of a run") == 2
     assert f"`ebbtide status {healthy.path.name}` shows one in detail" in words
     code, out, _ = command(capsys, "status", "--json", "--runs", runs)

@@ -13,8 +13,11 @@ from tests.markets import C3, history, job
 from tests.markets import START_S as OF_MARKETS_S
 
 import ebbtide as eb
+from ebbtide.jobs.asked_policy import AskedPolicy
+from ebbtide.live.handle import Run
 from ebbtide.live.local_run import end_local
 from ebbtide.live.phase import State
+from ebbtide.live.run import RunOptions, begin
 from ebbtide.live.settings import RunFolder, known_runs
 from ebbtide.market.catalogue import InstanceType
 
@@ -100,8 +103,6 @@ def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs:
 
 
 def test_a_run_that_is_named_is_written_down_once_and_whole(tmp_path: Path, runs: Path) -> None:
-    from ebbtide.live.run import begin
-
     options: eb.RunOptions = {"prices": flapping(), "runs": runs, "name": "nightly-1"}
     # A process that was killed has left a folder, and no run in it.
     (runs / "nightly-1" / "logs").mkdir(parents=True)
@@ -114,8 +115,6 @@ def test_a_run_that_is_named_is_written_down_once_and_whole(tmp_path: Path, runs
 
 
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
-    from ebbtide.live.run import begin
-
     begin(sweep(tmp_path), tmp_path, eb.Deadline(deadline_s=7200.0), "local", {"prices": flapping(), "runs": runs})
     with pytest.raises(eb.InputError, match="was given as an object: give it again"):
         eb.resume(runs=runs)
@@ -125,21 +124,19 @@ def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Pat
 def test_a_policy_in_a_file_is_found_from_any_folder(
     tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from ebbtide.live.run import begin
-
     (tmp_path / "own.py").write_text("import ebbtide as eb\n\nclass Cheapest(eb.CheapestSpot):\n    pass\n")
     (tmp_path / "own.yaml").write_text("policy: deepspotcloud-migrate\n")
     monkeypatch.chdir(tmp_path)
     run = begin(sweep(tmp_path), tmp_path, name, "local", {"prices": flapping(), "runs": runs})
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert run.kept.settings.policy == str(tmp_path / name)
+    # A file of parameters is read once: they are kept with the run.
+    kept = str(tmp_path / name) if ".py" in name else "deepspotcloud-migrate"
+    assert run.kept.settings.policy == kept
     assert eb.Run(run.kept).policy.name == run.policy.name
 
 
 def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:
-    from ebbtide.live.run import begin
-
     for _ in range(2):
         begin(sweep(tmp_path), tmp_path, "default", "local", {"prices": flapping(), "runs": runs})
     assert len(known_runs(runs)) == 2
@@ -196,3 +193,16 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
         eb.run(sweep(tmp_path), 3, folder=tmp_path, runs=runs)  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="train.py is not in"):
         eb.run(eb.Job(command="python train.py"), folder=tmp_path, runs=runs)
+
+
+def test_a_run_keeps_its_policy_s_parameters_whatever_becomes_of_their_file(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("policy: reactive\nmax_price_ratio: 0.5\n")
+    asked = sweep(tmp_path, trials=1).model_copy(update={"policy": AskedPolicy(name=str(tmp_path / "mine.yaml"))})
+    options: RunOptions = {"prices": flapping(), "start": START_S, "runs": runs}
+    begun = begin(asked, tmp_path, "default", "local", options)
+    (tmp_path / "mine.yaml").unlink()
+    kept = begun.kept.settings
+    assert (kept.policy, kept.parameters) == ("reactive", {"name": "mine", "max_price_ratio": 0.5})
+    assert Run(begun.kept).policy == eb.Reactive(max_price_ratio=0.5, name="mine") == begun.policy
+    with pytest.raises(eb.InputError, match="parameters are for a policy that is named"):
+        begin(asked, tmp_path, eb.Reactive(), "local", {**options, "parameters": {"max_price_ratio": 2}})

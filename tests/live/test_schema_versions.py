@@ -191,17 +191,19 @@ def test_run_json_has_the_version_and_reads_back(tmp_path: Path) -> None:
 
 def test_run_json_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
     old = asdict(SETTINGS)
-    del old["seed"]
+    del old["seed"], old["parameters"]
     (tmp_path / "run.json").write_text(json.dumps(old))
-    assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 0}
+    assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 0, "parameters": {}}
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1, "seed": 3} | old))
+    assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 3, "parameters": {}}
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (
-            json.dumps({"schema_version": 2, "unheard": "of"}),
-            f"has schema version 2, and this Ebbtide reads versions up to {runs.SCHEMA_VERSION}; upgrade ebbtide",
+            json.dumps({"schema_version": 9, "unheard": "of"}),
+            f"has schema version 9, and this Ebbtide reads versions up to {runs.SCHEMA_VERSION}; upgrade ebbtide",
         ),
         ('{"schema_version": "one"}', "has no schema version: 'one' is none"),
         ('{"schema_version": 1}', "holds no settings of a run: "),

@@ -220,7 +220,9 @@ def _begin(due: DueRun) -> Run:
         # A run on prices that its models were trained on would be judged on what they have seen.
         options["start"] = max(LocalMarket(history).begins_s, models.trained_until_s)
     try:
-        return begin(job.sweep(), job.code, job.policy, content.provider, options)
+        asked = job.policy
+        options["parameters"] = asked.parameters
+        return begin(job.sweep(), job.code, asked.name, content.provider, options)
     except InputError as error:
         # What names no file is about the job's own.
         file = error.file or job.file

@@ -296,6 +296,7 @@ def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
         found["command"] = json.dumps(list(found["command"]))
     found |= {
         "policy": settings.policy,
+        **{f"policy.{name}": value for name, value in settings.parameters.items()},
         "provider": settings.provider,
         "seed": settings.seed,
         "trials": len(sweep.trials()),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -14,14 +15,16 @@ from ebbtide.live.money import seconds
 from ebbtide.live.phase import OVER, State
 from ebbtide.live.settings import UNREADABLE, UnreadableRun
 from ebbtide.live.standing import RunStanding, TrialStanding
+from ebbtide.policies.parameters import parameters_text
 
 _TAIL_LINES = 6
 
 
 def run_table(standing: RunStanding) -> RenderableType:
-    """A table of trials, the best first, and below it machines, costs and warnings."""
+    """A table of trials, the best first, and below it policy, machines, costs and warnings."""
     parts: list[RenderableType] = [_trials(standing)] if standing.trials else []
-    parts += [Text(line) for line in (*_money_lines(standing), *warning_lines(standing))]
+    lines = (f"policy {policy_words(standing.policy, standing.parameters)}", *_money_lines(standing))
+    parts += [Text(line) for line in (*lines, *warning_lines(standing))]
     return Group(*parts)
 
 
@@ -50,6 +53,11 @@ def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
             "-" if one.rest_s is None else f"~{seconds(one.rest_s)}",
         )
     return table
+
+
+def policy_words(policy: str, parameters: Mapping[str, Any]) -> str:
+    """A policy by its name, with the parameters that differ from its defaults."""
+    return f"{policy} ({parameters_text(parameters)})" if parameters else policy
 
 
 def machines(number: int) -> str:

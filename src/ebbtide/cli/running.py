@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.analysis.summary import models_note
 from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.live_table import policy_words
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
@@ -38,7 +40,8 @@ from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.choice import DEFAULT, default_policy, policy_summary
+from ebbtide.policies.choice import DEFAULT, asked_policy, policy_summary
+from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, POLICIES
 
 
@@ -57,9 +60,15 @@ class Rented:
         str,
         typer.Option(
             help="The policy that decides: a name, FILE.yaml of parameters, or your own as FILE.py:CLASS; by "
-            "default one that suits, which is printed."
+            "default that of the file, or one that suits, which is printed."
         ),
     ] = DEFAULT
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A parameter of the policy, as theta=0.5; may be given again."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ def run_command(
     catalogue = catalogue_with(instance_types)
     wanted = wanted_from(words, training, catalogue)
     sweep = wanted.sweep
-    chosen = default_policy(sweep) if rented.policy == DEFAULT else rented.policy
+    chosen, parameters = asked_policy(sweep, rented.policy, assignments(rented.parameters or ()))
     options: RunOptions = {
         "start": source.start,
         "seed": source.seed,
@@ -129,6 +138,7 @@ def run_command(
         "runs": kept.runs,
         "store": kept.store,
         "machines": rented.machines,
+        "parameters": parameters,
     }
     generates = source.prices is None and source.generate is None and provider == "local"
     if provider != "ec2" and not generates:
@@ -143,7 +153,7 @@ def run_command(
     started = begin(sweep, wanted.folder, chosen, provider, options)
     if generates:
         typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {source.seed})")
-    _print_policy(wanted, chosen)
+    _print_policy(wanted, chosen, parameters)
     try:
         run_in_foreground(started.kept, started.policy, sweep, kept.track)
     finally:
@@ -165,12 +175,13 @@ def _models(
     return Models().bundle(LocalMarket(prices, None if start is None else to_epoch_s(start)).begins_s)
 
 
-def _print_policy(wanted: Wanted, policy: str) -> None:
+def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) -> None:
     sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
     summary = policy_summary(policy)
-    typer.echo(f"{sweep.name}: {what}; policy {policy} decides{': ' * bool(summary)}{summary}")
+    named = policy_words(policy, parameters)
+    typer.echo(f"{sweep.name}: {what}; policy {named} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
         typer.echo(f"files it writes into {sweep.checkpoints} are stored as its checkpoints, and restored there")
     if not is_told_where_to_save(wanted):

@@ -23,6 +23,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ebbtide._utc import from_epoch_s, to_epoch_s
 from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import PositiveFloat
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.reading import read_sweep, sweep_from
@@ -110,7 +111,8 @@ class DueContent(Schedule):
         run: Path of a job or sweep file, or the content of one.
         deadline_h: Hours from its start by which the run should be done, in place of the job's own.
         budget_usd: The most that the run may spend in USD, in place of the job's own.
-        policy: Name of the policy that decides, or its file; `default`: the one that suits.
+        policy: The policy that decides, by name or file, or with parameters; `default`: that of the job, or the
+            one that suits.
         provider: `local` for processes on this machine and a replayed market, `ec2` for machines of EC2.
         models: Path of the model bundle that the policy asks; None: it asks none.
         prices: For `local`: path of the price history that is replayed; None: a generated one.
@@ -128,7 +130,7 @@ class DueContent(Schedule):
     run: _Text | dict[str, Any] = Field(examples=["../examples/live/job.yaml"])
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
-    policy: _Text = Field(default="default", examples=["spottune"])
+    policy: AskedPolicy = Field(default=AskedPolicy(name="default"), examples=["spottune"])
     provider: Literal["local", "ec2"] = Field(default="local", examples=["local"])
     models: _Text | None = Field(default=None, examples=["../models"])
     prices: _Text | None = Field(default=None, examples=["../data/prices.parquet"])
@@ -196,12 +198,9 @@ class DueJob:
         return None if value is None else self.file.parent / str(value)
 
     @property
-    def policy(self) -> str:
-        """Name of the policy that decides; one in a file, by the file's path from the working directory."""
-        name = self.content.policy
-        place, colon, within = name.rpartition(":")
-        file = self.file.parent / (place if colon else name)
-        return f"{file}{colon}{within if colon else ''}" if file.is_file() else name
+    def policy(self) -> AskedPolicy:
+        """The policy that decides; one in a file, by the file's path from the working directory."""
+        return self.content.policy.beside(self.file)
 
     def sweep(self, catalogue: Catalogue | None = None) -> Sweep:
         """What is trained, with the deadline and the budget of this file where it has them.

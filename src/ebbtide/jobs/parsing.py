@@ -105,6 +105,24 @@ def read_mapping(path: str | Path, what: str) -> dict[str, Any]:
     return content
 
 
+def parse_value(text: str, what: str) -> Any:
+    """The value that YAML text stands for.
+
+    Args:
+        text: One value as a file would have it.
+        what: Where it stands, for the error message.
+
+    Raises:
+        InputError: It is not YAML, or is too large.
+    """
+    try:
+        _check_size(text, what)
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error)
+        raise InputError(f"{what} is {text!r}, which is not YAML: {problem}") from None
+
+
 def validated(model: type[_Model], content: dict[str, Any], file: str | Path | None = None) -> _Model:
     """The model read from plain values.
 

@@ -183,7 +183,7 @@ def sweep_from(
         raise InputError(
             "missing; there is nothing to run: write `command: python train.py`", file=path, field="command"
         )
-    return sweep
+    return sweep if sweep.policy is None else sweep.model_copy(update={"policy": sweep.policy.beside(path)})
 
 
 def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: Catalogue) -> Sweep:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, name_of
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import Resources
@@ -39,6 +40,7 @@ class SingleTraining(Resources):
         deadline_h: Hours from the start by which it should be done.
         decides: Whether price or capacity decides when machines are revoked.
         billing: Name of the billing preset of spot leases.
+        policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-training"])
@@ -55,6 +57,7 @@ class SingleTraining(Resources):
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     decides: Decides = Field(default=Decides.PRICE, examples=["price"])
     billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
 
     @classmethod
     def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> SingleTraining:

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import MOST, UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
@@ -125,6 +126,7 @@ class Sweep(Resources):
         decides: Whether price or capacity decides when machines are revoked; with capacity and a deadline, policy
             `deadline` rents them, with on-demand machines as a last resort.
         billing: Name of the billing preset of spot leases.
+        policy: The policy that decides, by name, or with parameters; None: the one that suits.
         steps_per_hour: Measured steps per hour of a trial by instance type; if this and the next are empty, the
             speed is unknown.
         other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
@@ -151,6 +153,7 @@ class Sweep(Resources):
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     decides: Decides = Field(default=Decides.PRICE, examples=["price"])
     billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
@@ -332,14 +335,19 @@ class Sweep(Resources):
     def _jobs(self, rates: dict[str, float], other: float | None) -> tuple[Job, ...]:
         return tuple(
             Job(
-                name=f"{self.name}-{trial.number}" if self.has_choice else self.name,
+                name=name,
                 steps=self.max_trial_steps or UNKNOWN_STEPS,
                 steps_per_hour=rates,
                 other_steps_per_hour_per_vcpu=other,
                 checkpoint=self.checkpoint,
             )
-            for trial in self.trials()
+            for name in self.job_names
         )
+
+    @property
+    def job_names(self) -> tuple[str, ...]:
+        """The name of each trial's job, in the order of trials."""
+        return tuple(f"{self.name}-{trial.number}" if self.has_choice else self.name for trial in self.trials())
 
     @property
     def has_choice(self) -> bool:

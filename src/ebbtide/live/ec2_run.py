@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
@@ -42,6 +44,7 @@ def begin_ec2(
     settings: Ec2Settings,
     *,
     policy: str,
+    parameters: Mapping[str, Any] | None = None,
     seed: int = 0,
     catalogue: Catalogue | None = None,
 ) -> RunFolder:
@@ -53,6 +56,7 @@ def begin_ec2(
         new: Where the run is kept, and under which id.
         settings: Regions, images and other properties of machines.
         policy: Name of the policy, with which the run can be resumed.
+        parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers of the run.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
@@ -81,6 +85,7 @@ def begin_ec2(
             settings.store,
             {"ec2": settings.model_dump(mode="json"), "code": code_key(run, code)},
             seed,
+            dict(parameters or {}),
         ),
         catalogue,
     )

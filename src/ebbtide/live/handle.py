@@ -298,4 +298,6 @@ def _kept_policy(folder: RunFolder) -> Policy:
         settings.policy,
         SpellModels.read(spells) if spells.exists() else None,
         ModelBundle.read(bundle) if bundle.exists() else None,
+        settings.parameters,
+        folder.catalogue,
     )

@@ -157,6 +157,7 @@ def begin_local(
     market: LocalMarket,
     *,
     policy: str,
+    parameters: Mapping[str, Any] | None = None,
     seed: int = 0,
     store: str = "",
     catalogue: Catalogue | None = None,
@@ -169,6 +170,7 @@ def begin_local(
         new: Where the run is kept, and under which id.
         market: The prices that the local cloud replays, from when, and how fast.
         policy: Name of the policy, with which the run can be resumed.
+        parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers.
         store: Where checkpoints go; by default a folder of the run's.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
@@ -195,6 +197,7 @@ def begin_local(
         where,
         options,
         seed,
+        dict(parameters or {}),
     )
     prices.write(folder.path / "prices.parquet")
     new.keep(folder)

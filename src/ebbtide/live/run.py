@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -29,8 +29,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy, checked_policy
-from ebbtide.policies.choice import DEFAULT, default_policy, policy_for, within_budget
-from ebbtide.policies.registry import absolute_name
+from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, within_budget
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -65,6 +64,7 @@ class RunOptions(TypedDict, total=False):
         runs: Folder in which runs are kept; by default `.ebbtide/runs`.
         store: For `local`: where checkpoints go, a folder or s3://bucket/prefix; by default the run's folder.
         machines: For `ec2`, required: settings of its machines, or the path of their file.
+        parameters: Parameters of the policy that are to differ, by name, where the policy is named.
         name: For `local` and `ec2`: name of the run, which no run there may have; by default one from the name of
             what is trained and the time.
     """
@@ -82,6 +82,7 @@ class RunOptions(TypedDict, total=False):
     runs: str | Path
     store: str
     machines: Ec2Settings | str | Path | None
+    parameters: Mapping[str, Any] | None
     name: str
 
 
@@ -170,10 +171,13 @@ def begin(
     spells, models = _spells(options), read_models(options.get("models"))
     if isinstance(policy, str):
         # The run may be resumed from another folder.
-        name = default_policy(sweep) if policy == DEFAULT else absolute_name(policy)
-        decides = policy_for(sweep, name, spells, models)
+        name, parameters = asked_policy(sweep, policy, options.get("parameters"))
+        decides = policy_for(sweep, name, spells, models, parameters, catalogue)
     else:
-        name, decides = checked_policy(policy).name, within_budget(sweep, policy)
+        if options.get("parameters"):
+            raise InputError("parameters are for a policy that is named; set the fields of the one that is given")
+        name, parameters = checked_policy(policy).name, {}
+        decides = within_budget(sweep, policy)
     new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
     if provider == "ec2":
         from ebbtide.live.ec2_run import begin_ec2
@@ -188,6 +192,7 @@ def begin(
             new,
             settings,
             policy=name,
+            parameters=parameters,
             seed=seed,
             catalogue=catalogue,
         )
@@ -206,6 +211,7 @@ def begin(
             new,
             market,
             policy=name,
+            parameters=parameters,
             seed=seed,
             store=options.get("store", ""),
             catalogue=catalogue,
@@ -255,9 +261,9 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     if isinstance(policy, str):
         if sweep is None:
-            decides = policy_named(_ONE_JOB if policy == DEFAULT else policy, models)
+            decides = policy_named(_ONE_JOB if policy == DEFAULT else policy, models, options.get("parameters"))
         else:
-            decides = policy_for(sweep, policy, _spells(options), models)
+            decides = policy_for(sweep, policy, _spells(options), models, options.get("parameters"), catalogue)
     else:
         decides = policy if sweep is None else within_budget(sweep, policy)
     for each in jobs:

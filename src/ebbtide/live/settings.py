@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ UNREADABLE = "cannot be read"
 
 # Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
 # misread what is written.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class LiveSettings:
         store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports.
         options: What the provider needs besides, by name.
         seed: Seed of all random numbers of the run.
+        parameters: Parameters of the policy that differ from its defaults, by name.
     """
 
     run: str
@@ -55,6 +56,7 @@ class LiveSettings:
     store: str
     options: dict[str, Any]
     seed: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
     check_schema_version(version, SCHEMA_VERSION, file)
     if version < 1:
         values.setdefault("seed", 0)
+    if version < 2:
+        values.setdefault("parameters", {})
     try:
         return LiveSettings(**values)
     except TypeError as error:

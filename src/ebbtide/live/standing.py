@@ -77,6 +77,7 @@ class RunStanding:
         why: Reason for that state in words; may be empty.
         pid: Process id of its controller; None: none runs now.
         policy: Name of the policy that decides.
+        parameters: Its parameters that differ from the defaults, by name.
         metric: Name of the metric that trials are compared by; None: there is none.
         direction: Whether the metric is minimized or maximized.
         trials: Its trials, the best first, those without a metric last.
@@ -99,6 +100,7 @@ class RunStanding:
     why: str
     pid: int | None
     policy: str
+    parameters: Mapping[str, Any]
     metric: str | None
     direction: Direction
     trials: tuple[TrialStanding, ...]
@@ -194,6 +196,7 @@ def standing(
             why,
             pid,
             settings.policy,
+            settings.parameters,
             sweep.metric,
             sweep.direction,
             (),
@@ -234,6 +237,7 @@ def standing(
         why,
         pid,
         settings.policy,
+        settings.parameters,
         sweep.metric,
         sweep.direction,
         tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),

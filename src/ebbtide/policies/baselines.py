@@ -14,6 +14,7 @@ from ebbtide.policies.api.actions import Action, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.field_checks import check_fields
 
 _RETRY_S = 5 * MINUTE_S
 
@@ -86,6 +87,9 @@ class Reactive:
     max_price_ratio: float = 1.0
     name: str = "reactive"
     wakes_on: frozenset[Wake] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=("max_price_ratio",))
 
     def decide(self, view: View) -> Iterable[Action]:
         offers = _Offers(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND, Billing
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
@@ -14,6 +13,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.field_checks import check_fields
 
 # A machine that cannot be paid for this long is not rented at all.
 _LEAST_USE_S = 10 * 60.0
@@ -43,8 +43,7 @@ class WithinBudget:
     budget_usd: float
 
     def __post_init__(self) -> None:
-        if not self.budget_usd > 0:
-            raise InputError(f"budget_usd is {self.budget_usd:g}; it must be positive")
+        check_fields(self, positive=("budget_usd",))
 
     @property
     def name(self) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.jobs.sweep import Decides, Direction, Sweep
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
-from ebbtide.policies.registry import check_names, names_of
+from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.parameters import with_parameters
+from ebbtide.policies.registry import check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
@@ -33,7 +38,7 @@ _SUMMARIES = {
 
 
 def default_policy(sweep: Sweep) -> str:
-    """The name of the policy that suits a sweep.
+    """The name of the policy that suits a sweep, whatever its file asks for.
 
     Several trials get SpotTune, which compares trials. With one trial there is nothing to predict or to select,
     and SpotTune's max prices are for markets where price revokes, which EC2's have not been since 2017. So one
@@ -47,32 +52,85 @@ def default_policy(sweep: Sweep) -> str:
 
 
 def policy_for(
-    sweep: Sweep, name: str, spells: SpellModels | None = None, models: ModelBundle | None = None
+    sweep: Sweep,
+    name: str,
+    spells: SpellModels | None = None,
+    models: ModelBundle | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Policy:
     """The policy of a name, with the sweep's theta, deadline and direction, limited to the sweep's budget.
 
-    It is the same policy wherever the name is used: in backtests, comparisons, plans and live runs.
+    It is the same policy wherever the name is used: in backtests, comparisons, plans and live runs, as are the
+    parameters that the sweep's file has for the policy of this name.
 
     Args:
         sweep: The sweep to run.
         name: A name in the registry; `default`: the policy that suits the sweep.
         spells: Models of how capacity comes and goes; None: those of the bundle.
         models: What was learnt, for policies that ask it; None: what comes with the package.
+        parameters: Parameters that are to differ, by name; before those of the sweep's file.
+        catalogue: Known instance types, which parameters may name; the embedded catalogue by default.
 
     Raises:
-        InputError: No policy has this name.
+        InputError: No policy has this name, or it has no such parameter, or not with that value.
     """
-    name = default_policy(sweep) if name == DEFAULT else name
+    name, given = asked_policy(sweep, name, parameters)
+    found = with_parameters(_suited(sweep, name, spells, models), given)
+    if isinstance(found, DynamicPricing):
+        _check_names("job", "slo_h", found.slo_h, sweep.job_names)
+        types = (catalogue or default_catalogue()).instance_types
+        _check_names("instance type", "quotas", found.quotas, [entry.name for entry in types])
+    return within_budget(sweep, found)
+
+
+def _check_names(what: str, field: str, given: Mapping[str, float] | float, known: Collection[str]) -> None:
+    """Raise `InputError` for a name that limits nothing: it was misspelt."""
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in known:
+            raise InputError(unknown_name(what, name, known).problem, field=f"{field}.{name}")
+
+
+def asked_policy(
+    sweep: Sweep, name: str, parameters: Mapping[str, Any] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The name of the policy that is asked for, and its parameters, those of the sweep's file among them.
+
+    Args:
+        sweep: The sweep to run.
+        name: A name in the registry, or a file of parameters; `default`: the policy of the sweep's file, or the
+            one that suits it.
+        parameters: Parameters that are to differ, by name; before all others.
+
+    Raises:
+        InputError: A file of parameters cannot be read.
+    """
+    of_file = sweep.policy
+    if name == DEFAULT and of_file is not None:
+        name = of_file.name
+    kind, given = resolved(default_policy(sweep) if name == DEFAULT else name)
+    if of_file is not None and of_file.name in (name, kind):
+        given = {**given, **of_file.parameters}
+    return kind, {**given, **(parameters or {})}
+
+
+def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBundle | None) -> Policy:
+    """The policy of a name, with what the sweep says of its goals."""
     if name in ("spottune-bid", "spottune-deadline"):
-        return policy_of(sweep, spells, models)
+        return spottune_of(sweep, spells, models)
     found = policy_named(name, models)
     if isinstance(found, SpotTune):
         maximise = sweep.direction is Direction.MAXIMIZE
         theta = sweep.theta if found.theta < 1.0 else found.theta
-        found = replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
-    elif isinstance(found, Deadline) and sweep.deadline_h is not None:
-        found = replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
-    return found if sweep.budget_usd is None else WithinBudget(found, sweep.budget_usd)
+        return replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
+    if isinstance(found, Deadline) and sweep.deadline_h is not None:
+        return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
+    if isinstance(found, DynamicPricing):
+        # Its SLO is the deadline, and the budget of its shortest makespan is the one that it is kept within.
+        slo_h = found.slo_h if sweep.deadline_h is None else sweep.deadline_h
+        budget_usd = found.budget_usd if sweep.budget_usd is None else sweep.budget_usd
+        return replace(found, slo_h=slo_h, budget_usd=budget_usd)
+    return found
 
 
 def policies_for(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
+from ebbtide.policies.parameters import parameters_of, with_parameters
 from ebbtide.policies.spottune.offers import BestBid, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 
@@ -81,30 +81,36 @@ _PARAMETER_FILES = (".yaml", ".yml")
 ALL = "all"
 
 
-def policy(name: str, models: ModelBundle | str | Path | None = None) -> Policy:
-    """The policy of that name, with its default parameters or those of a file, or one of the user's own.
+def policy(
+    name: str,
+    models: ModelBundle | str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Policy:
+    """The policy of that name, with its default parameters or others, or one of the user's own.
 
     Args:
         name: One of `POLICIES`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
             `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
         models: What was learnt, for the policies that ask it: a bundle, the path of its folder, or `champion` for
             the champions of the MLflow registry; None: what comes with the package.
+        parameters: Parameters that are to differ, by name; before those of a file.
 
     Raises:
         InputError: No policy has this name; the message lists the known ones. Or a parameter is unknown or wrong.
     """
-    bundle = read_models(models)
+    bundle, given = read_models(models), parameters or {}
     if name in POLICIES:
-        return POLICIES[name](bundle)
+        return with_parameters(POLICIES[name](bundle), given)
     if name.endswith(_PARAMETER_FILES):
-        return _from_file(Path(name), bundle)
+        kind, of_file = resolved(name)
+        return with_parameters(with_parameters(POLICIES[kind](bundle), of_file, name), given)
     if is_own(name):
-        return load_policy(name)
+        return with_parameters(load_policy(name), given)
     problem = unknown_name("policy", name, POLICIES).problem
     raise InputError(f"{problem}; or your own, as FILE.py:NAME; or parameters, as FILE.yaml")
 
 
-def absolute_name(name: str) -> str:
+def _absolute_name(name: str) -> str:
     """The name that leads to the same policy from any working directory: with the absolute path of its file.
 
     Args:
@@ -156,33 +162,23 @@ def check_names(chosen: Sequence[Policy]) -> None:
         raise InputError(f"two policies are named {repeated!r}; each is compared once, under a name of its own")
 
 
-def _from_file(file: Path, models: ModelBundle | None) -> Policy:
-    """A registered policy with parameters from a file: `policy`, its name, and any of its plain parameters."""
-    content = dict(read_mapping(file, "parameters of a policy: a mapping with `policy`, and what is to differ"))
+def resolved(name: str) -> tuple[str, dict[str, Any]]:
+    """The policy that a name stands for, and its parameters: those in a file, if it names one.
+
+    Args:
+        name: As for `policy`.
+
+    Returns:
+        The name that leads to the same policy from any working directory, and the parameters.
+
+    Raises:
+        InputError: It names a file of parameters that cannot be read.
+    """
+    if not name.endswith(_PARAMETER_FILES):
+        return _absolute_name(name), {}
+    content = dict(read_mapping(name, "parameters of a policy: a mapping with `policy`, and what is to differ"))
     kind = content.pop("policy", None)
     if kind not in POLICIES:
-        raise InputError(unknown_name("policy", str(kind), POLICIES).problem, file=file, field="policy")
-    found: Any = POLICIES[kind](models)
-    plain = {
-        each.name: getattr(found, each.name)
-        for each in fields(found)
-        if each.init and isinstance(getattr(found, each.name), bool | int | float | str)
-    }
-    given = {"name": file.stem} | content if "name" in plain else content
-    for name, value in given.items():
-        if name not in plain:
-            raise InputError(unknown_name("parameter", str(name), plain).problem, file=file, field=str(name))
-        wanted = type(plain[name])
-        number = wanted in (int, float) and isinstance(value, int | float) and not isinstance(value, bool)
-        if not number and not isinstance(value, str if issubclass(wanted, str) else wanted):
-            problem = f"is {value!r}; {wanted.__name__} is needed, as {plain[name]!r} is"
-            raise InputError(problem, file=file, field=str(name))
-        try:
-            given[name] = wanted(value)
-        except ValueError as error:
-            raise InputError(str(error), file=file, field=str(name)) from None
-    try:
-        made: Policy = replace(found, **given)
-    except (ValueError, TypeError) as error:
-        raise InputError(str(error), file=file) from None
-    return made
+        raise InputError(unknown_name("policy", str(kind), POLICIES).problem, file=name, field="policy")
+    own = {"name": Path(name).stem} if "name" in parameters_of(POLICIES[kind]()) else {}
+    return str(kind), own | content

@@ -15,6 +15,7 @@ from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.field_checks import check_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +38,7 @@ class FollowCookbook:
     def __post_init__(self) -> None:
         if self.book.problem.charge_steps != 1:
             raise InputError("a cookbook is followed if its charges last no longer than a step")
-        if not self.asked_every_s > 0.0:
-            raise InputError(f"asked_every_s is {self.asked_every_s}; it must be positive")
+        check_fields(self, positive=("asked_every_s",))
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
 from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
+from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
 
 
@@ -67,11 +68,11 @@ class Deadline:
     wakes_on: frozenset[Wake] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("deadline_s", "times_work", "look_every_s", "start_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
-        if not self.gamma >= 0 or not self.ask_every_s >= 0:
-            raise InputError("gamma and ask_every_s cannot be negative")
+        check_fields(
+            self,
+            positive=("deadline_s", "times_work", "look_every_s", "start_s"),
+            not_negative=("gamma", "ask_every_s"),
+        )
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.quotes import Quotes
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import list_price, take_over
 
 
@@ -161,6 +162,9 @@ class DeepSpotCloud:
     boot_s: float = 101.0
     stay_h: float = 1.0
     moves_per_day: float = 8.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=("stay_h",), not_negative=("start_s", "boot_s", "moves_per_day"))
 
     @property
     def name(self) -> str:

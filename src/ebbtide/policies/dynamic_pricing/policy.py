@@ -24,6 +24,7 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
+from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import list_price, take_over
 
 
@@ -109,7 +110,7 @@ class DynamicPricing:
         price_change: Change of a type's price, as a share, that makes it solve earlier.
         quotas: Most machines in use at once, by instance type; no limit for other types. During a move the old and
             the new machine are both held.
-        slo_h: Hours from the start within which a job must be done, by job name.
+        slo_h: Hours from the start within which a job must be done, by job name; one number: every job.
         budget_usd: Total budget for `MAKESPAN`, USD.
         wakes_on: Price changes wake the policy.
     """
@@ -118,9 +119,18 @@ class DynamicPricing:
     round_s: float = 6 * HOUR_S
     price_change: float = 0.1
     quotas: Mapping[str, int] = field(default_factory=dict)
-    slo_h: Mapping[str, float] = field(default_factory=dict)
+    slo_h: Mapping[str, float] | float = field(default_factory=dict)
     budget_usd: float = math.inf
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=("round_s", "budget_usd"), not_negative=("price_change",))
+        for name, most in self.quotas.items():
+            if most < 0:
+                raise InputError(f"is {most}; a number of machines is needed", field=f"quotas.{name}")
+        for name, hours in (self.slo_h if isinstance(self.slo_h, Mapping) else {"": self.slo_h}).items():
+            if not hours > 0:
+                raise InputError(f"is {hours:g} h; it must be positive", field=f"slo_h.{name}".rstrip("."))
 
     @property
     def name(self) -> str:
@@ -241,7 +251,7 @@ class DynamicPricing:
     ) -> AllocationProblem:
         gone_h = (view.now_s - view.memory["started_s"]) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
-        left_h = [max(self.slo_h.get(job.job.name, math.inf) - gone_h, 1e-3) for job in jobs]
+        left_h = [max(self._slo_h(job.job.name) - gone_h, 1e-3) for job in jobs]
         return AllocationProblem.of(
             rates,
             [view.price(market) for market in markets],
@@ -251,6 +261,9 @@ class DynamicPricing:
             jobs=[job.job.name for job in jobs],
             types=kinds,
         )
+
+    def _slo_h(self, job: str) -> float:
+        return self.slo_h.get(job, math.inf) if isinstance(self.slo_h, Mapping) else self.slo_h
 
     def _shares(self, view: View, problem: AllocationProblem) -> Floats:
         if self.goal is Goal.THROUGHPUT:

@@ -36,6 +36,7 @@ from ebbtide.policies.exosphere.applications import (
 )
 from ebbtide.policies.exosphere.candidates import COVARIANCES
 from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
+from ebbtide.policies.field_checks import check_fields
 
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.
 CALL_EVERY_S = 300.0
@@ -67,8 +68,7 @@ class ExoSphere:
     def __post_init__(self) -> None:
         if self.covariance not in COVARIANCES:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
-        if not 0.0 < self.soft_share <= 1.0:
-            raise InputError(f"soft_share is {self.soft_share}; a part of the bid is needed, from 0 to 1")
+        check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
         free = FreeList.in_memory(view.memory)

@@ -29,6 +29,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
 
 
@@ -151,6 +152,9 @@ class SpotTune:
     machines: Deadline | None = None
     name: str = "spottune"
     wakes_on: frozenset[Wake] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=("mcnt", "deadline_s"), shares=("theta", "parallel"))
 
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory

@@ -1,0 +1,134 @@
+"""Parameters of policies, as a job's file, a file of parameters or `--set` gives them: checked against the policy.
+
+A policy is a dataclass, and those of its fields that hold plain values are its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.parsing import parse_value
+from ebbtide.policies.api.protocol import Policy
+
+_PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def parameters_of(policy: Policy) -> dict[str, Any]:
+    """The parameters that a policy takes, by name, each with the value that it has."""
+    return {each.name: getattr(policy, each.name) for each, _ in _settable(policy)}
+
+
+def with_parameters(
+    policy: Policy, given: Mapping[str, Any], file: str | Path | None = None, place: str = ""
+) -> Policy:
+    """The policy with other parameters.
+
+    Args:
+        policy: The policy with its defaults.
+        given: Values by name, as YAML has them.
+        file: The file that they are from, for errors.
+        place: Path of the mapping in that file, for errors.
+
+    Raises:
+        InputError: The policy has no such parameter, or it cannot have that value.
+    """
+    if not given:
+        return policy
+    hints = {each.name: hint for each, hint in _settable(policy)}
+    if not hints:
+        raise InputError(f"policy {policy.name} takes no parameters, but {', '.join(given)} is given", file=file)
+    values = {}
+    for name, value in given.items():
+        field = f"{place}.{name}" if place else str(name)
+        if name not in hints:
+            raise InputError(unknown_name("parameter", str(name), hints).problem, file=file, field=field)
+        try:
+            # As JSON: a number is no text, true is no number, and a name stands for what it names.
+            values[name] = TypeAdapter(hints[name]).validate_json(json.dumps(value), strict=True)
+        except (ValidationError, TypeError, ValueError):
+            asked = f"is {value!r}; {needed(hints[name])} is needed"
+            like = getattr(policy, name)
+            known = f", as {_as_yaml(like)} is" if like not in (None, "", {}, ()) else ""
+            raise InputError(f"{asked}{known}", file=file, field=field) from None
+    try:
+        made: Policy = replace(policy, **values)  # type: ignore[type-var]
+    except InputError as error:
+        raise InputError(error.problem, file=file, field=error.field or place or None) from None
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error), file=file, field=place or None) from None
+    return made
+
+
+def assignments(words: Sequence[str]) -> dict[str, Any]:
+    """Parameters from a command line, each as `NAME=VALUE` with the value in YAML.
+
+    Raises:
+        InputError: A word is no assignment, or a name stands twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set {word!r} is no assignment; write --set NAME=VALUE, as in --set theta=0.5")
+        if name.strip() in found:
+            raise InputError(f"--set {name.strip()} is given twice")
+        found[name.strip()] = parse_value(value, f"--set {name.strip()}")
+    return found
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    """Parameters in one line, as a job's file may have them."""
+    return ", ".join(f"{name}: {_as_yaml(value)}" for name, value in parameters.items())
+
+
+def needed(hint: Any) -> str:
+    """The values of a type, in words."""
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return f"one of {', '.join(hint)}"
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, within = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(needed(each) for each in within if each is not type(None))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a mapping of names, each to {needed(within[1])}"
+    return f"a list, each {needed(within[0])}"
+
+
+def _settable(policy: Policy) -> list[tuple[Field[Any], Any]]:
+    """The fields of a policy that hold plain values, with their types."""
+    if not is_dataclass(policy):
+        return []
+    try:
+        hints = get_type_hints(type(policy))
+    except Exception:  # a type that a user's module imports for type checkers alone
+        hints = {each.name: type(getattr(policy, each.name)) for each in fields(policy)}
+    return [(each, hints[each.name]) for each in fields(policy) if each.init and _is_plain(hints[each.name])]
+
+
+def _is_plain(hint: Any) -> bool:
+    if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, StrEnum)):
+        return True
+    origin, within = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return all(each is type(None) or _is_plain(each) for each in within)
+    if isinstance(origin, type) and issubclass(origin, Mapping | tuple | list):
+        return all(each is Ellipsis or _is_plain(each) for each in within)
+    return False
+
+
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, StrEnum):
+        value = str(value)
+    text: str = yaml.safe_dump(json.loads(json.dumps(value)), default_flow_style=True, width=1000)
+    return text.removesuffix("\n").removesuffix("\n...")

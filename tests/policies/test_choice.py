@@ -1,0 +1,93 @@
+"""The policy of a run: by its file, by the command line, by default; with what the sweep says of its goals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for
+from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.spottune.policy import SpotTune
+
+
+def sweep(**more: Any) -> Sweep:
+    return Sweep.parse({"name": "s", "command": "python train.py", **more})
+
+
+def two_trials(**more: Any) -> Sweep:
+    given = {"grid": {"lr": [0.1, 0.2]}, "metric": "loss", "max_trial_steps": 100}
+    return Sweep.parse({"name": "s", "command": "python train.py {lr}", **given, **more})
+
+
+def test_the_file_s_policy_is_the_default() -> None:
+    asked = sweep(policy={"name": "reactive", "max_price_ratio": 0.5})
+    assert policy_for(asked, DEFAULT) == Reactive(max_price_ratio=0.5)
+    assert asked_policy(asked, DEFAULT) == ("reactive", {"max_price_ratio": 0.5})
+    assert policy_for(sweep(), DEFAULT) == Reactive()
+    assert policy_for(sweep(policy="default"), DEFAULT) == Reactive()
+
+
+def test_its_parameters_hold_for_the_policy_that_it_names_and_no_other() -> None:
+    asked = sweep(policy={"name": "reactive", "max_price_ratio": 0.5})
+    assert policy_for(asked, "reactive") == Reactive(max_price_ratio=0.5)
+    assert policy_for(asked, "cheapest-spot").name == "cheapest-spot"
+
+
+def test_the_command_line_comes_before_the_file(tmp_path: Path) -> None:
+    asked = sweep(policy={"name": "reactive", "max_price_ratio": 0.5})
+    assert policy_for(asked, DEFAULT, parameters={"max_price_ratio": 2}) == Reactive(max_price_ratio=2.0)
+    (tmp_path / "mine.yaml").write_text("policy: reactive\nmax_price_ratio: 0.7\n")
+    file = str(tmp_path / "mine.yaml")
+    assert asked_policy(asked, file) == ("reactive", {"name": "mine", "max_price_ratio": 0.5})
+    assert asked_policy(sweep(), file, {"max_price_ratio": 3}) == (
+        "reactive",
+        {"name": "mine", "max_price_ratio": 3},
+    )
+    # What was resolved once leads to the same policy again, whatever becomes of the file.
+    (tmp_path / "mine.yaml").unlink()
+    assert policy_for(sweep(), "reactive", parameters={"name": "mine", "max_price_ratio": 0.7}).name == "mine"
+
+
+def test_deadline_and_budget_are_what_the_policies_aim_at() -> None:
+    goals = {"deadline_h": 12, "budget_usd": 20}
+    within = cast(WithinBudget, policy_for(sweep(**goals), "dynamic-pricing-makespan"))
+    found = cast(DynamicPricing, within.policy)
+    assert (found.slo_h, found.budget_usd) == (12.0, 20.0)
+    own = {"name": "dynamic-pricing-makespan", "slo_h": 6}
+    within = cast(WithinBudget, policy_for(sweep(**goals, policy=own), DEFAULT))
+    assert cast(DynamicPricing, within.policy).slo_h == 6.0
+    late = cast(WithinBudget, policy_for(sweep(**goals), "deadline")).policy
+    assert cast(Deadline, late).deadline_s == 12 * HOUR_S
+
+
+def test_spottune_takes_them_with_the_sweep_s_own_settings() -> None:
+    found = cast(SpotTune, policy_for(two_trials(theta=0.4, policy={"name": "spottune-bid", "mcnt": 1}), DEFAULT))
+    assert (found.name, found.theta, found.mcnt) == ("spottune-bid", 0.4, 1)
+    found = cast(SpotTune, policy_for(two_trials(theta=0.4), DEFAULT, parameters={"theta": 0.6}))
+    assert found.theta == 0.6
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"slo_h": {"s-2": 3}}, r"field slo_h\.s-2: unknown job 's-2'"),
+        ({"quotas": {"p3.2xlage": 3}}, r"field quotas\.p3\.2xlage: unknown instance type .* 'p3.2xlarge'"),
+    ],
+)
+def test_a_limit_of_something_that_is_not_there_is_told(parameters: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        policy_for(two_trials(), "dynamic-pricing-cost", parameters=parameters)
+
+
+def test_jobs_are_limited_by_their_names() -> None:
+    given = {"slo_h": {"s-1": 3}, "quotas": {"p3.2xlarge": 2}}
+    found = cast(DynamicPricing, policy_for(two_trials(), "dynamic-pricing-cost", parameters=given))
+    assert found.slo_h == {"s-1": 3.0}
