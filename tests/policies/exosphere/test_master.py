@@ -18,6 +18,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.view import View
+from ebbtide.policies.exosphere import master
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import (
     Application,
@@ -35,6 +36,7 @@ from ebbtide.policies.exosphere.applications import (
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.master import ExoSphere
+from ebbtide.policies.exosphere.portfolio import Selection, construct
 from ebbtide.policies.refusals import _Shown
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -333,3 +335,44 @@ def test_a_job_without_an_application_gets_one_by_its_coupling() -> None:
     assert len(gang.leases) == 2
     alone = run(ExoSphere(), scenario({"steps": 8, "machines": 2}))
     assert {lease.market for lease in alone.leases} == {A, B}
+
+
+def trials(number: int, **more: object) -> list[dict[str, object]]:
+    """Trials of a sweep: each on one machine."""
+    return [{"steps": 8, "coupling": "gang", **more} for _ in range(number)]
+
+
+def test_the_trials_of_a_sweep_share_one_portfolio_by_its_alpha() -> None:
+    """B saves a little more, and A is as good as it but for that."""
+    slightly = [(-48, 0.0499)]
+    for alpha, wanted in ((0.0, {B: 8}), (1e6, {A: 4, B: 4}), (None, {A: 4, B: 4})):
+        outcome = run(ExoSphere(alpha=alpha), scenario(*trials(8), b=slightly))
+        assert outcome.finished
+        assert Counter(lease.market for lease in outcome.leases) == wanted, alpha
+    # One job alone has nobody to share with: as one loss is as bad as all, it takes the best market.
+    outcome = run(ExoSphere(), scenario(*trials(1), b=slightly))
+    assert Counter(lease.market for lease in outcome.leases) == {B: 1}
+
+
+def test_a_trial_that_lost_its_machine_goes_where_most_of_its_share_is_missing() -> None:
+    outcome = run(ExoSphere(), scenario(*trials(4), a=SPIKED))
+    assert outcome.finished
+    assert Counter(lease.market for lease in outcome.leases) == {A: 2, B: 4}
+
+
+@pytest.mark.parametrize("selection", [Selection.DIVERSIFIED, Selection.LOWEST_COST])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_each_trial_has_one_machine_and_no_more(selection: Selection, number: int) -> None:
+    outcome = run(ExoSphere(selection=selection), scenario(*trials(number), b=[(-48, 0.04)]))
+    assert outcome.finished
+    assert len(outcome.leases) == number
+    assert outcome.makespan_s == pytest.approx(8 * HOUR_S)
+    spread = len({lease.market for lease in outcome.leases})
+    assert spread == (min(number, 2) if selection is Selection.DIVERSIFIED else 1)
+
+
+def test_a_portfolio_is_constructed_once_for_all_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(master, "construct", lambda *given, **more: made.append(1) or construct(*given, **more))
+    assert run(ExoSphere(), scenario(*trials(20))).finished
+    assert len(made) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ebbtide._utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
@@ -36,6 +36,7 @@ from ebbtide.policies.exosphere.applications import (
 )
 from ebbtide.policies.exosphere.candidates import COVARIANCES
 from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
+from ebbtide.policies.exosphere.trials import TRIALS_ALPHA, Trials, is_alone
 from ebbtide.policies.field_checks import check_fields
 
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.
@@ -44,10 +45,15 @@ CALL_EVERY_S = 300.0
 
 @dataclass(frozen=True)
 class ExoSphere:
-    """Portfolios of servers for transiency-aware applications, one portfolio for each job.
+    """Portfolios of servers for transiency-aware applications, one portfolio for each application.
+
+    Jobs without an application that train on one machine each, as the trials of a sweep do, share one portfolio: a
+    market gets its share of the trials.
 
     Attributes:
         applications: One application per job, in order; empty: `default_application` of each job.
+        alpha: Risk aversion of jobs without an application (Equation 1); None: 0.1 for the trials of a sweep, as
+            for a bag of tasks, and for one job that of its application.
         history_s: Length of the price history used, seconds: EC2 publishes three months (5).
         covariance: Name of the covariance: `price`, `revocation`, or `hybrid` for both.
         selection: The rule that selects markets: portfolios, or a rival.
@@ -57,6 +63,7 @@ class ExoSphere:
     """
 
     applications: tuple[Application, ...] = ()
+    alpha: float | None = None
     history_s: float = 90 * DAY_S
     covariance: str = "hybrid"
     selection: Selection = Selection.PORTFOLIO
@@ -68,20 +75,24 @@ class ExoSphere:
     def __post_init__(self) -> None:
         if self.covariance not in COVARIANCES:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
+        if self.alpha is not None:
+            check_fields(self, not_negative=("alpha",))
         check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
         free = FreeList.in_memory(view.memory)
+        trials = Trials.of(() if self.applications else view.jobs, view)
         for job in view.jobs:
             account = Account.in_memory(view.memory, job.job_id)
             if not job.is_finished and self._concerns(view, job, account):
-                yield from self._serve(view, job, account, free)
+                yield from self._serve(view, job, account, free, trials)
         yield from self._free(view, free)
 
     def application(self, view: View, job: JobView) -> Application:
         """The application of a job."""
         if not self.applications:
-            return default_application(view, job)
+            is_trial = len(view.jobs) > 1 and is_alone(job)
+            return default_application(view, job, TRIALS_ALPHA if is_trial and self.alpha is None else self.alpha)
         if len(self.applications) != len(view.jobs):
             raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
         return self.applications[job.job_id]
@@ -99,14 +110,16 @@ class ExoSphere:
                 concerned = True
         return concerned
 
-    def _serve(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
+    def _serve(
+        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials
+    ) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
         while calls:
             call = calls.popleft()
             match call:
                 case PortfolioRequest():
-                    self._make(view, job, account, call)
+                    self._make(view, job, account, call, trials)
                     calls.extend(self._report_mttr(view, job, account, application))
                 case Resize(resources):
                     shrinks = not account.wanted.without(resources).is_nothing
@@ -123,7 +136,7 @@ class ExoSphere:
         if account.next_call_s <= view.now_s:
             account.next_call_s = view.now_s + CALL_EVERY_S
             yield WakeAt(account.next_call_s)
-        yield from self._rent(view, job, account, free)
+        yield from self._rent(view, job, account, free, trials)
 
     # Up-calls.
 
@@ -178,22 +191,30 @@ class ExoSphere:
         done = job.steps_done / job.job.steps
         return VirtualCluster(view.now_s, done, account.wanted, servers, account.of_application)
 
-    def _make(self, view: View, job: JobView, account: Account, request: PortfolioRequest) -> None:
+    def _make(self, view: View, job: JobView, account: Account, request: PortfolioRequest, trials: Trials) -> None:
         account.request = request
         account.wanted = request.resources
-        account.holdings = construct(
-            view,
+        closed = account.closed(view.now_s)
+        account.holdings = trials.portfolio(
             job.job,
             request,
-            history_s=self.history_s,
-            covariance=self.covariance,
-            selection=self.selection,
-            without=account.closed(view.now_s),
+            closed,
+            lambda: construct(
+                view,
+                job.job,
+                request,
+                history_s=self.history_s,
+                covariance=self.covariance,
+                selection=self.selection,
+                without=closed,
+            ),
         )
 
     # Renting and releasing.
 
-    def _rent(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
+    def _rent(
+        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials
+    ) -> Iterator[Action]:
         """Rent the resources that are wanted but missing."""
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
@@ -207,14 +228,17 @@ class ExoSphere:
         if not open_now:
             # The whole portfolio is too expensive now: make another of the available markets.
             wanted = account.wanted
-            self._make(view, job, account, account.request)
+            self._make(view, job, account, account.request, trials)
             account.wanted = wanted
             open_now = self._open(view, account)
         if not open_now:
             yield WakeAt(view.now_s + CALL_EVERY_S)
             return
         steady = Counter(server.market for server in held.servers if not server.is_leaving)
-        counts = self._counts(view, open_now, steady, missing, account.wanted)
+        if not self.applications and is_alone(job):
+            counts = Counter([trials.next_market(open_now)])
+        else:
+            counts = self._counts(view, open_now, steady, missing, account.wanted)
         taken = free.take(view, counts)
         if taken:
             yield Assign(job.job_id, [*(server.lease_id for server in held.servers), *taken])
@@ -296,8 +320,13 @@ class ExoSphere:
             yield Release(lease_id, save=False)
 
 
-def default_application(view: View, job: JobView) -> Application:
+def default_application(view: View, job: JobView, alpha: float | None = None) -> Application:
     """The application for a job: MPI for a gang, else Spark, with the cores of its number of smallest machines.
+
+    Args:
+        view: The markets.
+        job: The job.
+        alpha: Risk aversion; None: the application's own.
 
     Raises:
         InputError: The job cannot run on any machine here.
@@ -307,8 +336,9 @@ def default_application(view: View, job: JobView) -> Application:
         raise InputError(f"job {job.job.name} can run on no machine of these markets")
     resources = Resources(job.job.machines * min(machine.vcpus for machine in machines), 0.0)
     if job.job.coupling is Coupling.GANG:
-        return Mpi(resources)
-    return Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
+        return Mpi(resources) if alpha is None else Mpi(resources, alpha=alpha)
+    found = Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
+    return found if alpha is None else replace(found, alpha=alpha)
 
 
 def _server(view: View, lease: LeaseView) -> RentedServer:
