@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,8 @@ def test_a_name_alone_or_with_parameters(tmp_path: Path) -> None:
 
 
 def test_it_is_kept_with_a_sweep(tmp_path: Path) -> None:
-    sweep = read_sweep(written(tmp_path, {"name": "reactive", "max_price_ratio": 0.5}))
+    sweep = read_sweep(written(tmp_path, {"name": "reactive", "max_price_ratio": 0.5, "most": math.inf}))
+    assert sweep.policy == AskedPolicy(name="reactive", max_price_ratio=0.5, most=math.inf)
     assert Sweep.model_validate(sweep.model_dump(mode="json")).policy == sweep.policy
 
 
@@ -45,7 +48,14 @@ def test_a_file_of_its_own_is_found_beside_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "told"),
-    [({"slo_h": 30}, "field policy.name: missing"), (["reactive"], "field policy"), ("", "field policy.name")],
+    [
+        ({"slo_h": 30}, "field policy.name: missing"),
+        (["reactive"], r"field policy: is \['reactive'\]; a policy's name is needed, or a mapping"),
+        (5, "field policy: is 5; a policy's name is needed"),
+        ("", "field policy.name"),
+        ({"name": "reactive", "a": date(2026, 1, 1)}, r"a is datetime.date\(2026, 1, 1\); numbers, text, lists"),
+        ({"name": "reactive", "a": {"b": [b"\xff"]}}, r"a is \{'b': \[b'.xff'\]\}; numbers, text, lists"),
+    ],
 )
 def test_what_is_no_policy_is_told(tmp_path: Path, policy: object, told: str) -> None:
     with pytest.raises(InputError, match=told):

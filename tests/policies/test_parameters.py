@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
@@ -48,6 +48,10 @@ def _words(parameters: Mapping[str, Any]) -> list[str]:
         ("reactive", {"max_price_ratio": 0}, "field max_price_ratio: is 0.0; it must be positive"),
         ("reactive", {"max_price_ratio": math.nan}, "field max_price_ratio: is nan; it must be positive"),
         ("reactive", {"wakes_on": []}, "unknown parameter 'wakes_on'"),
+        ("reactive", {"name": "a\nb"}, "field name: is 'a\\nb'; text that can be printed is needed"),
+        ("reactive", {"name": ""}, "field name: is ''; text that can be printed is needed"),
+        ("reactive", {"max_price_ratio": "x" * 9999}, "x; a number is needed"),
+        ("exosphere", {"alpha": math.inf}, "field alpha: is inf; a number is needed"),
         ("spottune", {"theta": 1.5}, "field theta: is 1.5; a share is needed, above 0 and 1 at most"),
         ("spottune", {"mcnt": 2.5}, "field mcnt: is 2.5; a whole number is needed, as 3 is"),
         ("spottune", {"mcnt": 0}, "field mcnt: is 0; it must be positive"),
@@ -66,6 +70,7 @@ def test_what_is_wrong_is_told_with_the_field(name: str, given: dict[str, Any], 
         policy(name, None, given)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
 
 
 class Plain:
@@ -86,11 +91,30 @@ class Own(Plain):
     market: Market | None = None
 
 
+@dataclass(frozen=True)
+class Picky(Plain):
+    """One that refuses what it does not like in its own way."""
+
+    level: float = 1.0
+    how: Literal["fast", "slow"] = "fast"
+
+    def __post_init__(self) -> None:
+        if self.level > 1:
+            raise RuntimeError("too\nhigh")
+
+
 def test_a_policy_of_the_user_s_own_takes_them_too() -> None:
     with pytest.raises(InputError, match="policy plain takes no parameters, but level is given"):
         with_parameters(cast(Policy, Plain()), {"level": 2})
     assert with_parameters(cast(Policy, Own()), {"level": 2}) == Own(level=2.0)
     assert parameters_of(cast(Policy, Own())) == {"level": 1.0}
+    assert with_parameters(cast(Policy, Picky()), {"how": "slow"}) == Picky(how="slow")
+    with pytest.raises(InputError, match="field how: is 'so'; one of fast, slow is needed, as fast is"):
+        with_parameters(cast(Policy, Picky()), {"how": "so"})
+    told = r"policy plain cannot be made with level: 2: RuntimeError\('too"
+    with pytest.raises(InputError, match=told) as refused:
+        with_parameters(cast(Policy, Picky()), {"level": 2})
+    assert "\n" not in str(refused.value)
 
 
 def test_a_command_line_has_yaml() -> None:

@@ -27,7 +27,20 @@ class AskedPolicy(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _may_be_a_name_alone(cls, content: Any) -> Any:
+        if isinstance(content, AskedPolicy):
+            return content
+        if not isinstance(content, str | Mapping):
+            raise ValueError(
+                f"is {content!r:.80}; a policy's name is needed, or a mapping with name and parameters"
+            )
         return {"name": content} if isinstance(content, str) else content
+
+    @model_validator(mode="after")
+    def _is_plain(self) -> AskedPolicy:
+        for name, value in self.parameters.items():
+            if not _is_plain(value):
+                raise ValueError(f"{name} is {value!r:.80}; numbers, text, lists and mappings are parameters")
+        return self
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -45,3 +58,12 @@ class AskedPolicy(Frozen):
         if not own.is_file():
             return self
         return self.model_copy(update={"name": f"{own}{colon}{within if colon else ''}"})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is one that JSON has: no date and no bytes, which YAML has, too."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int | float) and _is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, bool | int | float | str)

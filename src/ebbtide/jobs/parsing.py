@@ -21,7 +21,8 @@ class Frozen(BaseModel):
         InputError: Fields are missing, unknown or out of range; all are listed, each with what to write.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Infinity stays what it is when a model is written down as plain values.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -120,7 +121,7 @@ def parse_value(text: str, what: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error)
-        raise InputError(f"{what} is {text!r}, which is not YAML: {problem}") from None
+        raise InputError(f"{what} is {text!r:.80}, which is not YAML: {problem:.200}") from None
 
 
 def validated(model: type[_Model], content: dict[str, Any], file: str | Path | None = None) -> _Model:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -56,16 +56,20 @@ def with_parameters(
             # As JSON: a number is no text, true is no number, and a name stands for what it names.
             values[name] = TypeAdapter(hints[name]).validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError, ValueError):
-            asked = f"is {value!r}; {needed(hints[name])} is needed"
+            asked = f"is {value!r:.80}; {needed(hints[name])} is needed"
             like = getattr(policy, name)
             known = f", as {_as_yaml(like)} is" if like not in (None, "", {}, ()) else ""
             raise InputError(f"{asked}{known}", file=file, field=field) from None
+        if isinstance(values[name], str) and not (values[name] and values[name].isprintable()):
+            raise InputError(f"is {value!r:.80}; text that can be printed is needed", file=file, field=field)
     try:
         made: Policy = replace(policy, **values)  # type: ignore[type-var]
     except InputError as error:
         raise InputError(error.problem, file=file, field=error.field or place or None) from None
-    except (ValueError, TypeError) as error:
-        raise InputError(str(error), file=file, field=place or None) from None
+    except Exception as error:
+        # A policy of the user's own may refuse a value in any way.
+        told = f"policy {policy.name} cannot be made with {parameters_text(given)}: {error!r}"
+        raise InputError(" ".join(f"{told:.300}".split()), file=file, field=place or None) from None
     return made
 
 
@@ -98,6 +102,8 @@ def needed(hint: Any) -> str:
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, within = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, within))}"
     if origin in (Union, types.UnionType):
         return " or ".join(needed(each) for each in within if each is not type(None))
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -120,6 +126,8 @@ def _is_plain(hint: Any) -> bool:
     if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return True
     origin, within = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return True
     if origin in (Union, types.UnionType):
         return all(each is type(None) or _is_plain(each) for each in within)
     if isinstance(origin, type) and issubclass(origin, Mapping | tuple | list):

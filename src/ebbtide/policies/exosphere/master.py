@@ -6,6 +6,7 @@ to its wanted size: first with servers from the free list, then with new ones.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -77,6 +78,8 @@ class ExoSphere:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
         if self.alpha is not None:
             check_fields(self, not_negative=("alpha",))
+            if math.isinf(self.alpha):
+                raise InputError(f"is {self.alpha}; a number is needed", field="alpha")
         check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
