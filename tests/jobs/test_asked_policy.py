@@ -46,6 +46,11 @@ def test_a_file_of_its_own_is_found_beside_the_job(tmp_path: Path) -> None:
     assert asked == AskedPolicy(name="package.module:Mine", level=1)
 
 
+def test_a_name_that_no_path_has_is_none_of_a_file(tmp_path: Path) -> None:
+    for name in ("a" * 5000, "a\0b"):
+        assert AskedPolicy(name=name).beside(tmp_path / "job.yaml").name == name
+
+
 @pytest.mark.parametrize(
     ("policy", "told"),
     [

@@ -207,6 +207,7 @@ def test_run_json_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) ->
         ),
         ('{"schema_version": "one"}', "has no schema version: 'one' is none"),
         ('{"schema_version": 1}', "holds no settings of a run: "),
+        ('{"schema_version": 2, "parameters": [1]}', "holds no settings of a run: its parameters"),
         ("[]", "holds no settings of a run: a mapping is needed"),
         ("{torn", "holds no settings of a run: "),
     ],

@@ -10,9 +10,10 @@ import pytest
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for
+from ebbtide.policies.choice import DEFAULT, asked_policy, policies_for, policy_for
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.spottune.policy import SpotTune
@@ -46,7 +47,11 @@ def test_the_command_line_comes_before_the_file(tmp_path: Path) -> None:
     assert policy_for(asked, DEFAULT, parameters={"max_price_ratio": 2}) == Reactive(max_price_ratio=2.0)
     (tmp_path / "mine.yaml").write_text("policy: reactive\nmax_price_ratio: 0.7\n")
     file = str(tmp_path / "mine.yaml")
-    assert asked_policy(asked, file) == ("reactive", {"name": "mine", "max_price_ratio": 0.5})
+    # A file of parameters that is named is nearer than what the job says of the policy that it is one of.
+    assert asked_policy(asked, file) == ("reactive", {"name": "mine", "max_price_ratio": 0.7})
+    own = sweep(policy={"name": file, "max_price_ratio": 0.5})
+    for name in (DEFAULT, file, f"{tmp_path}/../{tmp_path.name}/mine.yaml"):
+        assert asked_policy(own, name) == ("reactive", {"name": "mine", "max_price_ratio": 0.5})
     assert asked_policy(sweep(), file, {"max_price_ratio": 3}) == (
         "reactive",
         {"name": "mine", "max_price_ratio": 3},
@@ -73,6 +78,10 @@ def test_spottune_takes_them_with_the_sweep_s_own_settings() -> None:
     assert (found.name, found.theta, found.mcnt) == ("spottune-bid", 0.4, 1)
     found = cast(SpotTune, policy_for(two_trials(theta=0.4), DEFAULT, parameters={"theta": 0.6}))
     assert found.theta == 0.6
+    late = two_trials(decides="capacity", deadline_h=10)
+    found = cast(SpotTune, policy_for(late, DEFAULT, parameters={"deadline_s": 7200}))
+    assert found.machines is not None
+    assert found.machines.deadline_s == found.deadline_s == 7200.0
 
 
 @pytest.mark.parametrize(
@@ -85,6 +94,13 @@ def test_spottune_takes_them_with_the_sweep_s_own_settings() -> None:
 def test_a_limit_of_something_that_is_not_there_is_told(parameters: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         policy_for(two_trials(), "dynamic-pricing-cost", parameters=parameters)
+
+
+def test_instance_types_of_the_user_s_own_may_be_limited() -> None:
+    known = default_catalogue() + [InstanceType("aws", "x9.own", 6, 12.0)]  # noqa: RUF005
+    asked = two_trials(policy={"name": "dynamic-pricing-cost", "quotas": {"x9.own": 1}})
+    (found,) = policies_for("dynamic-pricing-cost", asked, None, known)
+    assert cast(DynamicPricing, found).quotas == {"x9.own": 1}
 
 
 def test_jobs_are_limited_by_their_names() -> None:

@@ -51,7 +51,10 @@ def _words(parameters: Mapping[str, Any]) -> list[str]:
         ("reactive", {"name": "a\nb"}, "field name: is 'a\\nb'; text that can be printed is needed"),
         ("reactive", {"name": ""}, "field name: is ''; text that can be printed is needed"),
         ("reactive", {"max_price_ratio": "x" * 9999}, "x; a number is needed"),
-        ("exosphere", {"alpha": math.inf}, "field alpha: is inf; a number is needed"),
+        ("exosphere", {"alpha": math.inf}, "field alpha: is inf; it must be from 0 to 1e+12"),
+        ("exosphere", {"alpha": 1e308}, "field alpha: is 1e+308; it must be from 0 to 1e+12"),
+        ("dynamic-pricing-cost", {"round_s": math.inf}, "field round_s: is inf; it must be from 1 to"),
+        ("dynamic-pricing-cost", {"round_s": 1e-9}, "field round_s: is 1e-09; it must be from 1 to"),
         ("spottune", {"theta": 1.5}, "field theta: is 1.5; a share is needed, above 0 and 1 at most"),
         ("spottune", {"mcnt": 2.5}, "field mcnt: is 2.5; a whole number is needed, as 3 is"),
         ("spottune", {"mcnt": 0}, "field mcnt: is 0; it must be positive"),
@@ -87,8 +90,9 @@ class Plain:
 class Own(Plain):
     """One with a type that is imported for type checkers alone."""
 
-    level: float = 1.0
+    level: float = 1
     market: Market | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,8 @@ class Picky(Plain):
 def test_a_policy_of_the_user_s_own_takes_them_too() -> None:
     with pytest.raises(InputError, match="policy plain takes no parameters, but level is given"):
         with_parameters(cast(Policy, Plain()), {"level": 2})
-    assert with_parameters(cast(Policy, Own()), {"level": 2}) == Own(level=2.0)
-    assert parameters_of(cast(Policy, Own())) == {"level": 1.0}
+    assert with_parameters(cast(Policy, Own()), {"level": 2.5, "most": 3}) == Own(level=2.5, most=3)
+    assert parameters_of(cast(Policy, Own())) == {"level": 1, "most": None}
     assert with_parameters(cast(Policy, Picky()), {"how": "slow"}) == Picky(how="slow")
     with pytest.raises(InputError, match="field how: is 'so'; one of fast, slow is needed, as fast is"):
         with_parameters(cast(Policy, Picky()), {"how": "so"})

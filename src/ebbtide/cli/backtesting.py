@@ -82,7 +82,7 @@ def backtest_command(
     names_of(names or USUAL)
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)
-    chosen = policies_for(names or USUAL, work.sweep, bundle)
+    chosen = policies_for(names or USUAL, work.sweep, bundle, catalogue)
     capacity = Availability.read(availability) if availability else None
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         result = backtest(

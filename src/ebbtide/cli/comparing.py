@@ -82,7 +82,7 @@ def compare_command(
     names_of(usual)
     history = given.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)
-    chosen = [_in_time(policy, deadline) for policy in policies_for(usual, given.sweep, bundle)]
+    chosen = [_in_time(policy, deadline) for policy in policies_for(usual, given.sweep, bundle, catalogue)]
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,

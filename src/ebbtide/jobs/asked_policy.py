@@ -55,7 +55,11 @@ class AskedPolicy(Frozen):
         """
         place, colon, within = self.name.rpartition(":")
         own = Path(file).parent / (place if colon else self.name)
-        if not own.is_file():
+        try:
+            is_there = own.is_file()
+        except (OSError, ValueError):  # no path has such a name
+            is_there = False
+        if not is_there:
             return self
         return self.model_copy(update={"name": f"{own}{colon}{within if colon else ''}"})
 

@@ -19,7 +19,7 @@ from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.choice import policy_for, within_budget
+from ebbtide.policies.choice import policy_with, within_budget
 from ebbtide.policies.registry import POLICIES
 
 # Models of capacity, in the run's folder.
@@ -293,11 +293,11 @@ def _kept_policy(folder: RunFolder) -> Policy:
             "`eb.resume(run, policy=...)`"
         )
     spells, bundle = folder.path / _SPELLS, folder.path / KEPT_MODELS
-    return policy_for(
+    return policy_with(
         Sweep.model_validate(settings.sweep),
         settings.policy,
+        settings.parameters,
         SpellModels.read(spells) if spells.exists() else None,
         ModelBundle.read(bundle) if bundle.exists() else None,
-        settings.parameters,
         folder.catalogue,
     )

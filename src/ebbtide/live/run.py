@@ -29,7 +29,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy, checked_policy
-from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, within_budget
+from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, policy_with, within_budget
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -172,7 +172,7 @@ def begin(
     if isinstance(policy, str):
         # The run may be resumed from another folder.
         name, parameters = asked_policy(sweep, policy, options.get("parameters"))
-        decides = policy_for(sweep, name, spells, models, parameters, catalogue)
+        decides = policy_with(sweep, name, parameters, spells, models, catalogue)
     else:
         if options.get("parameters"):
             raise InputError("parameters are for a policy that is named; set the fields of the one that is given")

@@ -178,6 +178,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("seed", 0)
     if version < 2:
         values.setdefault("parameters", {})
+    if not isinstance(values.get("parameters"), dict):
+        raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:
         return LiveSettings(**values)
     except TypeError as error:

@@ -18,7 +18,7 @@ from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.parameters import with_parameters
-from ebbtide.policies.registry import check_names, names_of, resolved
+from ebbtide.policies.registry import absolute_name, check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
@@ -75,8 +75,22 @@ def policy_for(
     Raises:
         InputError: No policy has this name, or it has no such parameter, or not with that value.
     """
-    name, given = asked_policy(sweep, name, parameters)
-    found = with_parameters(_suited(sweep, name, spells, models), given)
+    kind, given = asked_policy(sweep, name, parameters)
+    return policy_with(sweep, kind, given, spells, models, catalogue)
+
+
+def policy_with(
+    sweep: Sweep,
+    name: str,
+    parameters: Mapping[str, Any],
+    spells: SpellModels | None = None,
+    models: ModelBundle | None = None,
+    catalogue: Catalogue | None = None,
+) -> Policy:
+    """The same, with the parameters that `asked_policy` gave, as a run keeps them, and no others."""
+    found = with_parameters(_suited(sweep, name, spells, models), parameters)
+    if isinstance(found, SpotTune) and found.machines is not None and "deadline_s" in parameters:
+        found = replace(found, machines=replace(found.machines, deadline_s=found.deadline_s))
     if isinstance(found, DynamicPricing):
         _check_names("job", "slo_h", found.slo_h, sweep.job_names)
         types = (catalogue or default_catalogue()).instance_types
@@ -100,18 +114,19 @@ def asked_policy(
         sweep: The sweep to run.
         name: A name in the registry, or a file of parameters; `default`: the policy of the sweep's file, or the
             one that suits it.
-        parameters: Parameters that are to differ, by name; before all others.
+        parameters: Parameters that are to differ, by name; before all others. Those of the sweep's file hold for
+            the policy that it names, those of a file of parameters come last.
 
     Raises:
         InputError: A file of parameters cannot be read.
     """
     of_file = sweep.policy
-    if name == DEFAULT and of_file is not None:
+    is_own = of_file is not None and (name == DEFAULT or absolute_name(name) == absolute_name(of_file.name))
+    if of_file is not None and is_own:
         name = of_file.name
     kind, given = resolved(default_policy(sweep) if name == DEFAULT else name)
-    if of_file is not None and of_file.name in (name, kind):
-        given = {**given, **of_file.parameters}
-    return kind, {**given, **(parameters or {})}
+    own = of_file.parameters if of_file is not None and is_own else {}
+    return kind, {**given, **own, **(parameters or {})}
 
 
 def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBundle | None) -> Policy:
@@ -134,7 +149,10 @@ def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBu
 
 
 def policies_for(
-    names: str | Sequence[str], sweep: Sweep | None, models: ModelBundle | None = None
+    names: str | Sequence[str],
+    sweep: Sweep | None,
+    models: ModelBundle | None = None,
+    catalogue: Catalogue | None = None,
 ) -> list[Policy]:
     """Several policies for the same work, to be compared on it.
 
@@ -142,13 +160,15 @@ def policies_for(
         names: As for `registry.policies`.
         sweep: The sweep whose theta, deadline, direction and budget they get; None: they keep their defaults.
         models: What was learnt; see `policy_for`.
+        catalogue: Known instance types; see `policy_for`.
 
     Raises:
         InputError: A name is unknown, two policies have the same name, or there is none.
     """
     wanted = names_of(names)
     chosen = [
-        policy_named(name, models) if sweep is None else policy_for(sweep, name, None, models) for name in wanted
+        policy_named(name, models) if sweep is None else policy_for(sweep, name, None, models, None, catalogue)
+        for name in wanted
     ]
     check_names(chosen)
     return chosen

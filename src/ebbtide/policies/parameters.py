@@ -5,7 +5,9 @@ A policy is a dataclass, and those of its fields that hold plain values are its 
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
@@ -115,11 +117,18 @@ def _settable(policy: Policy) -> list[tuple[Field[Any], Any]]:
     """The fields of a policy that hold plain values, with their types."""
     if not is_dataclass(policy):
         return []
+    found = ((each, _hint(type(policy), each.name)) for each in fields(policy) if each.init)
+    return [(each, hint) for each, hint in found if _is_plain(hint)]
+
+
+def _hint(kind: type, name: str) -> Any:
+    """The type of a field; None: its name is not known, as of one that is imported for type checkers alone."""
+    owner = next(base for base in kind.__mro__ if name in inspect.get_annotations(base))
+    alone = type(owner.__name__, (), {"__annotations__": {name: inspect.get_annotations(owner)[name]}})
     try:
-        hints = get_type_hints(type(policy))
-    except Exception:  # a type that a user's module imports for type checkers alone
-        hints = {each.name: type(getattr(policy, each.name)) for each in fields(policy)}
-    return [(each, hints[each.name]) for each in fields(policy) if each.init and _is_plain(hints[each.name])]
+        return get_type_hints(alone, vars(sys.modules[owner.__module__]), dict(vars(owner)))[name]
+    except Exception:
+        return None
 
 
 def _is_plain(hint: Any) -> bool:

@@ -110,7 +110,7 @@ def policy(
     raise InputError(f"{problem}; or your own, as FILE.py:NAME; or parameters, as FILE.yaml")
 
 
-def _absolute_name(name: str) -> str:
+def absolute_name(name: str) -> str:
     """The name that leads to the same policy from any working directory: with the absolute path of its file.
 
     Args:
@@ -121,8 +121,8 @@ def _absolute_name(name: str) -> str:
     if name in POLICIES or not is_file:
         return name
     if name.endswith(_PARAMETER_FILES):
-        return str(Path(name).absolute())
-    return f"{Path(place).absolute()}{colon}{within}"
+        return os.path.abspath(name)
+    return f"{os.path.abspath(place)}{colon}{within}"
 
 
 def policies(names: str | Sequence[str], models: ModelBundle | str | Path | None = None) -> list[Policy]:
@@ -175,7 +175,7 @@ def resolved(name: str) -> tuple[str, dict[str, Any]]:
         InputError: It names a file of parameters that cannot be read.
     """
     if not name.endswith(_PARAMETER_FILES):
-        return _absolute_name(name), {}
+        return absolute_name(name), {}
     content = dict(read_mapping(name, "parameters of a policy: a mapping with `policy`, and what is to differ"))
     kind = content.pop("policy", None)
     if kind not in POLICIES:

@@ -70,8 +70,9 @@ class Deadline:
     def __post_init__(self) -> None:
         check_fields(
             self,
-            positive=("deadline_s", "times_work", "look_every_s", "start_s"),
+            positive=("deadline_s", "times_work", "start_s"),
             not_negative=("gamma", "ask_every_s"),
+            between={"look_every_s": (1.0, DAY_S)},
         )
 
     @property

@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide._utc import HOUR_S
+from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
@@ -124,7 +124,12 @@ class DynamicPricing:
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
 
     def __post_init__(self) -> None:
-        check_fields(self, positive=("round_s", "budget_usd"), not_negative=("price_change",))
+        check_fields(
+            self,
+            positive=("budget_usd",),
+            not_negative=("price_change",),
+            between={"round_s": (1.0, 366 * DAY_S)},
+        )
         for name, most in self.quotas.items():
             if most < 0:
                 raise InputError(f"is {most}; a number of machines is needed", field=f"quotas.{name}")

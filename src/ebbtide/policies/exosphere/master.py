@@ -6,7 +6,6 @@ to its wanted size: first with servers from the free list, then with new ones.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -43,6 +42,9 @@ from ebbtide.policies.field_checks import check_fields
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.
 CALL_EVERY_S = 300.0
 
+# More aversion to risk changes no weight, and its squares overflow.
+MOST_ALPHA = 1e12
+
 
 @dataclass(frozen=True)
 class ExoSphere:
@@ -77,9 +79,7 @@ class ExoSphere:
         if self.covariance not in COVARIANCES:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
         if self.alpha is not None:
-            check_fields(self, not_negative=("alpha",))
-            if math.isinf(self.alpha):
-                raise InputError(f"is {self.alpha}; a number is needed", field="alpha")
+            check_fields(self, between={"alpha": (0.0, MOST_ALPHA)})
         check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
