@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -502,18 +503,26 @@ def test_an_agent_that_begins_again_ends_what_its_predecessor_left(
     def beating() -> list[Path]:
         return list(tmp_path.glob("beats.*"))
 
-    while not beating():
-        time.sleep(0.05)
-    # Processes are noted about once a second.
-    time.sleep(2.5)
-    (first,) = beating()
-    machine.process.kill()
-    machine.process.wait(10)
-    machine.start()
-    machine.until("restored")
-    seen = first.stat().st_size
-    time.sleep(0.5)
-    assert first.stat().st_size == seen > 0
+    try:
+        while not beating():
+            time.sleep(0.05)
+        # Processes are noted about once a second.
+        time.sleep(2.5)
+        (first,) = beating()
+        machine.process.kill()
+        machine.process.wait(10)
+        machine.start()
+        machine.until("restored")
+        seen = first.stat().st_size
+        time.sleep(0.5)
+        assert first.stat().st_size == seen > 0
+    finally:
+        # The second agent began the program again, and is killed when the test is over.
+        machine.process.kill()
+        machine.process.wait(10)
+        for file in beating():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(file.suffix.removeprefix(".")), signal.SIGKILL)
 
 
 def test_code_that_is_not_what_the_run_began_with_is_told_and_not_run(machine: Machine) -> None:
