@@ -11,7 +11,8 @@
         trial.report(validation_loss=validate(model))
 
 Run by an agent, the program is asked to save before its machine is revoked; run alone, it trains the same way.
-This module imports nothing else of Ebbtide.
+Several processes that train as one (torchrun, MPI) each make a trial; they save and leave at the same step.
+Of Ebbtide, this module imports `trial_processes` alone, which imports nothing else of it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,22 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from ebbtide.trial_processes import (
+    LEAVE,
+    NOTHING,
+    SAVE,
+    Agreement,
+    Agrees,
+    CalledAgreement,
+    Process,
+    first_part,
+)
 
 # Environment variables that the agent sets.
 TRIAL_ID = "EBBTIDE_TRIAL_ID"
@@ -161,13 +173,22 @@ class Trial:
     _reported_s: float = 0.0
     _step_began_s: float | None = None
     _slowest_s: float = 0.0
-    _process: int = field(default_factory=os.getpid)
+    _pid: int = field(default_factory=os.getpid)
+    _process: Process = field(default_factory=Process.current)
+    # Set while a loop runs in which several processes train as one.
+    _agreement: Agreement | None = None
+    _agree: Callable[[int], int] | None = None
 
     @classmethod
-    def current(cls) -> Trial:
+    def current(cls, agree: Callable[[int], int] | None = None) -> Trial:
         """The trial that this process was started for; without an agent, a trial without checkpoints.
 
         From then on SIGTERM asks the program to save and exit, and SIGUSR1 to save.
+
+        Args:
+            agree: For several processes that train as one and do not use `torch.distributed`: a function that
+                returns the highest of the numbers that they call it with, such as
+                `lambda wish: comm.allreduce(wish, op=MPI.MAX)`. Each calls it once a step.
         """
         folder = os.environ.get(CHECKPOINT_DIR)
         steps = os.environ.get(MAX_STEPS)
@@ -176,6 +197,7 @@ class Trial:
             Path(folder) if folder else None,
             AGENT in os.environ,
             int(steps) if steps else None,
+            _agree=agree,
         )
         signal.signal(signal.SIGTERM, trial._asked_to_leave)
         signal.signal(signal.SIGUSR1, trial._asked_to_save)
@@ -203,7 +225,7 @@ class Trial:
             raise RuntimeError("trial.keep is called once, before the loop: give all parts to one TorchState")
         newest = max(self._checkpoints(), default=None)
         if newest is not None:
-            keeper.restore(newest)
+            keeper.restore(self._part_of(newest))
             self._position = self._saved = self._read_position(newest)
             self._restored = newest
         self._resume_step = self.step
@@ -305,6 +327,9 @@ class Trial:
             self._step_done()
         self._broken = False
         self._save(self._position, within_step=False)
+        if self._agreement is not None:
+            self._agreement.end()
+            self._agreement = None
         self._emit({"finished": self.step})
 
     # The loops.
@@ -314,10 +339,23 @@ class Trial:
             raise RuntimeError("a program has one loop over trial.steps or trial.epochs: make the two one")
 
     def _begin_loop(self, loader: object = None) -> None:
+        self._agreement = self._agreed_by()
         self._looped = True
         if self._restored is not None and isinstance(self._keeper, EpochKeeper):
             # Random numbers drawn since `keep` were also drawn before the checkpoint was made.
             self._keeper.rewind(loader)
+
+    def _agreed_by(self) -> Agreement | None:
+        if self._agree is not None:
+            return CalledAgreement(self._agree)
+        found = self._keeper.agreement() if isinstance(self._keeper, Agrees) else None
+        if found is None and self._process.count > 1 and self.folder is not None:
+            raise RuntimeError(
+                f"{self._process.count} processes train this as one, and have to save at the same step: call "
+                "torch.distributed.init_process_group before the loop and keep a TorchState, or give "
+                "Trial.current(agree=...) a function that returns the highest number of all processes"
+            )
+        return found
 
     def _steps(self, last: int) -> Iterator[int]:
         self._emit({"started": self.step})
@@ -445,24 +483,30 @@ class Trial:
     # Requests by signals.
 
     def _answer(self) -> None:
-        """Between steps: do what was requested."""
-        if self._wanted or self._leaving:
+        """Between steps: do what was requested, of this process or of one that trains with it."""
+        wish = LEAVE if self._leaving else SAVE if self._wanted else NOTHING
+        if wish == SAVE:
             self._wanted = False
+        if self._agreement is not None:
+            wish = self._agreement.highest(wish)
+        if wish >= SAVE:
             self._save(self._position, within_step=False)
-        if self._leaving:
+        if wish >= LEAVE:
             self._leave()
 
     def _leave(self) -> None:
+        if self._agreement is not None:
+            self._agreement.end()
         self._emit({"left": self._saved.step})
         sys.exit(0)
 
     def _asked_to_save(self, _number: int, _frame: FrameType | None) -> None:
-        if os.getpid() == self._process:
+        if os.getpid() == self._pid:
             self._wanted = True
             self._if_whole()
 
     def _asked_to_leave(self, number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
+        if os.getpid() != self._pid:
             # A process that the program forked: the signal is meant to end it.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -471,8 +515,8 @@ class Trial:
 
     def _if_whole(self) -> None:
         """Save now if the state is complete, which it also is while data are loaded or a model is evaluated."""
-        if self._saving:
-            return
+        if self._saving or self._agreement is not None:
+            return  # others may be a step ahead: it is done at the next step that all agree on
         whole = self._whole_position()
         if whole is None:
             return
@@ -510,22 +554,46 @@ class Trial:
         self._saving = True
         try:
             began = time.monotonic()
-            name = self._free_name(self.folder, position.step)
-            coming = self.folder / f".{name}.part"
-            shutil.rmtree(coming, ignore_errors=True)
-            coming.mkdir(parents=True)
-            self._keeper.save(coming, within_step=within_step)
-            content = asdict(position) | {"batches_an_epoch": self._batches_an_epoch}
-            (coming / _POSITION).write_text(json.dumps(content))
-            _flush(coming)
-            coming.rename(self.folder / name)
+            coming = self.folder / f".{_PREFIX}{position.step:0{_DIGITS}d}.part"
+            if self._is_first:
+                shutil.rmtree(coming, ignore_errors=True)
+                coming.mkdir(parents=True)
+            self._wait_for_others()
+            part = coming / self._process.part
+            part.mkdir(exist_ok=True)
+            self._keeper.save(part, within_step=within_step)
+            self._wait_for_others()
+            if self._is_first:
+                self._complete(coming, self.folder, position, began)
             self._saved = position
-            self._emit({"saved": position.step, "folder": name, "save_s": time.monotonic() - began})
-            if not self.has_agent:
-                for old in sorted(self._checkpoints())[:-_KEPT_ALONE]:
-                    shutil.rmtree(old, ignore_errors=True)
         finally:
             self._saving = False
+
+    def _complete(self, coming: Path, folder: Path, position: Position, began: float) -> None:
+        """Every process of this machine has written its part: from now on this is a checkpoint."""
+        content = asdict(position) | {"batches_an_epoch": self._batches_an_epoch}
+        (coming / _POSITION).write_text(json.dumps(content))
+        _flush(coming)
+        name = self._free_name(folder, position.step)
+        coming.rename(folder / name)
+        self._emit({"saved": position.step, "folder": name, "save_s": time.monotonic() - began})
+        if not self.has_agent:
+            for old in sorted(self._checkpoints())[:-_KEPT_ALONE]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this process speaks for those of its machine."""
+        return self._process.local_rank == 0
+
+    def _wait_for_others(self) -> None:
+        if self._agreement is not None:
+            self._agreement.wait()
+
+    def _part_of(self, checkpoint: Path) -> Path:
+        """This process's part; with more processes than there were, the others begin as the first one."""
+        own = checkpoint / self._process.part
+        return own if own.is_dir() else checkpoint / first_part([path.name for path in checkpoint.iterdir()])
 
     @staticmethod
     def _free_name(folder: Path, step: int) -> str:
@@ -559,6 +627,8 @@ class Trial:
         self._emit({"step": step} | ({"step_s": round(slowest_s, 4)} if slowest_s else {}) | dict(more))
 
     def _emit(self, message: Mapping[str, object]) -> None:
+        if not self._is_first:
+            return
         self._reported_s = time.monotonic()
         # One write, since a signal between two writes would mix lines.
         os.write(1, (json.dumps(message) + "\n").encode())

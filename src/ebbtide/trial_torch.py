@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import distributed
+
+from ebbtide.trial_processes import NOTHING, Agreement
 
 # In so many steps, changes after the optimizer's step are detected by content; changes through `.data` can be
 # detected in no other way.
@@ -127,6 +130,12 @@ class TorchState:
         self.mark()
 
     # As a keeper of epochs.
+
+    def agreement(self) -> Agreement | None:
+        """How the processes of `torch.distributed` agree on the step to save at; None: there is one process."""
+        if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+            return None
+        return TorchAgreement()
 
     def step_ended(self) -> None:
         """Check that the step had exactly one optimizer step, and that nothing changed after it."""
@@ -248,6 +257,39 @@ class TorchState:
 
     def _randoms_now(self) -> RandomStates:
         return RandomStates.now(self._generators)
+
+
+class TorchAgreement:
+    """An agreement by `torch.distributed`: what is told at one step is answered at the next; no step waits for it.
+
+    It has a group of its own, by CPU: it waits for nothing that a GPU is at.
+    """
+
+    def __init__(self) -> None:
+        self._group = distributed.new_group(backend="gloo")
+        self._told = torch.zeros(1, dtype=torch.int64)
+        self._under_way: Any = None
+
+    def highest(self, wish: int) -> int:
+        answered = self._answered()
+        self._told = torch.tensor([wish])
+        self._under_way = distributed.all_reduce(
+            self._told, op=distributed.ReduceOp.MAX, group=self._group, async_op=True
+        )
+        return answered
+
+    def wait(self) -> None:
+        distributed.barrier(group=self._group)
+
+    def end(self) -> None:
+        self._answered()
+
+    def _answered(self) -> int:
+        if self._under_way is None:
+            return NOTHING
+        self._under_way.wait()
+        self._under_way = None
+        return int(self._told.item())
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,6 +129,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
         "errors",
         "_files",
         "trial",
+        "trial_processes",
         "trial_torch",
     }
 

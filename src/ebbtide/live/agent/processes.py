@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,11 @@ class TrainingProcess:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process is of this program: what it prints is believed only so far."""
+        if self.process.poll() is not None or pid <= 1:
+            return False
         try:
-            return self.process.poll() is None and pid > 1 and os.getsid(pid) == self.process.pid
+            # What started it, such as torchrun, may have given it a session of its own.
+            return os.getsid(pid) == self.process.pid or self.process.pid in _parents(pid)
         except (OSError, OverflowError):
             return False
 
@@ -128,6 +131,14 @@ def _parsed(line: str) -> Mapping[str, Any] | str:
         if isinstance(found, dict):
             return found
     return line[:_LINE_BYTES].rstrip("\n")
+
+
+def _parents(pid: int) -> Iterator[int]:
+    """Ids of the process that started a process, of the one that started that, and so on."""
+    while pid > 1:
+        # Its name, in parentheses, may hold anything.
+        pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        yield pid
 
 
 def _die_with_parent() -> None:
