@@ -10,6 +10,7 @@ import time
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from ebbtide.trial import Trial
 from ebbtide.trial_torch import TorchState
@@ -23,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--step-s", type=float, default=0.01)
+    parser.add_argument("--in-epochs", action="store_true")
     parser.add_argument("--forgets-group", action="store_true")
     asked = parser.parse_args()
     trial = Trial.current()
@@ -38,17 +40,30 @@ def main() -> None:
     torch.manual_seed(
         1000 + rank
     )  # each has random numbers of its own, of which its checkpoint must have the state
-    trial.keep(TorchState(model=model, optimizer=optimizer))
-    for step in trial.steps(asked.steps):
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trial.keep(TorchState(model=model, optimizer=optimizer, schedule=schedule))
+
+    def step(inputs: torch.Tensor) -> None:
         # The processes are not at the same place in a step when they are asked to save.
         time.sleep(asked.step_s * (1 + rank % 2))
-        inputs = torch.randn(16, 8)
         optimizer.zero_grad()
         loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         loss.backward()
         optimizer.step()
-        if step % 10 == 0:
+        if trial.step % 10 == 0:
             trial.report(loss=loss)
+
+    if asked.in_epochs:
+        data = TensorDataset(torch.randn(320, 8, generator=torch.Generator().manual_seed(5)))
+        sampler: DistributedSampler[object] = DistributedSampler(data)
+        for epoch, batches in trial.epochs(DataLoader(data, batch_size=16, sampler=sampler), asked.steps // 10):
+            sampler.set_epoch(epoch)
+            schedule.step()  # before its batches, and done once all the same
+            for (inputs,) in batches:
+                step(inputs)
+    else:
+        for _ in trial.steps(asked.steps):
+            step(torch.randn(16, 8))
     if rank == 0:
         print(f'{{"digest": "{digest_of(plain)}"}}', flush=True)
     distributed.destroy_process_group()

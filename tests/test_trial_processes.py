@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,7 +40,7 @@ class Gang:
             subprocess.Popen(
                 [sys.executable, str(PROGRAM), "--steps", str(STEPS), *arguments],
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=(folder / f"{rank}.err").open("wb"),
                 text=True,
                 env=os.environ
                 | {
@@ -56,6 +57,7 @@ class Gang:
             )
             for rank in range(count)
         ]
+        self._folder = folder
         self.said: list[list[dict[str, Any]]] = [[] for _ in range(count)]
 
     def until(self, rank: int, name: str, least: int) -> None:
@@ -74,6 +76,14 @@ class Gang:
                 said += [json.loads(line) for line in out]
             assert process.wait(60) == 0
         return self.said
+
+    def problem(self, rank: int) -> str:
+        """What a process that ends with an error says, of what it may say here."""
+        self.processes[rank].communicate(timeout=60)
+        assert self.processes[rank].returncode == 1
+        told = (self._folder / f"{rank}.err").read_text()
+        known = ("2 processes train this as one", "resume from different steps, 0 to")
+        return next((problem for problem in known if problem in told), told)
 
 
 def digest(said: list[list[dict[str, Any]]]) -> object:
@@ -114,13 +124,24 @@ def test_whichever_is_asked_all_save_and_leave_at_one_step(tmp_path: Path, undis
 def test_a_program_that_forgets_to_begin_its_group_is_told(tmp_path: Path) -> None:
     """Its processes would save at steps of their own, which do not belong together."""
     gang = Gang(tmp_path, 2, "--forgets-group")
-    for process in gang.processes:
-        process.communicate(timeout=60)
-        assert process.returncode == 1
+    assert gang.problem(0) == gang.problem(1) == "2 processes train this as one"
 
 
 @pytest.mark.long
-def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path) -> None:
+def test_processes_that_resume_from_different_steps_are_told(tmp_path: Path) -> None:
+    """One machine's last checkpoint never reached storage: the others' are not of the same training any more."""
+    gang = Gang(tmp_path, 2)
+    gang.until(0, "step", 3)
+    gang.processes[1].send_signal(signal.SIGTERM)
+    gang.rest()
+    shutil.rmtree(tmp_path / "1")
+    gang = Gang(tmp_path, 2)
+    assert gang.problem(0) == gang.problem(1) == "resume from different steps, 0 to"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loop", [(), ("--in-epochs",)], ids=["steps", "epochs"])
+def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path, loop: tuple[str, ...]) -> None:
     """Asked through the agent's handle: torchrun itself would end at SIGUSR1, and kill its workers at SIGTERM."""
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -141,7 +162,7 @@ def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path) ->
         starts = (False, True) if disturbed else (True,)
         for to_the_end in starts:
             lines: queue.Queue[Any] = queue.Queue()
-            program = TrainingProcess([*arguments, "--steps", str(STEPS)], environment, tmp_path, lines.put)
+            program = TrainingProcess([*arguments, "--steps", str(STEPS), *loop], environment, tmp_path, lines.put)
             try:
                 if not to_the_end:
                     heard(lines, "step")

@@ -225,9 +225,9 @@ class Trial:
             raise RuntimeError("trial.keep is called once, before the loop: give all parts to one TorchState")
         newest = max(self._checkpoints(), default=None)
         if newest is not None:
-            keeper.restore(self._part_of(newest))
+            self._restored = self._part_of(newest)
+            keeper.restore(self._restored)
             self._position = self._saved = self._read_position(newest)
-            self._restored = newest
         self._resume_step = self.step
         self._keeper = keeper
         return self.step
@@ -340,6 +340,8 @@ class Trial:
 
     def _begin_loop(self, loader: object = None) -> None:
         self._agreement = self._agreed_by()
+        if self._agreement is not None:
+            self._check_resumes_as_one(self._agreement)
         self._looped = True
         if self._restored is not None and isinstance(self._keeper, EpochKeeper):
             # Random numbers drawn since `keep` were also drawn before the checkpoint was made.
@@ -349,13 +351,21 @@ class Trial:
         if self._agree is not None:
             return CalledAgreement(self._agree)
         found = self._keeper.agreement() if isinstance(self._keeper, Agrees) else None
-        if found is None and self._process.count > 1 and self.folder is not None:
+        if found is None and self._process.count > 1 and None not in (self.folder, self._keeper):
             raise RuntimeError(
                 f"{self._process.count} processes train this as one, and have to save at the same step: call "
                 "torch.distributed.init_process_group before the loop and keep a TorchState, or give "
                 "Trial.current(agree=...) a function that returns the highest number of all processes"
             )
         return found
+
+    def _check_resumes_as_one(self, agreement: Agreement) -> None:
+        most, least = agreement.highest_now(self.step), -agreement.highest_now(-self.step)
+        if most != least:
+            raise RuntimeError(
+                f"the processes of this training resume from different steps, {least} to {most}, this one from "
+                f"{self.step}: each machine needs a checkpoint of the same step, or an empty checkpoint folder"
+            )
 
     def _steps(self, last: int) -> Iterator[int]:
         self._emit({"started": self.step})
@@ -588,7 +598,7 @@ class Trial:
 
     def _wait_for_others(self) -> None:
         if self._agreement is not None:
-            self._agreement.wait()
+            self._agreement.highest_now(NOTHING)
 
     def _part_of(self, checkpoint: Path) -> Path:
         """This process's part; with more processes than there were, the others begin as the first one."""

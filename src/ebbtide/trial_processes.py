@@ -29,8 +29,8 @@ class Agreement(Protocol):
         """Tell the others a number, and return the highest that any of them told at this call or at the last."""
         ...
 
-    def wait(self) -> None:
-        """Return once every process has called this."""
+    def highest_now(self, number: int) -> int:
+        """The highest number that the processes call this with; waits until every process has."""
         ...
 
     def end(self) -> None:
@@ -60,8 +60,8 @@ class CalledAgreement:
     def highest(self, wish: int) -> int:
         return int(self._highest_of(wish))
 
-    def wait(self) -> None:
-        self._highest_of(NOTHING)
+    def highest_now(self, number: int) -> int:
+        return int(self._highest_of(number))
 
     def end(self) -> None:
         """Nothing is under way: each call waits."""
