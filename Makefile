@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live chaos simulate simulate-mutants parity test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array chaos simulate simulate-mutants parity test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -48,6 +48,22 @@ serve: $(INSTALLED)
 PROVIDER ?= local
 demo-live: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)
+
+# Machines that train as one, taken one, two and four at a time; reports/gang.json.
+gang: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.gang_study
+
+# An MPI program whose machines are taken; reports/mpi.json.
+mpi: $(INSTALLED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ebbtide.testing.mpi_study
+
+# A Spark application whose workers are taken; reports/spark.json.
+spark: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.spark_study
+
+# Two thousand tasks through the loss of fifty machines; reports/array.json.
+array: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.array_study
 
 # Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
 SEED ?= 0

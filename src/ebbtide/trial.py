@@ -47,6 +47,17 @@ TRIAL_ID = "EBBTIDE_TRIAL_ID"
 CHECKPOINT_DIR = "EBBTIDE_CHECKPOINT_DIR"
 MAX_STEPS = "EBBTIDE_MAX_STEPS"
 AGENT = "EBBTIDE_AGENT"
+# Where several machines train as one: their addresses by rank, with commas between them, and this machine's rank.
+MACHINES = "EBBTIDE_MACHINES"
+RANK = "EBBTIDE_RANK"
+# What those machines alone know, as hexadecimal digits; and a named pipe for reports, where the agent of this
+# machine does not read what the program prints.
+SECRET = "EBBTIDE_SECRET"
+REPORTS = "EBBTIDE_REPORTS"
+# Of a task of an array: its value, its number, and the folder whose files are its result.
+TASK = "EBBTIDE_TASK"
+TASK_NUMBER = "EBBTIDE_TASK_NUMBER"
+RESULT_DIR = "EBBTIDE_RESULT_DIR"
 
 # Steps without a metric are reported no more often than this.
 _REPORT_EVERY_S = 0.2
@@ -641,7 +652,25 @@ class Trial:
             return
         self._reported_s = time.monotonic()
         # One write, since a signal between two writes would mix lines.
-        os.write(1, (json.dumps(message) + "\n").encode())
+        line = (json.dumps(message) + "\n").encode()
+        if not _passed_on(os.environ.get(REPORTS, ""), line):
+            os.write(1, line)
+
+
+def _passed_on(pipe: str, line: bytes) -> bool:
+    """Write a line into a named pipe; returns whether there is one that is read."""
+    if not pipe:
+        return False
+    try:
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.set_blocking(descriptor, True)
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 class Batches(Generic[Batch]):

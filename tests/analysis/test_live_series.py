@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.live.sweeps import START_S, A
 
-from ebbtide.analysis.live_series import Point, moves_table, run_points, trial_points
+from ebbtide.analysis.live_series import Point, moves_table, run_points, times_of, trial_points
 from ebbtide.engine.snapshot import lease_values
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -26,6 +26,10 @@ def bill(number: int, begins_h: float, ends_h: float, usd: float, refund_usd: fl
     return [number, {"charges": charges, "refund_usd": refund_usd}]
 
 
+def on(lease_id: int) -> dict[str, Any]:
+    return {"rank": 0, "lease_id": lease_id, "ended": "", "saved": [], "resume": None, "began_s": math.nan}
+
+
 def stretch(lease_id: int, hours: float, begins: float, done: float, kept: float) -> dict[str, Any]:
     return {
         "lease_id": lease_id,
@@ -33,6 +37,7 @@ def stretch(lease_id: int, hours: float, begins: float, done: float, kept: float
         "step_from": begins,
         "step_done": done,
         "step_kept": kept,
+        "attempt": lease_id + 1,
     }
 
 
@@ -44,8 +49,18 @@ KEPT: Any = {
     },
     "provider": {
         "trials": [
-            {"stretches": [stretch(0, 1.5, 0.0, 20.0, 10.0), stretch(1, 1.0, 10.0, 40.0, 40.0)], "on": None},
-            {"stretches": [stretch(0, 0.5, 0.0, 5.0, 5.0)], "on": 2, "began_s": START_S + 4 * 3600.0},
+            {
+                "stretches": [stretch(0, 1.5, 0.0, 20.0, 10.0), stretch(1, 1.0, 10.0, 40.0, 40.0)],
+                "members": [],
+                "workers": [],
+            },
+            {
+                "stretches": [stretch(0, 0.5, 0.0, 5.0, 5.0)],
+                "members": [on(2)],
+                "workers": [],
+                "attempt": 2,
+                "began_s": START_S + 4 * 3600.0,
+            },
         ]
     },
 }
@@ -53,6 +68,13 @@ KEPT: Any = {
 
 def of(points: list[Point], name: str) -> list[tuple[float, float]]:
     return [(point.step / 3600, round(point.value, 9)) for point in points if point.name == name]
+
+
+def test_machines_that_work_alone_count_from_when_each_began() -> None:
+    early, late = on(4) | {"began_s": START_S}, on(5) | {"began_s": START_S + 3600.0}
+    array: Any = {"stretches": [], "members": [early, late], "workers": [], "began_s": START_S}
+    assert times_of(array, START_S + 2 * 3600.0) == {4: 7200.0, 5: 3600.0}
+    assert times_of(array) == {}
 
 
 def test_the_run_s_cost_rises_with_charges_and_falls_with_refunds() -> None:

@@ -68,7 +68,7 @@ class Live:
         self.folder.begin(settings)
         self.uri = f"sqlite:///{self.path / 'mlflow.db'}"
         self.client = MlflowClient(self.uri)
-        self.trials = [{"metrics": [], "problem": "", "on": None} for _ in self.wanted.trials()]
+        self.trials = [{"metrics": [], "problem": "", "on": None, "attempt": 0} for _ in self.wanted.trials()]
 
     def begin(self) -> None:
         begin_tracking(self.folder, self.uri, self.path / "artifacts")
@@ -288,9 +288,9 @@ def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
         return {"lease_id": lease_id, "duration_s": duration_s}
 
     trials = [
-        {"stretches": [stretch(0, 300.0), stretch(0, 600.0)]},
-        {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)]},
-        {"stretches": []},
+        {"stretches": [stretch(0, 300.0), stretch(0, 600.0)], "members": [], "workers": []},
+        {"stretches": [stretch(0, 100.0), stretch(1, 1000.0)], "members": [], "workers": []},
+        {"stretches": [], "members": [], "workers": []},
     ]
     # The third machine trained nothing: shared by all training time, 900 to 1,100 seconds.
     costs = trial_costs(kept([1.0, 2.0, 4.0], [0.0, 0.0, 0.0], trials), 7.0)
@@ -298,7 +298,10 @@ def test_a_machine_s_cost_is_shared_by_the_time_trained_on_it() -> None:
 
 
 def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same() -> None:
-    trials: list[dict[str, Any]] = [{"stretches": []}, {"stretches": []}]
+    trials: list[dict[str, Any]] = [
+        {"stretches": [], "members": [], "workers": []},
+        {"stretches": [], "members": [], "workers": []},
+    ]
     assert trial_costs(kept([3.0], [10.0, 20.0], trials), 3.0) == pytest.approx([1.0, 2.0])
     assert trial_costs(kept([3.0], [0.0, 0.0], trials), 3.0) == pytest.approx([1.5, 1.5])
     assert trial_costs(kept([], [0.0], trials[:1]), 0.0) == [0.0]
@@ -309,7 +312,13 @@ def test_costs_refunds_and_moves_are_told_over_time_each_once(tmp_path: Path) ->
     live.begin()
     stretch = asdict(Stretch(0, 3600.0, 0, 0.0, 20.0, 10.0, True))
     live.spent = [1.0]
-    live.trials[0] |= {"stretches": [stretch], "on": 1, "began_s": START_S + 7200.0, "metrics": [[5, 0.5]]}
+    live.trials[0] |= {
+        "stretches": [stretch],
+        "on": 1,
+        "attempt": 2,
+        "began_s": START_S + 7200.0,
+        "metrics": [[5, 0.5]],
+    }
     figures = {"time_s": START_S + 9000.0, "spent_usd": 1.25, "open_usd": [[1, 0.25]]}
     # A machine is rented still.
     live.spent = [1.0]

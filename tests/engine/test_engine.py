@@ -144,7 +144,12 @@ def test_capacity_refuses_and_takes_machines_whatever_their_max_price() -> None:
 def test_the_last_machine_in_is_the_first_that_capacity_takes() -> None:
     capacity = CapacitySeries(START_S + np.array([0.0, 500]), np.array([3, 2]), START_S + 90_000)
     policy = Scripted({Wake.START: lambda _v, _e: [Request(C3, job=0, count=3)]})
-    outcome = replay(policy, [job(7200, machines=3)], history(CALM), availability=Availability({C3: capacity}))
+    outcome = replay(
+        policy,
+        [job(7200, machines={"min": 1, "max": 3})],
+        history(CALM),
+        availability=Availability({C3: capacity}),
+    )
     assert [lease.state for lease in outcome.leases] == [LeaseState.RELEASED] * 2 + [LeaseState.REVOKED]
 
 
@@ -218,9 +223,40 @@ def test_a_gang_moves_as_one_and_gains_by_its_speedup() -> None:
     assert outcome.cost_usd == pytest.approx(2 * 0.36 / 3600 * (outcome.makespan_s - 20))
 
 
-def test_a_gang_that_loses_a_machine_saves_and_goes_on_with_the_rest() -> None:
+def test_a_gang_that_loses_a_machine_saves_and_waits_for_another() -> None:
     prices = history({C3: [(0, 0.10), (1000, 0.50)], R3: [(0, 0.18)]})
     gang = job(3600, machines=2, save_s=10, restore_s=20)
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, 0.2, job=0), Request(R3, job=0)],
+            Wake.ENDED: lambda _v, _e: [Request(R3, job=0)],
+        }
+    )
+    outcome = replay(policy, [gang], prices)
+    # Together (1 + 0.5) steps a second from 140 s to 1110 s; then r3.large waits until it has another beside it.
+    together = math.floor(970 * 1.5)
+    assert outcome.steps_lost < 1
+    assert outcome.makespan_s == pytest.approx(1120 + 120 + 20 + (3600 - together) / 1.0 + 10, abs=1e-3)
+
+
+def test_a_gang_uses_no_more_machines_than_it_asks_for() -> None:
+    gang = job(3600, machines=2, save_s=10, restore_s=20)
+    three = Scripted({Wake.START: lambda _v, _e: [Request(C3, job=0, count=3)]})
+    outcome = replay(three, [gang], history(CALM))
+    assert outcome.makespan_s == pytest.approx(READY_S + 20 + 1800 + 10)
+    assert sorted(outcome.jobs[0].steps_on.values()) == pytest.approx([1800.0, 1800.0])
+
+
+def test_a_policy_that_gives_one_machine_refuses_a_job_that_waits_for_more() -> None:
+    for name in ("spottune", "dynamic-pricing-cost", "deepspotcloud-migrate", "deadline"):
+        with pytest.raises(InputError, match="gives each job one machine, and job .* waits for 2"):
+            replay(eb.policy(name), [job(3600, machines=2)], history(CALM))
+    assert replay(eb.policy("cheapest-spot"), [job(3600, machines=2)], history(CALM)).finished
+
+
+def test_an_elastic_job_that_loses_a_machine_saves_and_goes_on_with_the_rest() -> None:
+    prices = history({C3: [(0, 0.10), (1000, 0.50)], R3: [(0, 0.18)]})
+    gang = job(3600, machines={"min": 1, "max": 2}, save_s=10, restore_s=20)
     policy = Scripted({Wake.START: lambda _v, _e: [Request(C3, 0.2, job=0), Request(R3, job=0)]})
     outcome = replay(policy, [gang], prices)
     # Together (1 + 0.5) steps a second from 140 s to 1110 s, then r3.large alone at half a step a second.

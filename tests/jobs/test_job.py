@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,41 @@ def test_what_a_job_without_a_command_cannot_have_is_told() -> None:
         Job.parse(fields | {"budget_usd": 20})
     with pytest.raises(InputError, match="has nothing to run"):
         sweep_of(Job.parse(fields))
-    with pytest.raises(InputError, match="more or less than one machine"):
-        sweep_of(Job.parse(fields | {"command": "python x.py", "machines": 2}))
+    with pytest.raises(InputError, match="machines that work alone"):
+        sweep_of(Job.parse(fields | {"command": "python x.py", "coupling": "independent"}))
+
+
+@pytest.mark.parametrize(
+    ("machines", "least", "most"),
+    [(1, 1, 1), (4, 4, 4), ({"min": 2, "max": 8}, 2, 8), ({"min": 3, "max": 3}, 3, 3)],
+)
+def test_machines_are_all_or_none_or_a_range(machines: Any, least: int, most: int) -> None:
+    fields = {"name": "x", "steps": 10, "steps_per_hour": {"c3.xlarge": 1}, "machines": machines}
+    job = Job.parse(fields)
+    assert (job.least_machines, job.most_machines) == (least, most)
+    again = Job.parse(job.model_dump(mode="json"))
+    assert again == job
+    # Machines that work alone wait for no others.
+    assert Job.parse(fields | {"coupling": "independent"}).least_machines == 1
+    assert sweep_of(Job.parse(fields | {"command": "python x.py"})).live_jobs()[0].machines == job.machines
+
+
+@pytest.mark.parametrize(
+    ("machines", "problem"),
+    [
+        ({"min": 4, "max": 2}, "field machines: min 4 is more than max 2"),
+        ({"min": 2}, "field machines.max: missing"),
+        ({"least": 2, "max": 4}, "machines.least: unknown field"),
+        (0, "field machines: 0 is no number of machines from 1 to 10,000; for example `machines: 4` for four"),
+        ("four", "field machines: 'four' is no number of machines"),
+        (True, "field machines: True is no number of machines"),
+    ],
+)
+def test_what_is_no_number_of_machines_is_told(machines: Any, problem: str) -> None:
+    fields = {"name": "x", "steps": 10, "steps_per_hour": {"c3.xlarge": 1}, "machines": machines}
+    with pytest.raises(InputError) as told:
+        Job.parse(fields)
+    assert problem in str(told.value) + " ".join(told.value.problems)
 
 
 def test_wrong_fields_are_told_all_at_once_to_python_too() -> None:

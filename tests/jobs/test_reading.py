@@ -111,8 +111,9 @@ def test_all_that_is_wrong_is_told_at_once(
 def test_a_file_without_a_program_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="field command: missing; .*write `command: python train.py`"):
         read_sweep(file(tmp_path, name="a", **KNOWN), to_run=True)
-    with pytest.raises(InputError, match="wants more or less than one machine"):
-        read_sweep(file(tmp_path, name="a", machines=4, **KNOWN))
+    with pytest.raises(InputError, match="machines that work alone"):
+        read_sweep(file(tmp_path, name="a", machines=4, coupling="independent", **KNOWN))
+    assert read_sweep(file(tmp_path, name="a", machines=4, **KNOWN)).machines == 4
 
 
 @pytest.mark.parametrize(

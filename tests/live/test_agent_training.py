@@ -13,8 +13,9 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
 from ebbtide.live.agent_state import trial_values
-from ebbtide.live.agent_training import MOST_FAILURES, AgentTraining
+from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.runtime import Runtime
+from ebbtide.live.trial_failures import MOST_FAILURES
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
 
@@ -124,7 +125,7 @@ def test_where_storage_does_not_answer_the_end_waits() -> None:
     ended = Ended(TRIAL, 1, Ending.FINISHED, 100, stored=3)
     with pytest.raises(OSError, match="does not answer"):
         trained.tell(lease, ended)
-    assert trained.training.trials[0].on == lease.lease_id
+    assert [member.lease_id for member in trained.training.trials[0].present] == [lease.lease_id]
     trained.stored = {3}
     trained.tell(lease, ended)
     assert trained.training.trials[0].ended

@@ -201,7 +201,7 @@ def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, ca
         InputError: The time until `until_s` is too short for the job.
     """
     rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
-    able = {market: rate * job.speedup_of(job.machines) for market, rate in rates.items() if rate > 0}
+    able = {market: rate * job.speedup_of(job.most_machines) for market, rate in rates.items() if rate > 0}
     changes = [prices[market].between(start_s, until_s)[0] for market in able]
     times_s = np.unique(np.clip(np.concatenate([np.array([start_s]), *changes]), start_s, until_s))
     lasting_s = np.diff(times_s, append=until_s)
@@ -210,7 +210,7 @@ def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, ca
         usd = np.nan_to_num(prices[market].at_each(times_s), nan=np.inf)
         listed = catalogue.on_demand_usd_per_hour(market, start_s)
         usd = usd if listed is None else np.minimum(usd, listed)
-        usd_per_step = np.minimum(usd_per_step, usd * job.machines / HOUR_S / rate)
+        usd_per_step = np.minimum(usd_per_step, usd * job.most_machines / HOUR_S / rate)
     order = np.argsort(usd_per_step, kind="stable")
     steps = np.minimum(np.cumsum(lasting_s[order]) * max(able.values()), job.steps)
     if steps[-1] < job.steps - 1e-6:

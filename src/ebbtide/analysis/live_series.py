@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide._utc import iso
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.live.agent_state import TrialRecord
+from ebbtide.live.agent_state import TrialRecord, leases_on, present_s
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.snapshots import Figures, RunSnapshot
 
@@ -150,8 +150,9 @@ def trial_points(kept: RunSnapshot, figures: Figures | None, number: int) -> lis
         shares[lease_id] = own_s / whole_s if whole_s > 0 else 0.0
     found = _money(kept, figures, shares, ("ebbtide.cost_usd", "ebbtide.refund_usd"))
     started_s, trial = kept["engine"]["started_s"], trials[number]
-    if started_s is not None and trial.get("on") is not None and not math.isnan(trial["began_s"]):
-        found.append(Point("ebbtide.moves", max(int(trial["began_s"] - started_s), 0), len(trial["stretches"])))
+    if started_s is not None and leases_on(trial) and not math.isnan(trial["began_s"]):
+        moves = len({stretch["attempt"] for stretch in trial["stretches"]} - {trial["attempt"]})
+        found.append(Point("ebbtide.moves", max(int(trial["began_s"] - started_s), 0), moves))
     return found
 
 
@@ -165,9 +166,8 @@ def times_of(trial: TrialRecord, now_s: float = math.nan) -> dict[int, float]:
     found: dict[int, float] = defaultdict(float)
     for stretch in trial.get("stretches", ()):
         found[int(stretch["lease_id"])] += float(stretch["duration_s"])
-    on = trial.get("on")
-    if on is not None and now_s > trial["began_s"]:
-        found[on] += now_s - trial["began_s"]
+    for lease_id, duration_s in ({} if math.isnan(now_s) else present_s(trial, now_s)).items():
+        found[lease_id] += duration_s
     return dict(found)
 
 

@@ -198,7 +198,7 @@ def end_tracking(folder: RunFolder) -> None:
                 "steps_done": job["steps_done"],
                 "steps_lost": job["steps_lost"],
                 "checkpoints": job["checkpoints"],
-                "moves": max(len(trial.get("stretches", ())) - 1, 0),
+                "moves": max(len({stretch["attempt"] for stretch in trial.get("stretches", ())}) - 1, 0),
                 "cost_usd": cost_usd,
             }
             log.end(

@@ -227,13 +227,13 @@ def solve_portfolio(known: Known, settings: Mapping[str, Any], folder: Path) -> 
     (job,) = (work := read_work(settings["job"])).jobs
     view = known.view(work, policy("exosphere"), "ec2-second")
     cores = min(view.machine(market).vcpus for market in view.markets if view.steps_per_s(job, market) > 0.0)
-    request = PortfolioRequest(Resources(job.machines * cores, 0.0), settings["alpha"])
+    request = PortfolioRequest(Resources(job.most_machines * cores, 0.0), settings["alpha"])
     history_s = settings["history_days"] * DAY_S
     found = assessed(view, job, request, history_s=history_s, covariance=settings["covariance"])
     shares, markets = found.portfolio.shares, found.candidates.markets
     machines = allocate(shares, request.resources, view.machine).new
     # Machine-hours in each market, if each does its share of the work.
-    slower = job.machines / job.speedup_of(job.machines)
+    slower = job.most_machines / job.speedup_of(job.most_machines)
     per_share_h = np.array([job.steps / (view.steps_per_s(job, market) * HOUR_S) for market in markets]) * slower
     weights = np.array([shares.get(market, 0.0) for market in markets])
     listed_usd = weights * per_share_h * found.candidates.on_demand_usd

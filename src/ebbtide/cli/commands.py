@@ -103,7 +103,6 @@ VERBS = (
     Verb("resume", "running", "resume_command"),
     Verb("down", "runs", "down_command"),
     Verb("portfolio", "portfolio", "portfolio_command"),
-    Verb("cluster", "cluster", "cluster_command"),
     Verb("backtest", "backtesting", "backtest_command"),
     Verb("compare", "comparing", "compare_command"),
     Verb("report", "reporting", "report_command"),

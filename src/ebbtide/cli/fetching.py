@@ -12,8 +12,9 @@ from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
 from ebbtide.errors import InputError
+from ebbtide.live.fetched_results import fetch_results
 from ebbtide.live.fetching import fetch_trial
-from ebbtide.live.settings import RUNS, find_run
+from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
 
 _MOST_NAMED = 3
@@ -30,7 +31,8 @@ def fetch_command(
     every: Annotated[bool, typer.Option("--all", help="Fetch all trials.")] = False,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Download the newest complete checkpoint, the outputs and the log of a run's best trial, another, or all.
+    """Download the newest complete checkpoint, the outputs and the log of a run's best trial, another, or all;
+    of an array, the results of its tasks.
 
         ebbtide fetch RUN 3 --into results
 
@@ -40,6 +42,11 @@ def fetch_command(
         raise InputError("give either a trial or --all")
     folder = find_run(runs, run)
     run = folder.path.name
+    if folder.settings.sweep.get("tasks"):
+        if trial is not None:
+            raise InputError(f"run {run} is an array, all of whose results are fetched: `ebbtide fetch {run}`")
+        _fetch_array(folder, into or Path(run))
+        return
     standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
     wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
@@ -63,6 +70,15 @@ def fetch_command(
         typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
     if missing:
         raise typer.Exit(1)
+
+
+def _fetch_array(folder: RunFolder, into: Path) -> None:
+    try:
+        found = fetch_results(folder, into)
+    except OSError as error:
+        raise InputError(f"the results of run {folder.path.name} cannot be fetched: {error}") from None
+    others = f", {found.missing:,} tasks have none yet" if found.missing else ""
+    typer.echo(f"{found.done:,} results in {found.folder}, {found.new:,} of them new{others}")
 
 
 def _named(outputs: Mapping[str, int]) -> str:

@@ -106,13 +106,17 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
             yield f"best: trial {best.number}{setting}, {value}"
         elif len(standing.trials) > 1:
             yield f"trial {best.number}{setting}"
-        if best.checkpoint:
+        if best.checkpoint and standing.tasks is None:
             at = f" (step {best.steps_saved:g})" if best.steps_saved else ""
             if best.steps_saved and best.best_step is not None and best.best_step != best.steps_saved:
                 at = f" (step {best.steps_saved:g}; that of step {best.best_step} is not kept)"
             yield f"its newest checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` downloads it"
-        elif standing.state in OVER:
+        elif standing.state in OVER and standing.tasks is None:
             yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` downloads what is in its folder"
+    if standing.tasks is not None and standing.trials:
+        (array,) = standing.trials
+        done = f"{array.steps_done or 0:,.0f} of {standing.tasks:,} results"
+        yield f"{done}: {array.checkpoint or 'none'}; `ebbtide fetch {standing.run}` downloads them"
     for trial in standing.failed:
         yield trial.failure
         yield from (f"    {line}" for line in trial.tail[-_TAIL_LINES:])

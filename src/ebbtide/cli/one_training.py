@@ -134,6 +134,8 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
 def is_told_where_to_save(wanted: Wanted) -> bool:
     """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
     sweep = wanted.sweep
+    if sweep.tasks is not None:
+        return True  # an array has results
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True

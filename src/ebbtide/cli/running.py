@@ -179,6 +179,10 @@ def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) ->
     sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
+    if sweep.tasks is not None:
+        what = f"{len(sweep.tasks):,} tasks"
+    elif sweep.framework is not None:
+        what = f"a {sweep.framework.capitalize()} application"
     summary = policy_summary(policy)
     named = policy_words(policy, parameters)
     typer.echo(f"{sweep.name}: {what}; policy {named} decides{': ' * bool(summary)}{summary}")

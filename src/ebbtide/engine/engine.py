@@ -27,7 +27,7 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Event, Wake
-from ebbtide.policies.api.protocol import Policy, checked_policy
+from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 
 # A policy that answers its own events without time passing would never end.
 _MAX_DECISIONS_AT_ONE_TIME = 10_000
@@ -81,6 +81,7 @@ class Engine:
         interruptible: Callable[[Iterator[Action]], Iterator[Action]] | None = None,
     ) -> None:
         self.policy = checked_policy(policy)
+        check_fits(self.policy, jobs)
         self.billing = billing
         # Its own copies: whatever a policy does to the jobs that it is shown, the books do not change.
         self.jobs = [JobProgress(job_id, job.model_copy(deep=True)) for job_id, job in enumerate(jobs)]

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
-from ebbtide.jobs.resources import Resources
+from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
@@ -191,6 +191,10 @@ class Phases(Frozen):
         return [sum(phase.share for phase in self.phases[: n + 1]) / total for n in range(len(self.phases))]
 
 
+# How much faster several machines are than one: always, or phase by phase.
+Speedup = Amdahl | SpeedupTable | Phases
+
+
 class Job(Resources):
     """A piece of training: work to replay, or a command to run, or both.
 
@@ -203,7 +207,8 @@ class Job(Resources):
         steps_per_hour: Rate by instance type, on one machine of it.
         other_steps_per_hour_per_vcpu: The rate, by core, of types not named above; None: they cannot run it.
         checkpoint: What saving costs; None: the job cannot be checkpointed, and an interruption loses all.
-        machines: How many machines a policy without a view of its own gives it.
+        machines: How many machines it has: a number, or `{min: 2, max: 8}` where fewer do as well. Machines that
+            work as one (`gang`) train once they are all there, or at least `min`; those that work alone at once.
         coupling: Whether its machines work as one or alone.
         speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
@@ -225,9 +230,9 @@ class Job(Resources):
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
-    machines: Annotated[int, Field(ge=1, le=10_000)] = 1
+    machines: MachineCount = Field(default=1, examples=[4])
     coupling: Coupling = Coupling.GANG
-    speedup: Amdahl | SpeedupTable | Phases | None = None
+    speedup: Speedup | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     dataset: Dataset | None = None
     command: str | Annotated[list[str], Field(min_length=1)] | None = None
@@ -245,7 +250,7 @@ class Job(Resources):
     def _what_a_command_says(cls, content: Any) -> Any:
         if not isinstance(content, dict) or content.get("command") is None:
             return content
-        return {"name": name_of(_words(content["command"])), "steps": UNKNOWN_STEPS} | content
+        return {"name": name_of(words_of(content["command"])), "steps": UNKNOWN_STEPS} | content
 
     @model_validator(mode="after")
     def _is_whole(self) -> Job:
@@ -257,6 +262,18 @@ class Job(Resources):
         if given is not None:
             raise ValueError(f"{given} is for a job that is run: write `command: python train.py`")
         return self
+
+    @property
+    def most_machines(self) -> int:
+        """How many machines it uses at most, and a policy without a view of its own gives it."""
+        return self.machines if isinstance(self.machines, int) else self.machines.max
+
+    @property
+    def least_machines(self) -> int:
+        """With fewer machines than these it waits."""
+        if self.coupling is not Coupling.GANG:
+            return 1
+        return self.machines if isinstance(self.machines, int) else self.machines.min
 
     @property
     def is_measured(self) -> bool:
@@ -365,7 +382,7 @@ def name_of(arguments: Sequence[str]) -> str:
     return next((name for name in (*scripts, *modules, *others) if name), "training")
 
 
-def _words(command: Any) -> Sequence[str]:
+def words_of(command: Any) -> Sequence[str]:
     """The arguments of a command that may still be malformed."""
     if isinstance(command, str):
         try:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
 from ebbtide.jobs.parsing import read_mapping, validated
 from ebbtide.jobs.single import SingleTraining
+from ebbtide.jobs.spark import SparkApplication
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
@@ -24,12 +26,16 @@ class Kind(StrEnum):
     JOB = "job"  # work to be replayed or planned: steps and a speed, no program
     TRAINING = "training"  # a job with a program
     SWEEP = "sweep"  # a program and settings to choose among
+    SPARK = "spark"  # a Spark application
+    ARRAY = "array"  # a program, and tasks that it is called for
     WORKFLOW = "workflow"  # jobs in order
     PROGRAM = "program"  # a program of tiled matrices
 
 
 # The first of these fields that a file has decides its kind.
 _MARKS = (
+    ("tasks", Kind.ARRAY),
+    ("spark", Kind.SPARK),
     ("grid", Kind.SWEEP),
     ("list", Kind.SWEEP),
     ("random", Kind.SWEEP),
@@ -41,7 +47,17 @@ _MARKS = (
 )
 
 # Fields of a training that replays of a job use too.
-_OF_BOTH = frozenset({"name", "steps", "steps_per_hour", "other_steps_per_hour_per_vcpu", "checkpoint"})
+_OF_BOTH = frozenset(
+    {
+        "name",
+        "steps",
+        "steps_per_hour",
+        "other_steps_per_hour_per_vcpu",
+        "checkpoint",
+        "machines",
+        "speedup",
+    }
+)
 _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour, is needed"
 
 
@@ -193,10 +209,13 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         raise InputError("is a program of tiled matrices; `ebbtide cookbook` plans and runs it", file=path)
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
-        if job.machines > 1 or job.coupling is not Coupling.GANG or job.share < 1:
-            raise InputError("wants more or less than one machine; `ebbtide backtest` replays that", file=path)
-        if job.speedup is not None or job.dataset is not None:
-            raise InputError("speedup and dataset are for `ebbtide backtest`, which replays this job", file=path)
+        if job.coupling is not Coupling.GANG or job.share < 1:
+            raise InputError(
+                "wants a part of a machine, or machines that work alone; `ebbtide backtest` replays that",
+                file=path,
+            )
+        if job.dataset is not None:
+            raise InputError("dataset is for `ebbtide backtest`, which replays this job", file=path)
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))
         return validated(Sweep, fields | {"max_trial_steps": job.steps}, path)
     if kind is Kind.SWEEP and "steps" in content and "max_trial_steps" not in content:
@@ -205,6 +224,14 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         del content["steps"]
     if kind is Kind.SWEEP:
         return Sweep.parse(content, path, catalogue)
+    if kind is Kind.SPARK:
+        application = SparkApplication.parse(content, path).sweep(path)
+        application.check_types(catalogue, path)
+        return application
+    if kind is Kind.ARRAY:
+        array = TaskArray.parse(content, path).sweep(path)
+        array.check_types(catalogue, path)
+        return array
     sweep = SingleTraining.parse(content, path).sweep(path)
     sweep.check_types(catalogue, path)
     return sweep

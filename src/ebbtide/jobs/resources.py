@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
@@ -15,10 +15,47 @@ from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.catalogue import Catalogue, InstanceType
 
+# More machines than one job has anywhere.
+MOST_MACHINES = 10_000
+
 _ACCELERATORS = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9 ._-]*?)(:(?P<count>[1-9]\d{0,3}))?")
 
 # Parallel share of a step before any speed is measured.
 _PARALLEL = 0.5
+
+
+class MachineRange(Frozen):
+    """The number of machines of an elastic job, which trains on as many of them as there are.
+
+    Attributes:
+        min: Fewest machines on which it trains; with fewer it waits.
+        max: Most machines that it uses.
+    """
+
+    min: Annotated[int, Field(ge=1, le=MOST_MACHINES, examples=[2])]
+    max: Annotated[int, Field(ge=1, le=MOST_MACHINES, examples=[8])]
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> MachineRange:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+def _checked_count(count: Any) -> Any:
+    is_number = isinstance(count, int) and not isinstance(count, bool)
+    if isinstance(count, Mapping):
+        return MachineRange.model_validate(count)
+    if isinstance(count, MachineRange) or (is_number and 1 <= count <= MOST_MACHINES):
+        return count
+    raise ValueError(
+        f"{count!r:.40} is no number of machines from 1 to {MOST_MACHINES:,}; for example `machines: 4` for four "
+        "or none, or `machines: {min: 2, max: 8}` for as many as there are"
+    )
+
+
+# How many machines one job has: all or none of them, or as many of a range as there are.
+MachineCount = Annotated[int | MachineRange, BeforeValidator(_checked_count)]
 
 
 class Resources(Frozen):

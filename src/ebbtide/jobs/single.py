@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +9,9 @@ from pydantic import Field
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, name_of
+from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.resources import Resources
+from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
 
 _Arguments = Annotated[list[str], Field(min_length=1)]
@@ -27,6 +25,9 @@ class SingleTraining(Resources):
         command: A command line, or a list of its arguments; never given to a shell. `{checkpoint_dir}` in it is
             the folder for checkpoints, and `{max_steps}` the number of steps.
         steps: Number of training steps; None: it ends when its program does.
+        machines: How many machines it has: all of them or none (`4`), or as many as there are
+            (`{min: 2, max: 8}`); they train as one.
+        speedup: Of n machines over one; perfect if None.
         steps_per_hour: Measured steps per hour by instance type; if this and the next are empty, the speed is
             measured during the run.
         other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
@@ -46,6 +47,8 @@ class SingleTraining(Resources):
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-training"])
     command: str | _Arguments | None = Field(default=None, examples=["python train.py --epochs 10"])
     steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
+    machines: MachineCount = Field(default=1, examples=[4])
+    speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
@@ -75,33 +78,27 @@ class SingleTraining(Resources):
             InputError: The command is malformed, or two fields contradict each other.
         """
         content = self.model_dump(mode="json", exclude={"steps", "name"})
-        content |= {"max_trial_steps": self.steps, "name": self.name or name_of(self._arguments())}
+        content |= {"max_trial_steps": self.steps, "name": self.name or name_of(words_of(self.command))}
         return validated(Sweep, content, file)
-
-    def _arguments(self) -> Sequence[str]:
-        if isinstance(self.command, str):
-            try:
-                return shlex.split(self.command)
-            except ValueError:
-                return ()
-        return self.command or ()
 
 
 def sweep_of(job: Job) -> Sweep:
     """A job with a command as a sweep of one trial, which is what live runs run.
 
     Raises:
-        InputError: The job has no command, or asks for what only replays know: several machines, a part of one, a
-            speedup, a dataset.
+        InputError: The job has no command, or asks for what only replays know: machines that work alone, a part
+            of one, a dataset.
     """
     if job.command is None:
         raise InputError(
             f"job {job.name} has nothing to run: give it a command, `command: python train.py`", field="command"
         )
-    if job.machines > 1 or job.coupling is not Coupling.GANG or job.share < 1:
-        raise InputError(f"job {job.name} wants more or less than one machine; `ebbtide backtest` replays that")
-    if job.speedup is not None or job.dataset is not None:
-        raise InputError(f"speedup and dataset of job {job.name} are for replays")
+    if job.coupling is not Coupling.GANG or job.share < 1:
+        raise InputError(
+            f"job {job.name} wants a part of a machine, or machines that work alone: `ebbtide backtest` replays it"
+        )
+    if job.dataset is not None:
+        raise InputError(f"dataset of job {job.name} is for replays")
     shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}
     steps = None if job.steps >= UNKNOWN_STEPS else job.steps
     return SingleTraining(**shared | {"steps": steps}).sweep()

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import MOST, UNKNOWN_STEPS, Checkpointing, Job, PositiveFloat, check_known
+from ebbtide.jobs.job import MOST, UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, check_known
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
-from ebbtide.jobs.resources import Resources
+from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -33,6 +33,7 @@ _Arguments = Annotated[list[str], Field(min_length=1)]
 
 # Placeholders of a command besides the parameters.
 BUILT_IN = ("checkpoint_dir", "max_steps")
+_OF_ARRAY = ("task", "result_dir")
 
 # The largest number of trials; more are refused before any is made.
 MOST_TRIALS = 10_000
@@ -117,6 +118,9 @@ class Sweep(Resources):
         random: Distributions from which settings are drawn.
         metric: Name of the reported metric by which trials are compared; may be None with one trial.
         direction: Whether a lower or a higher metric is better.
+        machines: How many machines each trial has: all of them or none (`4`), or as many as there are
+            (`{min: 2, max: 8}`); they train as one.
+        speedup: Of n machines over one; perfect if None.
         max_trial_steps: Steps of a complete trial; None: one trial, which ends when its program does.
         theta: Share of a trial's steps after which its final metric is predicted (SpotTune III-C).
         mcnt: Number of trials, the best by prediction, that are trained to the end.
@@ -133,6 +137,9 @@ class Sweep(Resources):
         checkpoint: What saving costs; null: trials cannot be checkpointed.
         checkpoints: The folder, relative to where the program runs, into which the program writes its checkpoints
             itself and from which it resumes; None: it uses `{checkpoint_dir}`.
+        tasks: The values of the tasks of an array, which is one job with a step for each; None: it is none.
+        cpus_per_task: Number of vCPUs of each of its tasks.
+        framework: Name of the framework that runs the command on several machines, `spark`; None: it runs itself.
     """
 
     name: Annotated[str, Field(min_length=1, examples=["my-sweep"])]
@@ -146,6 +153,8 @@ class Sweep(Resources):
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
     max_trial_steps: Annotated[int, Field(gt=0, le=MOST)] | None = Field(default=None, examples=[24_000])
+    machines: MachineCount = Field(default=1, examples=[4])
+    speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     theta: Annotated[float, Field(gt=0, le=1)] = Field(default=0.7, examples=[0.7])
     mcnt: Annotated[int, Field(ge=1)] = Field(default=3, examples=[3])
     markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
@@ -158,6 +167,9 @@ class Sweep(Resources):
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    cpus_per_task: Annotated[int, Field(ge=1)] = 1
+    framework: Literal["spark"] | None = None
     _made: tuple[tuple[Any, ...], tuple[Trial, ...]] | None = PrivateAttr(default=None)
 
     @field_validator("checkpoints")
@@ -177,6 +189,8 @@ class Sweep(Resources):
             raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
         if len(ways) > 1:
             raise ValueError(f"needs one of grid, list, random, not {' and '.join(ways)}")
+        if self.tasks is not None:
+            self._check_array(ways)
         self._check_number()
         for names in {tuple(trial.values) for trial in self.trials()}:
             self._check_placeholders(names)
@@ -190,6 +204,19 @@ class Sweep(Resources):
             if missing:
                 raise ValueError(f"trials are compared by a metric as they train: write {' and '.join(missing)}")
         return self
+
+    def _check_array(self, ways: Sequence[str]) -> None:
+        assert self.tasks is not None
+        if ways or self.command is None:
+            raise ValueError(
+                f"tasks make it an array, which is one command without {ways[0] if ways else 'an entry_point'}"
+            )
+        if self.max_trial_steps != len(self.tasks):
+            raise ValueError(f"an array of {len(self.tasks):,} tasks has as many steps, and not other ones")
+        if self.checkpoints is not None or self.metric is not None:
+            raise ValueError("an array has results, and neither checkpoints nor a metric")
+        if any("\0" in task for task in self.tasks):
+            raise ValueError("a task has a NUL character, which no program can be given")
 
     def _check_number(self) -> None:
         number = len(self.list or ())
@@ -220,7 +247,7 @@ class Sweep(Resources):
                     "{lr}; {{ and }} stand for braces themselves"
                 )
         asked_for = {field for _, field, _, _ in fields if field is not None}
-        known = {*parameters, *BUILT_IN}
+        known = {*parameters, *(BUILT_IN if self.tasks is None else _OF_ARRAY)}
         missing, unused = sorted(asked_for - known), sorted(set(parameters) - asked_for)
         if missing:
             there = f"there are {', '.join(parameters)}" if parameters else "no grid, list or random gives values"
@@ -294,8 +321,9 @@ class Sweep(Resources):
         """
         if self.command is None:
             raise InputError(f"sweep {self.name} has no command; it calls {self.entry_point}")
-        # The machine fills in the folder of checkpoints.
-        built_in = {"checkpoint_dir": "{checkpoint_dir}", "max_steps": self.max_trial_steps}
+        # The machine fills in folders and tasks.
+        on_machine = {name: f"{{{name}}}" for name in ("checkpoint_dir", *_OF_ARRAY)}
+        built_in = {**on_machine, "max_steps": self.max_trial_steps}
         return tuple(part.format(**built_in | trial.values) for part in self._parts())
 
     def command_line(self, trial: Trial) -> tuple[str, ...]:
@@ -340,9 +368,17 @@ class Sweep(Resources):
                 steps_per_hour=rates,
                 other_steps_per_hour_per_vcpu=other,
                 checkpoint=self.checkpoint,
+                machines=self.machines,
+                coupling=Coupling.GANG if self.tasks is None and self.framework is None else Coupling.INDEPENDENT,
+                speedup=self.speedup,
             )
             for name in self.job_names
         )
+
+    @property
+    def task_values(self) -> tuple[str, ...]:
+        """The values of the tasks of an array; empty: it is none."""
+        return self.tasks or ()
 
     @property
     def job_names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ebbtide.engine.snapshot import Items, event_of, event_values
@@ -30,10 +31,17 @@ from ebbtide.live.agent.protocol import (
     Stepped,
     Stranded,
     Up,
+    covered,
+    key_of,
+    secret_of,
 )
+from ebbtide.live.agent.results import TaskResults
+from ebbtide.live.agent_cluster import AgentCluster, ClusterPlan
 from ebbtide.live.agent_state import Trial, trial_values
+from ebbtide.live.agent_tasks import AgentTasks, ArrayPlan
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.whole import Whole, newest_whole
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud, Instance
 from ebbtide.live.machine_ends import MachineEnds
@@ -80,15 +88,21 @@ class Callbacks:
         assignment: Gives the assignment of a job's agent, all but its attempt.
         log: Called with a trial's id and a line that its program printed.
         polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        framework: Name of the framework of a cluster; empty: it is none.
+        side_by_side: Gives the number of tasks of an array that a machine of a market does at a time.
+        values: The values of the tasks of an array; empty: it is none.
     """
 
     assignment: Callable[[JobProgress], Assignment]
     log: Callable[[str, str], None] = lambda _trial, _line: None
     polled: Callable[[], bool] = lambda: False
+    framework: str = ""
+    side_by_side: Callable[[Market], int] = lambda _market: 1
+    values: Sequence[str] = ()
 
 
 class AgentProvider:
-    """Runs jobs by agents, each job on one machine at a time.
+    """Runs jobs by agents, each job on one machine at a time, or on several that train as one.
 
     Args:
         cloud: The cloud that rents machines out.
@@ -118,21 +132,43 @@ class AgentProvider:
         self._polled, self._log = callbacks.polled, callbacks.log
         self._pace = pace
         self._machines = machines = MachineList(cloud, agent.run, runtime)
+        self._objects = objects
         self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime)
         self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, runtime)
         self._leases = self._requests.leases
         self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)
-        self._training = AgentTraining(
-            agent.run,
-            callbacks.assignment,
-            self._mailboxes.order,
-            self._notify,
-            lambda: self.now_s,
-            has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, runtime).has(number),
-            log=callbacks.log,
-            metric=metric,
-            runtime=runtime,
-        )
+        self._training: AgentTraining | AgentTasks | AgentCluster
+        given = (callbacks.assignment, self._mailboxes.order, self._notify, lambda: self.now_s)
+        if callbacks.values:
+            self._training = AgentTasks(
+                agent.run,
+                ArrayPlan(
+                    callbacks.values,
+                    lambda lease: callbacks.side_by_side(lease.market),
+                    2.0 * pace.poll_s + agent.poll_s + agent.report_s,
+                ),
+                *given,
+                results=lambda trial_id: TaskResults(objects, trial_id),
+                time_of=cloud.time_of,
+                log=callbacks.log,
+                runtime=runtime,
+            )
+        else:
+            trained = AgentTraining(
+                agent.run,
+                *given,
+                has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, runtime).has(number),
+                newest_whole=self._newest_whole,
+                address=machines.address,
+                secret=partial(self._secret, key),
+                log=callbacks.log,
+                metric=metric,
+                runtime=runtime,
+            )
+            self._training = trained
+            if callbacks.framework:
+                plan = ClusterPlan(callbacks.framework, machines.address, partial(self._secret, key))
+                self._training = AgentCluster(plan, trained, *given)
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
@@ -486,14 +522,23 @@ class AgentProvider:
 
     def _measure(self, lease: Lease, stepped: Stepped) -> None:
         """Measure the speed by the times at which programs reported, since messages may arrive much later."""
-        trial = self._training.trial_of(stepped)
-        if trial is None or trial.on != lease.lease_id:
+        trial, member = self._training.member_of(lease, stepped) or (None, None)
+        if trial is None or member is None or member.rank > 0:
             return
         time_s = self._cloud.time_of(stepped.told_s)
         news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, stepped.step, time_s)
         if news:
             _LOGGER.info("trial %s: %s", trial.trial_id, news)
             self._log(trial.trial_id, f"ebbtide: {news}")
+
+    def _secret(self, key: bytes, lease_id: int, trial: str, attempt: int, of_machine: str, own: int) -> str:
+        machine_key = key_of(key, self._machines.token(lease_id))
+        return covered(secret_of(key, trial, attempt), machine_key, of_machine, own).hex()
+
+    def _newest_whole(self, trial: Trial) -> Whole | None:
+        ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]
+        expected, aside = trial.stored_number, trial.aside
+        return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):

@@ -1,4 +1,4 @@
-"""What the controller knows of one job's training: its state, its time on each machine, and warnings about it."""
+"""What the controller knows of one job's training: its state, its machines, its time on each, and warnings."""
 
 from __future__ import annotations
 
@@ -9,26 +9,93 @@ from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any, TypedDict
 
+from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.checkpoints.whole import Part
+from ebbtide.live.task_ranges import TaskRanges
 from ebbtide.market.leases import Lease
 
 # Real seconds of training after which a warning about it is given, if its machine was not revoked before.
 WARNED_AFTER_S = 60.0
 
 
+@dataclass(frozen=True)
+class Member:
+    """One machine of those that train a job as one, during one assignment; of a job on one machine, the only one.
+
+    Attributes:
+        rank: Which of the machines it is, from 0.
+        lease_id: Id of its lease.
+        ended: How the assignment ended there: the value of an `Ending`, or `LOST`; empty: its agent still has it.
+        saved: Pairs of step and number of the checkpoints that it has stored, the oldest first.
+        resume: Parts of the checkpoint that it resumes from; None: its agent takes the newest of its trial.
+        attempt: Of a machine that works alone: number of its assignment.
+        tasks: Of such a machine: numbers of the tasks that it was handed and that have not ended.
+        done: Of such a machine: how many tasks it has done.
+        leaving: Of such a machine: whether its agent was ordered to leave.
+        began_s: Of such a machine: when it was given its assignment, by the cloud's clock.
+    """
+
+    rank: int
+    lease_id: int
+    ended: str = ""
+    saved: tuple[tuple[int, int], ...] = ()
+    resume: tuple[Part, ...] | None = None
+    attempt: int = 0
+    tasks: tuple[int, ...] = ()
+    done: int = 0
+    leaving: bool = False
+    began_s: float = math.nan
+
+
+# How an assignment ended on a machine that ended before its agent had left it.
+LOST = "lost"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """How far an array is.
+
+    Attributes:
+        waiting: Tasks that no machine has.
+        done: Number of tasks whose results are stored.
+        failures: How often a task has failed, by its number as text.
+        failed: Numbers of the tasks that are not tried again.
+        measured: Number of tasks whose time is known.
+        spent_s: Real seconds that they took.
+    """
+
+    waiting: TaskRanges
+    done: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    failed: tuple[int, ...] = ()
+    measured: int = 0
+    spent_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean real seconds of a task; infinite: none is known."""
+        return self.spent_s / self.measured if self.measured else math.inf
+
+
 @dataclass(eq=False)
 class Trial:
     """The training of one job, as its controller knows it.
 
-    Mappings and lists are replaced, never changed, so that `trial_stamp` sees it; metrics are only added.
+    Machines that train as one get their assignments together, with the same number, and all leave before there
+    are others. Mappings and lists are replaced, never changed, so that `trial_stamp` sees it; metrics are only
+    added.
 
     Attributes:
         progress: Progress of the job, which is updated in place.
         trial_id: Id of the trial, the same on every machine.
         assigned: Leases that the policy allows it to run on.
-        on: Id of the lease whose agent trains it; None: no agent does.
+        members: Machines of the assignment in force, or of the last one, by rank.
         attempt: Number of the assignment in force, counted from 1.
-        leaving: Whether the agent was ordered to leave it.
+        leaving: Whether the agents were ordered to leave it.
+        alone: Whether they were told that one of the machines is gone.
+        failure: The report of the first program that failed in this assignment, as plain values; None: none has.
+        savers: Ranks whose machines have stored a checkpoint at some time.
         stopping: Whether it counts as finished once the agent has left it.
         ended: Whether it counts as finished.
         failures: Failures since a step was last stored; one that was killed counts half.
@@ -42,24 +109,31 @@ class Trial:
         fields: Names of numbers that its program reports, as far as known.
         warnings: Warnings for its user, each given once.
         stretches: Its time on machines before the present one, in order.
-        began_s: When it was ordered onto its present machine, by the cloud's clock; NaN: it is on none.
+        began_s: When it was ordered onto its present machines, by the cloud's clock; NaN: it is on none.
         began_epoch_s: The same in seconds since 1970 by the controller's clock.
         began_number: Number of the checkpoint that it resumed from there; 0: none.
         began_step: Resume step on its present machine.
         has_saved: Whether it has stored a checkpoint from its present machine.
         lost_above: Steps above the newest known checkpoint that were last counted as lost.
-        heard_s: When its agent last said something of it or was last asked, by the controller's monotonic clock.
-        asked: How often its agent was asked since it last said something.
-        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is.
+        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. Of one that several
+            machines stored, that of its first part.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
+        tasks: How far it is, if it is an array; its machines work alone then, each with an assignment of its own.
+        workers: Of a cluster: the machines that work for its member, the head; the rank of each is the number of
+            the head's assignment that it was told of.
+        worker_attempt: Number of the last assignment of a worker.
+        worker_failures: How many workers have failed.
     """
 
     progress: JobProgress
     trial_id: str
     assigned: Sequence[Lease] = ()
-    on: int | None = None
+    members: Sequence[Member] = ()
     attempt: int = 0
     leaving: bool = False
+    alone: bool = False
+    failure: Mapping[str, Any] | None = None
+    savers: Sequence[int] = ()
     stopping: bool = False
     ended: bool = False
     failures: float = 0.0
@@ -79,10 +153,31 @@ class Trial:
     began_step: float = 0.0
     has_saved: bool = False
     lost_above: float = 0.0
-    heard_s: float = -math.inf
-    asked: int = 0
     stored_number: int = 0
     resumed: int = 0
+    tasks: TaskState | None = None
+    workers: Sequence[Member] = ()
+    worker_attempt: int = 0
+    worker_failures: int = 0
+
+    @property
+    def present(self) -> list[Member]:
+        """The machines whose agents have it now."""
+        return [member for member in self.members if not member.ended]
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether several machines train it as one, or may."""
+        job = self.progress.job
+        return job.coupling is Coupling.GANG and job.most_machines > 1
+
+    def id_of(self, rank: int) -> str:
+        """The id under which the machine of a rank reports and saves."""
+        return self.trial_id if rank == 0 else f"{self.trial_id}-r{rank}"
+
+    def put(self, member: Member) -> None:
+        """Replace the member of the same rank."""
+        self.members = tuple(member if each.rank == member.rank else each for each in self.members)
 
 
 @dataclass(frozen=True)
@@ -98,6 +193,7 @@ class Stretch:
         step_kept: Highest of those steps in a checkpoint that was resumed from later, or still can be.
         has_saved: Whether a checkpoint was stored in this time.
         is_final: Whether the training finished there.
+        attempt: Number of the assignment, which all machines that train as one have in common.
     """
 
     lease_id: int
@@ -108,6 +204,7 @@ class Stretch:
     step_kept: float
     has_saved: bool
     is_final: bool = False
+    attempt: int = 0
 
     @property
     def kept_share(self) -> float:
@@ -140,16 +237,15 @@ def resumed(before: Sequence[Stretch], step: float, number: int) -> list[Stretch
     """
     if number == 0:
         return [replace(stretch, step_kept=stretch.step_from, has_saved=False) for stretch in before]
-    found = [replace(stretch, step_kept=min(stretch.step_kept, step)) for stretch in before[:-1]]
+    newest = max((stretch.attempt for stretch in before), default=0)
     return [
-        *found,
-        *(
-            # A checkpoint may have been stored without a report, because its machine was revoked.
-            replace(
-                last, step_kept=min(step, max(last.step_done, last.step_kept)), has_saved=number > last.number_from
-            )
-            for last in before[-1:]
-        ),
+        # A checkpoint may have been stored without a report, because its machine was revoked.
+        replace(
+            each, step_kept=min(step, max(each.step_done, each.step_kept)), has_saved=number > each.number_from
+        )
+        if each.attempt == newest
+        else replace(each, step_kept=min(each.step_kept, step))
+        for each in before
     ]
 
 
@@ -164,15 +260,45 @@ class StretchRecord(TypedDict):
     step_kept: float
     has_saved: bool
     is_final: bool
+    attempt: int
+
+
+class MemberRecord(TypedDict):
+    """A `Member` as plain values, by the names of its fields."""
+
+    rank: int
+    lease_id: int
+    ended: str
+    saved: list[list[int]]
+    resume: list[list[Any]] | None
+    attempt: int
+    tasks: list[int]
+    done: int
+    leaving: bool
+    began_s: float
+
+
+class TaskStateRecord(TypedDict):
+    """A `TaskState` as plain values, by the names of its fields."""
+
+    waiting: list[list[int]]
+    done: int
+    failures: dict[str, int]
+    failed: list[int]
+    measured: int
+    spent_s: float
 
 
 class TrialRecord(TypedDict):
     """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
 
     assigned: list[int]
-    on: int | None
+    members: list[MemberRecord]
     attempt: int
     leaving: bool
+    alone: bool
+    failure: dict[str, Any] | None
+    savers: list[int]
     stopping: bool
     ended: bool
     failures: float
@@ -194,6 +320,10 @@ class TrialRecord(TypedDict):
     lost_above: float
     stored_number: int
     resumed: int
+    tasks: TaskStateRecord | None
+    workers: list[MemberRecord]
+    worker_attempt: int
+    worker_failures: int
 
 
 def trial_values(trial: Trial) -> TrialRecord:
@@ -205,9 +335,12 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
     """What `trial_values` gives without the metrics, which are only added, and by far the most."""
     return {
         "assigned": [lease.lease_id for lease in trial.assigned],
-        "on": trial.on,
+        "members": [_member_values(member) for member in trial.members],
         "attempt": trial.attempt,
         "leaving": trial.leaving,
+        "alone": trial.alone,
+        "failure": None if trial.failure is None else dict(trial.failure),
+        "savers": list(trial.savers),
         "stopping": trial.stopping,
         "ended": trial.ended,
         "failures": trial.failures,
@@ -228,10 +361,86 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
         "lost_above": trial.lost_above,
         "stored_number": trial.stored_number,
         "resumed": trial.resumed,
+        "tasks": None if trial.tasks is None else _task_values(trial.tasks),
+        "workers": [_member_values(worker) for worker in trial.workers],
+        "worker_attempt": trial.worker_attempt,
+        "worker_failures": trial.worker_failures,
     }
 
 
-_LINKED = frozenset({"assigned", "metrics", "stretches"})
+def _task_values(tasks: TaskState) -> TaskStateRecord:
+    return {
+        "waiting": [list(pair) for pair in tasks.waiting.ranges],
+        "done": tasks.done,
+        "failures": dict(tasks.failures),
+        "failed": list(tasks.failed),
+        "measured": tasks.measured,
+        "spent_s": tasks.spent_s,
+    }
+
+
+def _tasks_of(kept: TaskStateRecord) -> TaskState:
+    return TaskState(
+        TaskRanges(tuple((first, end) for first, end in kept["waiting"])),
+        kept["done"],
+        dict(kept["failures"]),
+        tuple(kept["failed"]),
+        kept["measured"],
+        kept["spent_s"],
+    )
+
+
+def _member_values(member: Member) -> MemberRecord:
+    return {
+        "rank": member.rank,
+        "lease_id": member.lease_id,
+        "ended": member.ended,
+        "saved": [list(pair) for pair in member.saved],
+        "resume": None if member.resume is None else [list(part) for part in member.resume],
+        "attempt": member.attempt,
+        "tasks": list(member.tasks),
+        "done": member.done,
+        "leaving": member.leaving,
+        "began_s": member.began_s,
+    }
+
+
+def _member_of(kept: MemberRecord) -> Member:
+    resume = kept["resume"]
+    return Member(
+        kept["rank"],
+        kept["lease_id"],
+        kept["ended"],
+        tuple((step, number) for step, number in kept["saved"]),
+        None if resume is None else tuple((trial_id, number) for trial_id, number in resume),
+        kept["attempt"],
+        tuple(kept["tasks"]),
+        kept["done"],
+        kept["leaving"],
+        kept["began_s"],
+    )
+
+
+def leases_on(trial: TrialRecord) -> list[int]:
+    """Ids of the leases whose agents have a trial now, by rank."""
+    return [each["lease_id"] for each in [*trial["members"], *trial["workers"]] if not each["ended"]]
+
+
+def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
+    """Seconds for which the machines that have a trial now have had it, by lease id.
+
+    Args:
+        trial: The controller's state of the trial.
+        now_s: Time by the cloud's clock.
+    """
+    present = [each for each in [*trial["members"], *trial["workers"]] if not each["ended"]]
+    began = [each["began_s"] for each in present]
+    # Machines that train as one begin together.
+    begins = [trial["began_s"] if math.isnan(own_s) else own_s for own_s in began]
+    return {each["lease_id"]: max(now_s - at_s, 0.0) for each, at_s in zip(present, begins, strict=True)}
+
+
+_LINKED = frozenset({"assigned", "members", "metrics", "stretches", "tasks", "workers"})
 
 # Differs, between two looks, whenever `values_without_metrics` does.
 trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
@@ -248,8 +457,11 @@ def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) 
     for name in TrialRecord.__annotations__.keys() - _LINKED:
         setattr(trial, name, kept[name])  # type: ignore[literal-required]
     trial.assigned = [leases[lease_id] for lease_id in kept["assigned"]]
+    trial.members = tuple(map(_member_of, kept["members"]))
+    trial.workers = tuple(map(_member_of, kept["workers"]))
     trial.metrics = dict(kept["metrics"])
     trial.stretches = decode_stretches(kept["stretches"])
+    trial.tasks = None if kept["tasks"] is None else _tasks_of(kept["tasks"])
 
 
 def encode_stretches(stretches: Sequence[Stretch]) -> list[StretchRecord]:
@@ -278,7 +490,9 @@ def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> l
     found = []
     if metric is not None and not trial.metrics:
         found.append(_no_metric(metric, trial.fields))
-    if not trial.progress.checkpoints and not is_over:
+    # A task begins again, and the head of a cluster is where nobody takes it.
+    is_saved_for = trial.progress.job.coupling is Coupling.GANG
+    if is_saved_for and not trial.progress.checkpoints and not is_over:
         found.append(
             "it has saved nothing: when its machine is revoked it starts from the beginning; name the folder in "
             "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import (
+    REPORTS,
     Ended,
     Ending,
+    Keep,
     Leave,
     Named,
     OfTrial,
@@ -28,9 +31,13 @@ from ebbtide.live.agent.protocol import (
     Saved,
     Stepped,
     Train,
+    decoded,
+    plain,
 )
 from ebbtide.live.agent_state import (
+    LOST,
     WARNED_AFTER_S,
+    Member,
     Stretch,
     Trial,
     TrialRecord,
@@ -40,27 +47,40 @@ from ebbtide.live.agent_state import (
     values_without_metrics,
     warnings_of,
 )
+from ebbtide.live.checkpoints.whole import Whole
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.runtime import RUNTIME, Runtime
+from ebbtide.live.trial_failures import count_failure
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# A training that fails so often without progress has failed.
-MOST_FAILURES = 5
-# After so many failures from one checkpoint the one before it is used.
-_FAILURES_FROM_ONE = 2
-_TAIL_LINES = 12
 # Real seconds without a word of a training after which its agent is asked, each time twice as many, up to a limit.
 _SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
-# The exit code for a wrong command line, by argparse's convention, and real seconds within which it is returned.
-_WRONG_USAGE, _AT_ONCE_S = 2, 30.0
+# Machines that train as one meet at a port of this range, below those that systems give out by themselves; each
+# assignment has eight of its own, since machines of the local cloud share their ports.
+_FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
+_FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
+# So many of the checkpoints that a machine has stored are remembered.
+_MOST_SAVED = 16
+
+
+@dataclass
+class _Silence:
+    """How long an agent has said nothing of a training, by the controller's clock, and how often it was asked."""
+
+    since_s: float
+    asked: int = 0
 
 
 class AgentTraining:
     """All jobs of a run: compares where each should be trained with where it is, and gives the missing orders.
+
+    A job trains on one machine, or on several as one. These get their assignments together; when one of them is
+    to leave, has left, failed or is gone, all leave, and the next assignment begins where all have stored a
+    checkpoint of the same step.
 
     Args:
         run: Id of the run, from which trials are named.
@@ -69,6 +89,10 @@ class AgentTraining:
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
+        newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
+        secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
+            id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
         log: Called with a trial's id and a line for its log.
         metric: Name of the metric that trials are compared by; None: there is none.
         runtime: Gives the time of the controller's own clock.
@@ -83,17 +107,24 @@ class AgentTraining:
         now: Callable[[], float],
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
+        newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
+        address: Callable[[int], str] = lambda _lease_id: "",
+        secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         log: Callable[[str, str], None] = lambda _trial, _line: None,
         metric: str | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
-        self._has_checkpoint = has_checkpoint
+        # Gives what an assignment of one machine lacks, where others work for it.
+        self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
+        self._has_checkpoint, self._newest_whole, self._address = has_checkpoint, newest_whole, address
         self._run, self._assignment = run, assignment
-        self._log, self._metric = log, metric
+        self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
-        self._by_id: dict[str, Trial] = {}
+        # The trial and rank of each id under which machines report.
+        self._by_id: dict[str, tuple[Trial, int]] = {}
+        self._silent: dict[tuple[int, int], _Silence] = {}
         # The trials that are trained on a lease's machine, and those that may be, by lease id and job id.
         self._on: dict[int, dict[int, Trial]] = {}
         self._assigned: dict[int, dict[int, Trial]] = {}
@@ -104,25 +135,29 @@ class AgentTraining:
         """Make a trial for each job.
 
         Raises:
-            InputError: A job needs several machines.
+            InputError: The machines of a job work alone.
         """
         for progress in jobs:
-            if progress.job.machines > 1 or progress.job.coupling is not Coupling.GANG:
-                raise InputError(f"job {progress.job.name} wants several machines; agents train on one each")
-            self.trials.append(Trial(progress, f"{self._run}-{progress.job_id:03d}"))
-        self._by_id = {trial.trial_id: trial for trial in self.trials}
+            if progress.job.coupling is not Coupling.GANG and self.complete is None:
+                raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
+            trial = Trial(progress, f"{self._run}-{progress.job_id:03d}")
+            self.trials.append(trial)
+            ranks = progress.job.most_machines if trial.is_gang else 1
+            self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
         self._assign(self.trials[job_id], leases)
-        self._converge(self.trials[job_id])
+        # Where storage does not answer, the next look tries again, and tells of it.
+        with suppress(OSError):
+            self._converge(self.trials[job_id])
 
     def converge(self) -> None:
         """Give the orders that are missing."""
         for trial in self.trials:
             self._converge(trial)
             self._ask_again(trial)
-            if trial.on is not None and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
+            if trial.present and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
                 self._warn(trial)
 
     def in_use(self, lease: Lease) -> bool:
@@ -130,19 +165,18 @@ class AgentTraining:
         return bool(self._on.get(lease.lease_id))
 
     def save(self, job_id: int) -> None:
-        """Order the agent of a job to save it."""
-        trial = self.trials[job_id]
-        if trial.on is not None:
-            self._order(trial.on, Save())
+        """Order the agent of a job to save it; programs on several machines agree on the step."""
+        for member in self.trials[job_id].present[:1]:
+            self._order(member.lease_id, Save())
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
         trial = self.trials[job_id]
         trial.stopping = trial.progress.stopped = True
-        if trial.on is None:
-            self._finish(trial, "stopped")
-        else:
+        if trial.present:
             self._leave(trial)
+        else:
+            self._finish(trial, "stopped")
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         """Tell once when a job has done so many steps: at once where it has."""
@@ -163,22 +197,25 @@ class AgentTraining:
         for _, trial in sorted(self._on.get(lease.lease_id, {}).items()):
             if lease.state is LeaseState.REVOKED:
                 self._warn(trial)
-            self._stretch_ends(trial)
-            self._lost(trial)
-            self._released(trial)
+            for member in trial.present:
+                if member.lease_id == lease.lease_id:
+                    self._left(trial, member, LOST)
 
     def is_trial(self, trial_id: str) -> bool:
-        """Whether a trial has this id."""
+        """Whether a trial, or a machine of one, has this id."""
         return trial_id in self._by_id
 
-    def trial_of(self, report: OfTrial) -> Trial | None:
-        """The trial that a report is about; None: it is about an assignment that is over, or of no trial of ours.
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+        """What a report of a lease's machine is about; None: it is about an assignment that is over there, or of
+        no trial of ours.
 
         After the end of an assignment only its stored checkpoints count, which are found when it is restored.
         """
-        trial = self._by_id.get(report.trial)
-        in_force = trial is not None and trial.attempt == report.attempt and trial.on is not None
-        return trial if in_force and trial is not None and not trial.ended else None
+        trial, rank = self._by_id.get(report.trial, (None, 0))
+        if trial is None or trial.ended or trial.attempt != report.attempt:
+            return None
+        found = (each for each in trial.present if each.rank == rank and each.lease_id == lease.lease_id)
+        return next(((trial, member) for member in found), None)
 
     def receive(self, lease: Lease, report: OfTrial) -> None:
         """Handle a report of an agent about a trial.
@@ -186,10 +223,11 @@ class AgentTraining:
         Raises:
             OSError: It says that a training has finished, and storage does not answer whether that is so.
         """
-        trial = self.trial_of(report)
-        if trial is not None and trial.on == lease.lease_id:
-            trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
-            self._receive_of(trial, lease, report)
+        found = self.member_of(lease, report)
+        if found is not None:
+            trial, member = found
+            self._heard(trial, member)
+            self._receive_of(trial, member, lease, report)
 
     @property
     def items(self) -> Items:
@@ -206,7 +244,7 @@ class AgentTraining:
         for trial, values in zip(self.trials, kept, strict=True):
             restore_trial(trial, values, leases)
             self._assign(trial, trial.assigned)
-            self._put_on(trial, trial.on)
+            self._note_present(trial)
             self._warned.update(trial.warnings)
 
     def _assign(self, trial: Trial, leases: Sequence[Lease]) -> None:
@@ -216,77 +254,185 @@ class AgentTraining:
         for lease in leases:
             self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
 
-    def _put_on(self, trial: Trial, lease_id: int | None) -> None:
-        """Its agent is that of this lease; None: it has none."""
-        if trial.on is not None:
-            self._on.get(trial.on, {}).pop(trial.progress.job_id, None)
-        trial.on = lease_id
-        if lease_id is not None:
-            self._on.setdefault(lease_id, {})[trial.progress.job_id] = trial
+    def _note_present(self, trial: Trial) -> None:
+        """Note which leases' agents have it now."""
+        for member in trial.members:
+            on = self._on.setdefault(member.lease_id, {})
+            if member.ended:
+                on.pop(trial.progress.job_id, None)
+            else:
+                on[trial.progress.job_id] = trial
 
-    def _target(self, trial: Trial) -> Lease | None:
-        """The lease to train on: one without a notice; else the present one, while there is time."""
+    def _target(self, trial: Trial) -> list[Lease]:
+        """The leases to train on: those without a notice; where these are too few, the present ones, while there
+        is time. None, if they are fewer than the job needs."""
+        job, present = trial.progress.job, {member.lease_id for member in trial.present}
         booted = [lease for lease in trial.assigned if lease.is_booted]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
-        if steady:
-            return next((lease for lease in steady if lease.lease_id == trial.on), steady[0])
-        return next((lease for lease in booted if lease.lease_id == trial.on), None)
+        if len(steady) < job.most_machines:
+            steady = [lease for lease in booted if lease in steady or lease.lease_id in present]
+        steady.sort(key=lambda lease: lease.lease_id not in present)
+        return steady[: job.most_machines] if len(steady) >= job.least_machines else []
 
     def _converge(self, trial: Trial) -> None:
         if trial.ended or trial.stopping:
             return
-        target = self._target(trial)
-        if trial.on is None:
-            if target is not None:
+        target, present = self._target(trial), trial.present
+        if not present:
+            if target:
                 self._train(trial, target)
-        elif target is None or target.lease_id != trial.on:
+        elif {lease.lease_id for lease in target} != {member.lease_id for member in present}:
             self._leave(trial)
 
-    def _train(self, trial: Trial, lease: Lease) -> None:
-        self._put_on(trial, lease.lease_id)
-        trial.leaving = False
+    def _train(self, trial: Trial, leases: Sequence[Lease]) -> None:
+        """Give an assignment to the agents of these machines, to train as one."""
+        progress = trial.progress
+        if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
+            return  # the cloud has not said yet how they reach each other
+        whole = self._newest_whole(trial) if trial.is_gang else None
+        seats = self._seats(trial, leases)
+        trial.members = tuple(
+            Member(rank, lease.lease_id, resume=self._resume(trial, whole, rank))
+            for rank, lease in enumerate(seats)
+        )
+        self._note_present(trial)
+        trial.leaving, trial.alone, trial.failure = False, False, None
         trial.attempt += 1
         trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
-        trial.began_step, trial.began_number, trial.has_saved = trial.progress.steps_saved, 0, False
-        trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
-        self._order(lease.lease_id, Train(self._ordered(trial)))
-        trial.progress.begin_on([lease], self._now())
+        trial.began_step, trial.began_number, trial.has_saved = progress.steps_saved, 0, False
+        if trial.is_gang:
+            self._resumes_as_one(trial, whole, seats)
+        for member in trial.members:
+            self._heard(trial, member)
+            self._order(member.lease_id, Train(self._ordered(trial, member)))
+        progress.begin_on(seats, self._now())
+
+    def _seats(self, trial: Trial, leases: Sequence[Lease]) -> list[Lease]:
+        """Machines by rank: each keeps the rank that it had in the last assignment, if there still is one."""
+        last = {member.lease_id: member.rank for member in trial.members}
+        seats: dict[int, Lease] = {}
+        others = []
+        for lease in leases:
+            rank = last.get(lease.lease_id, len(leases))
+            if rank < len(leases):
+                seats[rank] = lease
+            else:
+                others.append(lease)
+        free = (rank for rank in range(len(leases)) if rank not in seats)
+        seats.update(zip(free, others, strict=False))
+        return [seats[rank] for rank in range(len(leases))]
+
+    @staticmethod
+    def _resume(trial: Trial, whole: Whole | None, rank: int) -> tuple[tuple[str, int], ...] | None:
+        if not trial.is_gang:
+            return None
+        return () if whole is None else whole.parts_for(rank)
+
+    def _resumes_as_one(self, trial: Trial, whole: Whole | None, seats: Sequence[Lease]) -> None:
+        """What several machines resume from is known before they do."""
+        step, number = (0, 0) if whole is None else (whole.step, whole.number)
+        trial.resumed = trial.attempt
+        self._resumed(trial, step, number)
+        trial.stored_number = max(trial.stored_number, number)
+        if whole is not None:
+            trial.savers = tuple(sorted({*trial.savers, *whole.parts}))
+            for rank, part in whole.parts.items():
+                if rank < len(trial.members):
+                    trial.put(replace(trial.members[rank], saved=((step, part.number),)))
+        types = {lease.market.instance_type for lease in seats}
+        if len(types) == 1:
+            speedup = trial.progress.job.speedup_of(len(seats), step)
+            self.speeds.begin(trial.progress.job_id, trial.attempt, types.pop(), step, speedup)
+
+    def _heard(self, trial: Trial, member: Member) -> None:
+        """Something was heard of it, or is to be waited for from now on."""
+        self._silent[trial.progress.job_id, member.rank] = _Silence(self._runtime.monotonic_s())
 
     def _ask_again(self, trial: Trial) -> None:
         """Where nothing has come of an order for long, it or the answer was lost: both are asked for again."""
         now_s = self._runtime.monotonic_s()
-        if trial.on is None:
-            return
-        if math.isinf(trial.heard_s):
-            trial.heard_s = now_s
-        if now_s - trial.heard_s < min(_SILENT_S * 2.0**trial.asked, _MOST_SILENT_S):
-            return
-        trial.heard_s, trial.asked = now_s, trial.asked + 1
-        # An agent that has obeyed an order does not obey it again.
-        order = Leave(trial.attempt, trial.trial_id) if trial.leaving else Train(self._ordered(trial))
-        self._order(trial.on, order)
-        self._order(trial.on, Repeat())
+        for member in trial.present:
+            silence = self._silent.setdefault((trial.progress.job_id, member.rank), _Silence(now_s))
+            if now_s - silence.since_s < min(_SILENT_S * 2.0**silence.asked, _MOST_SILENT_S):
+                continue
+            silence.since_s, silence.asked = now_s, silence.asked + 1
+            # An agent that has obeyed an order does not obey it again.
+            train = Train(self._ordered(trial, member))
+            self._order(member.lease_id, self._leave_order(trial, member) if trial.leaving else train)
+            self._order(member.lease_id, Repeat())
 
-    def _ordered(self, trial: Trial) -> Assignment:
-        """The assignment of a trial, as it is in force."""
+    def _ordered(self, trial: Trial, member: Member) -> Assignment:
+        """The assignment of a trial on a machine, as it is in force."""
+        assignment = replace(
+            self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
+        )
+        if not trial.is_gang:
+            plain = replace(assignment, aside=tuple(trial.aside), expected=trial.stored_number)
+            return plain if self.complete is None else self.complete(trial, member, plain)
         return replace(
-            self._assignment(trial.progress),
-            trial_id=trial.trial_id,
-            attempt=trial.attempt,
-            aside=tuple(trial.aside),
-            expected=trial.stored_number,
+            assignment,
+            keep=0,
+            addresses=tuple(self._address(each.lease_id) for each in trial.members),
+            rank=member.rank,
+            port=meeting_port_of(trial.trial_id, trial.attempt),
+            resume=member.resume,
+            secret=self._secret(
+                member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
+            ),
         )
 
-    def _leave(self, trial: Trial) -> None:
-        if trial.on is not None and not trial.leaving:
-            trial.leaving = True
-            trial.heard_s, trial.asked = self._runtime.monotonic_s(), 0
-            self._order(trial.on, Leave(trial.attempt, trial.trial_id))
+    @staticmethod
+    def _leave_order(trial: Trial, member: Member) -> Leave:
+        return Leave(trial.attempt, trial.id_of(member.rank), trial.alone)
+
+    def _leave(self, trial: Trial, *, alone: bool = False) -> None:
+        """Order all agents that have it to leave it.
+
+        Args:
+            trial: The training.
+            alone: Whether one of its machines is gone, for which the others may wait for ever.
+        """
+        if trial.present and (not trial.leaving or (alone and not trial.alone)):
+            trial.leaving, trial.alone = True, trial.alone or alone
+            for member in trial.present:
+                self._heard(trial, member)
+                self._order(member.lease_id, self._leave_order(trial, member))
+
+    def _left(self, trial: Trial, member: Member, ended: str) -> None:
+        """An agent has it no more. Once none has, it may go on elsewhere.
+
+        Args:
+            trial: The training.
+            member: The machine.
+            ended: How the assignment ended there, the value of an `Ending`, or `LOST`.
+        """
+        trial.stretches = (*trial.stretches, self._stretch(trial, member))
+        trial.put(replace(member, ended=ended))
+        self._note_present(trial)
+        endings = {each.ended for each in trial.members}
+        if trial.present:
+            if endings - {"", _FINISHED}:
+                self._leave(trial, alone=bool(endings & {LOST, _FAILED}))
+            return
+        if endings == {_FINISHED}:
+            trial.stretches = tuple(
+                replace(each, is_final=True) if each.attempt == trial.attempt else each for each in trial.stretches
+            )
+            trial.began_s = math.nan
+            self._warn(trial, is_over=True)
+            self._finish(trial, "done")
+            return
+        trial.began_s = math.nan
+        self._lost(trial)
+        failure = None if LOST in endings or trial.failure is None else decoded(trial.failure, REPORTS)
+        if isinstance(failure, Ended):
+            self._failed(trial, failure)
+        else:
+            self._released(trial)
 
     def _released(self, trial: Trial) -> None:
-        """Its agent has left it, or has ended."""
-        self._put_on(trial, None)
-        trial.leaving = False
+        """No agent has it any more."""
+        trial.leaving = trial.alone = False
         if trial.stopping:
             self._finish(trial, trial.problem or "stopped")
         else:
@@ -307,23 +453,19 @@ class AgentTraining:
         progress.steps_lost += lost
         progress.steps_done = progress.steps_saved
 
-    def _stretch_ends(self, trial: Trial, *, is_final: bool = False) -> None:
-        """Its time on a machine has ended: write down what it did there."""
-        if trial.on is None or math.isnan(trial.began_s):
-            return
+    def _stretch(self, trial: Trial, member: Member) -> Stretch:
+        """Its time on a machine, which has ended: what it did there."""
         progress = trial.progress
-        stretch = Stretch(
-            trial.on,
+        return Stretch(
+            member.lease_id,
             max(self._now() - trial.began_s, 0.0),
             trial.began_number,
             trial.began_step,
             max(progress.steps_done, trial.began_step),
             progress.steps_saved,
             trial.has_saved,
-            is_final,
+            attempt=trial.attempt,
         )
-        trial.stretches = (*trial.stretches, stretch)
-        trial.began_s = math.nan
 
     def _resumed(self, trial: Trial, step: float, number: int) -> None:
         """The newest checkpoint is known now: it may have more steps than reported, or fewer if one is damaged."""
@@ -353,9 +495,9 @@ class AgentTraining:
             still = warnings_of(trial, self._metric)
             trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
 
-    def _receive_of(self, trial: Trial, lease: Lease, report: OfTrial) -> None:
+    def _receive_of(self, trial: Trial, member: Member, lease: Lease, report: OfTrial) -> None:
         progress = trial.progress
-        origin = _origin(report)
+        origin = None if trial.is_gang else _origin(report)
         if origin is not None and trial.resumed != trial.attempt:
             # The first that is heard of this assignment says where it resumed.
             step, number = origin
@@ -364,41 +506,33 @@ class AgentTraining:
             trial.stored_number = max(trial.stored_number, number)
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
         match report:
+            case Stepped() | Named() if member.rank > 0:
+                pass  # machines that train as one do the same steps
             case Stepped(step=step, at=at, metric=metric):
-                before = progress.steps_done
-                progress.steps_done = max(before, float(step))
-                if progress.steps_done > before:
-                    progress.steps_run += progress.steps_done - before
-                    own = progress.steps_on
-                    own[lease.lease_id] = own.get(lease.lease_id, 0.0) + progress.steps_done - before
+                self._stepped(trial, float(step))
                 if math.isfinite(metric):
                     trial.metrics.setdefault(at, metric)
                     self._withdraw_warnings(trial)
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))
+            case Saved(step=step, number=number) if trial.is_gang:
+                trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
+                trial.savers = tuple(sorted({*trial.savers, member.rank}))
+                self._note_whole(trial, lease)
             case Saved(step=step, number=number):
-                trial.stored_number = max(trial.stored_number, number)
-                progress.steps_saved = max(progress.steps_saved, step)
-                progress.checkpoints += 1
-                progress.saved_at = lease.market.place
-                trial.has_saved = True
-                self._withdraw_warnings(trial)
-                if step > trial.best:
-                    trial.best, trial.failures = step, 0
-                self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
-            case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, report):
+                self._saved(trial, lease, step, number)
+            case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
-                self._stretch_ends(trial, is_final=True)
-                self._warn(trial, is_over=True)
-                self._done_with(trial)
-                self._finish(trial, "done")
-                self._put_on(trial, None)
+                self._done_with(trial, member)
+                self._left(trial, member, _FINISHED)
             case Ended(how=Ending.FAILED):
-                self._stretch_ends(trial)
-                self._done_with(trial)
-                self._lost(trial)
-                self._failed(trial, report)
+                # Where others had to leave, or are to be revoked, a program that waited for them fails as well.
+                is_alone = trial.is_gang and (trial.leaving or self._is_any_noticed(trial))
+                if trial.failure is None and not is_alone:
+                    trial.failure = plain(report)
+                self._done_with(trial, member)
+                self._left(trial, member, _FAILED)
             case Ended(how=how):
                 if how is Ending.FINISHED:
                     _LOGGER.warning(
@@ -407,14 +541,54 @@ class AgentTraining:
                     )
                 if lease.state is LeaseState.NOTICED:
                     self._warn(trial)
-                self._stretch_ends(trial)
-                self._done_with(trial)
-                self._lost(trial)
-                self._released(trial)
+                self._done_with(trial, member)
+                self._left(trial, member, Ending.LEFT.value)
 
-    def _is_stored(self, trial: Trial, ended: Ended) -> bool:
+    def _stepped(self, trial: Trial, step: float) -> None:
+        progress = trial.progress
+        new = step - progress.steps_done
+        if new <= 0:
+            return
+        progress.steps_done = step
+        progress.steps_run += new
+        for member in trial.members:
+            before = progress.steps_on.get(member.lease_id, 0.0)
+            progress.steps_on[member.lease_id] = before + new / len(trial.members)
+
+    def _saved(self, trial: Trial, lease: Lease, step: int, number: int) -> None:
+        """A checkpoint is stored, by all machines that store one."""
+        progress = trial.progress
+        trial.stored_number = max(trial.stored_number, number)
+        progress.steps_saved = max(progress.steps_saved, step)
+        progress.checkpoints += 1
+        progress.saved_at = lease.market.place
+        trial.has_saved = True
+        self._withdraw_warnings(trial)
+        if step > trial.best:
+            trial.best, trial.failures = step, 0
+        self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+
+    def _note_whole(self, trial: Trial, lease: Lease) -> None:
+        """Whether the newest report makes a checkpoint whole; then those before the last whole one may go."""
+        savers = [member for member in trial.members if member.rank in trial.savers]
+        numbers = [dict(member.saved) for member in savers]
+        whole = sorted(set.intersection(*map(set, numbers)))
+        if not whole or whole[-1] <= trial.progress.steps_saved:
+            return
+        self._saved(trial, lease, whole[-1], numbers[0][whole[-1]])
+        for member, of_member in zip(savers, numbers, strict=True):
+            if len(whole) > 1 and not member.ended:
+                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]]))
+
+    def _is_any_noticed(self, trial: Trial) -> bool:
+        of_trial = {member.lease_id for member in trial.members}
+        return any(
+            lease.lease_id in of_trial and lease.state is not LeaseState.RUNNING for lease in trial.assigned
+        )
+
+    def _is_stored(self, trial: Trial, member: Member, ended: Ended) -> bool:
         """Whether storage has the last checkpoint that a training says it has stored; of none nothing is asked."""
-        return ended.stored == 0 or self._has_checkpoint(trial.trial_id, ended.stored)
+        return ended.stored == 0 or self._has_checkpoint(trial.id_of(member.rank), ended.stored)
 
     def _reached(self, trial: Trial) -> None:
         job_id = trial.progress.job_id
@@ -423,43 +597,21 @@ class AgentTraining:
         for step in reached:
             self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
 
-    def _done_with(self, trial: Trial) -> None:
+    def _done_with(self, trial: Trial, member: Member) -> None:
         """A restarted agent reads its orders again: tell it that this assignment is over."""
-        if trial.on is not None:
-            self._order(trial.on, Leave(trial.attempt))
+        self._order(member.lease_id, Leave(trial.attempt))
 
     def _failed(self, trial: Trial, ended: Ended) -> None:
         """The program failed: it is tried again a few times, from an older checkpoint if necessary."""
-        number = str(ended.number)
-        # A program may be killed by a machine short of memory, or by anyone else: that counts half.
-        killed = ended.code == -signal.SIGKILL
-        trial.failures += 0.5 if killed else 1.0
-        # A failure after some progress, or by being killed, does not speak against the checkpoint.
-        if not ended.came and not killed:
-            trial.from_one = {**trial.from_one, number: trial.from_one.get(number, 0) + 1}
-        lines = tuple(ended.tail[-_TAIL_LINES:])
-        # A command line that the program refuses is refused on any machine, with the same output as the last time.
-        is_refused = (
-            ended.code == _WRONG_USAGE
-            and not ended.came
-            and number == "0"
-            and self._runtime.epoch_s() - trial.began_epoch_s < _AT_ONCE_S
-            and bool(lines)
-            and lines == tuple(trial.tail)
-        )
-        trial.tail = lines
-        tail = " | ".join(line for line in trial.tail[-3:] if line.strip())
-        how = f"with exit code {ended.code}{': ' * bool(tail)}{tail}" if ended.code is not None else tail
-        _LOGGER.warning("trial %s failed %s", trial.trial_id, how)
-        if number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE:
-            trial.aside = (*trial.aside, int(number))
+        failed = count_failure(trial, ended, self._runtime.epoch_s())
+        _LOGGER.warning("trial %s failed %s", trial.trial_id, failed.how)
         if ended.cannot_start:
-            self._cannot_start(trial, tail or f"exit code {ended.code}")
-        elif is_refused or trial.failures >= MOST_FAILURES:
+            self._cannot_start(trial, failed.tail or f"exit code {ended.code}")
+        elif failed.is_final:
             # The names that it reports are known, and explain a missing metric.
             if trial.fields:
                 self._warn(trial, is_over=True)
-            trial.problem = f"failed {trial.failures:g} times, last {how}"
+            trial.problem = f"failed {trial.failures:g} times, last {failed.how}"
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 
@@ -472,14 +624,20 @@ class AgentTraining:
                 other.stopping = other.progress.stopped = True
                 if other is trial:
                     continue
-                if other.on is None:
-                    self._finish(other, other.problem)
-                else:
+                if other.present:
                     self._leave(other)
+                else:
+                    self._finish(other, other.problem)
 
     def _called(self, trial: Trial) -> str:
         """The executable that a trial's command calls."""
         return next(iter(self._assignment(trial.progress).arguments), "")
+
+
+def meeting_port_of(trial_id: str, attempt: int) -> int:
+    """The port at which the machines of an assignment meet."""
+    own = zlib.crc32(f"{trial_id}/{attempt}".encode()) % (_PORTS // _PORTS_EACH)
+    return _FIRST_PORT + own * _PORTS_EACH
 
 
 def _origin(report: OfTrial) -> tuple[int, int] | None:

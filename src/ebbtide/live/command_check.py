@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.agent.processes import program_path
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
@@ -24,7 +25,7 @@ def check_command(sweep: Sweep, folder: Path, *, here: bool) -> None:
     Raises:
         InputError: The executable or the file does not exist.
     """
-    if sweep.command is None:
+    if sweep.command is None or sweep.framework is not None:
         return
     checked: set[tuple[str, ...]] = set()
     for trial in sweep.trials():
@@ -38,7 +39,7 @@ def _check(arguments: tuple[str, ...], folder: Path, *, here: bool) -> None:
     called = arguments[0]
     is_python = _PYTHON.fullmatch(Path(called).name) is not None
     if here and not (is_python and called == "python"):
-        found = shutil.which(str(folder / called) if "/" in called else called)
+        found = shutil.which(str(folder / called) if "/" in called else called, path=program_path())
         if found is None:
             raise InputError(_missing_executable(called, folder), field="command")
     if is_python and len(arguments) > 1 and arguments[1].endswith(".py"):
@@ -60,6 +61,7 @@ def _missing_executable(called: str, folder: Path) -> str:
     if (folder / called).is_file():
         how = f"python {called}" if called.endswith(".py") else f"./{called}"
         return f"executable {called!r} is not found, but a file of that name is in the folder: write `{how}`"
-    near = get_close_matches(called, ("python", "bash", "torchrun", "accelerate"), n=1)
+    known = [name for name in ("python", "bash", "torchrun", "accelerate", "mpirun") if name != called]
+    near = get_close_matches(called, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "is it installed, and on the PATH?"
     return f"executable {called!r} is not found: {hint}"

@@ -31,6 +31,7 @@ from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.market.billing import billing_preset
+from ebbtide.market.markets import Market
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 
@@ -115,6 +116,7 @@ class Controller:
         self._folder, self._settings = folder, folder.settings
         self._sweep = Sweep.model_validate(self._settings.sweep)
         self._programs, self._pace = programs, pace
+        self._catalogue = catalogue = folder.catalogue
         self._journal = outside.journal
         # Environment variables of a trial's program, by the trial's number as text.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
@@ -123,7 +125,14 @@ class Controller:
             cloud,
             self._objects,
             agent,
-            Callbacks(self._assignment, self._log, self._polled),
+            Callbacks(
+                self._assignment,
+                self._log,
+                self._polled,
+                self._sweep.framework or "",
+                self._side_by_side,
+                self._sweep.task_values,
+            ),
             key=folder.key,
             metric=self._sweep.metric,
             pace=pace,
@@ -139,7 +148,6 @@ class Controller:
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
-        catalogue = folder.catalogue
         self._attendant = Attendant(
             self._waits_no_more, self._provider.beat, self._runtime, self._is_budget_reached
         )
@@ -413,8 +421,12 @@ class Controller:
             cwd="" if self._programs.code else self._settings.sweep_folder,
             code=self._programs.code,
             checkpoints=self._sweep.checkpoints or "",
-            reads_log=not self._sweep.has_choice,
+            reads_log=not self._sweep.has_choice and self._sweep.tasks is None,
         )
+
+    def _side_by_side(self, market: Market) -> int:
+        """Number of tasks of an array that a machine does at a time."""
+        return max(self._catalogue.machine_of(market).vcpus // self._sweep.cpus_per_task, 1)
 
     def _log(self, trial_id: str, line: str) -> None:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""

@@ -66,6 +66,12 @@ def begin_ec2(
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
+    if sweep.live_jobs(catalogue)[0].most_machines > 1 and len(settings.regions) > 1:
+        raise InputError(
+            f"the machines of a trial of {sweep.name} train as one and reach each other by private addresses, "
+            f"which they do within one region; give one of {', '.join(settings.regions)}",
+            field="regions",
+        )
     check_command(sweep, sweep_folder, here=False)
     warning = check_credentials(time.time() + _longest_s(sweep))
     if warning:

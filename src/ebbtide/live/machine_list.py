@@ -61,6 +61,11 @@ class MachineList:
         else:
             self.seen_s[lease_id] = self._cloud.now_s if math.isnan(instance.listed_s) else instance.listed_s
 
+    def address(self, lease_id: int) -> str:
+        """The address at which other machines reach that of a lease; empty: the cloud has not said."""
+        instance = self._listed.get(self.token(lease_id))
+        return "" if instance is None else instance.address
+
     def last_seen_s(self, lease: Lease) -> float:
         """When the machine of a lease was last listed, seconds since 1970; its start: never."""
         return max(self.seen_s.get(lease.lease_id, lease.started_s), lease.started_s)

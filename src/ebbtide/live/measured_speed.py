@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from ebbtide.engine.snapshot import Items
@@ -32,7 +32,7 @@ class Seen:
 
     Attributes:
         steps: Number of steps that were measured.
-        duration_s: Seconds that they took between reports, by the market's clock.
+        duration_s: Seconds that they took between reports, by the market's clock, or would have on one machine.
         told: Whether the measured speed was logged for its user.
     """
 
@@ -53,12 +53,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Report:
-    """The last report of a training on its present machine; `time_s` is NaN before the first step has ended."""
+    """The last report of a training on its present machines; `time_s` is NaN before the first step has ended."""
 
     attempt: int
     instance_type: str
     step: int
     time_s: float
+    speedup: float
 
 
 @dataclass
@@ -76,9 +77,17 @@ class MeasuredSpeeds:
     # Mean of measured over declared rates of all trainings; None: it is to be calculated anew.
     _of_all: float | None = None
 
-    def begin(self, job_id: int, attempt: int, instance_type: str, step: int) -> None:
-        """A training starts on a machine of an instance type, at its resume step."""
-        self._last[job_id] = _Report(attempt, instance_type, step, math.nan)
+    def begin(self, job_id: int, attempt: int, instance_type: str, step: int, speedup: float = 1.0) -> None:
+        """A training starts on a machine of an instance type, at its resume step.
+
+        Args:
+            job_id: Id of the training's job.
+            attempt: Number of its assignment.
+            instance_type: Type of all machines that train it as one.
+            step: Its resume step.
+            speedup: How many times as fast they all are as one of them.
+        """
+        self._last[job_id] = _Report(attempt, instance_type, step, math.nan, speedup)
 
     def reported(self, job_id: int, attempt: int, step: int, time_s: float) -> str:
         """A training has done `step` steps at `time_s` of the market's clock.
@@ -89,19 +98,28 @@ class MeasuredSpeeds:
         last = self._last.get(job_id)
         if last is None or last.attempt != attempt or step <= last.step:
             return ""
-        self._last[job_id] = _Report(attempt, last.instance_type, step, time_s)
+        self._last[job_id] = replace(last, step=step, time_s=time_s)
         # Until its first step ends, a program also starts, reads data and compiles.
         if math.isnan(last.time_s) or time_s <= last.time_s:
             return ""
-        seen = self.seen.setdefault(job_id, {}).setdefault(last.instance_type, Seen())
-        seen.steps += step - last.step
-        seen.duration_s += time_s - last.time_s
+        duration_s = (time_s - last.time_s) * last.speedup
+        return self.add(job_id, last.instance_type, step - last.step, duration_s)
+
+    def add(self, job_id: int, instance_type: str, steps: int, duration_s: float) -> str:
+        """Steps were done on a machine of an instance type in so many seconds of the market's clock.
+
+        Returns:
+            A sentence for its user, once for each instance type; else empty.
+        """
+        seen = self.seen.setdefault(job_id, {}).setdefault(instance_type, Seen())
+        seen.steps += steps
+        seen.duration_s += duration_s
         self._of_all = None
         rate = seen.steps_per_s
         if rate is None or seen.told:
             return ""
         seen.told = True
-        return f"measured {speed_text(rate)} on {last.instance_type}"
+        return f"measured {speed_text(rate)} on {instance_type}"
 
     def measured(self, job_id: int, instance_type: str) -> float | None:
         """Measured steps a second; None: too little was measured."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.live.agent_state import Stretch, decode_stretches
+from ebbtide.live.agent_state import Stretch, decode_stretches, present_s
 from ebbtide.live.clouds.local.server import CLOCK, bills_of
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
@@ -96,9 +96,9 @@ def money_of(
     ]
     now_s = figures["time_s"] if figures else math.nan
     under_way = [
-        (leases[trial["on"]], now_s - trial["began_s"])
+        (leases[lease_id], duration_s)
         for trial in kept["provider"]["trials"]
-        if trial["on"] is not None
+        for lease_id, duration_s in present_s(trial, now_s).items()
     ]
     on_demand = [_listed(leases[stretch.lease_id], stretch.kept_s, catalogue) for stretch in stretches]
     on_demand += [_listed(lease, duration_s, catalogue) for lease, duration_s in under_way if duration_s > 0]

@@ -18,7 +18,7 @@ from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 5
+PROVIDER_VERSION = 7
 
 
 class ProviderSnapshot(TypedDict):
@@ -136,7 +136,11 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_3(kept)
     if version < 4:
         kept = _to_version_4(kept)
-    return _to_version_5(kept) if version < 5 else kept  # type: ignore[return-value]
+    if version < 5:
+        kept = _to_version_5(kept)
+    if version < 6:
+        kept = _to_version_6(kept)
+    return _to_version_7(kept) if version < 7 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -146,6 +150,30 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_7(kept: dict[str, Any]) -> dict[str, Any]:
+    """There were no arrays, and no clusters."""
+    alone: dict[str, Any] = {"attempt": 0, "tasks": [], "done": 0, "leaving": False, "began_s": math.nan}
+
+    def trial(before: dict[str, Any]) -> dict[str, Any]:
+        none: dict[str, Any] = {"tasks": None, "workers": [], "worker_attempt": 0, "worker_failures": 0}
+        return {**before, **none, "members": [{**member, **alone} for member in before["members"]]}
+
+    return {**kept, "version": 7, "trials": [trial(each) for each in kept["trials"]]}
+
+
+def _to_version_6(kept: dict[str, Any]) -> dict[str, Any]:
+    """A trial was on one machine, the lease `on`."""
+    new: dict[str, Any] = {"alone": False, "failure": None, "savers": []}
+
+    def trial(before: dict[str, Any]) -> dict[str, Any]:
+        values = {name: value for name, value in before.items() if name != "on"}
+        member = {"rank": 0, "lease_id": before["on"], "ended": "", "saved": [], "resume": None}
+        stretches = [{**each, "attempt": number} for number, each in enumerate(before["stretches"], 1)]
+        return {**values, **new, "members": [member] * (before["on"] is not None), "stretches": stretches}
+
+    return {**kept, "version": 6, "trials": [trial(each) for each in kept["trials"]]}
 
 
 def _to_version_5(kept: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from ebbtide._json import finite
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.agent_state import TrialRecord
+from ebbtide.live.agent_state import TrialRecord, leases_on
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
@@ -39,7 +40,7 @@ class TrialStanding:
         best_step: Step of the best value; None: there is none.
         last: Last value of the metric; None: it reported none.
         machine: Market of its present machine; empty: it is on none.
-        checkpoint: Address of its checkpoints; empty: it has none.
+        checkpoint: Address of its checkpoints, or of the results of an array; empty: it has none.
         problem: Why it failed, in one line; empty: it has not.
         tail: The last lines that a failed program printed.
         warnings: Warnings for its user, one sentence each.
@@ -93,6 +94,7 @@ class RunStanding:
         deadline_h: Deadline in hours after the start, by the market's clock; None: it has none.
         late_s: Seconds that it ran past its deadline, by the market's clock; 0: it did not.
         quarantined: Number of messages from storage that could not be read, and were set aside.
+        tasks: Number of tasks of an array; None: it is none.
     """
 
     run: str
@@ -116,6 +118,7 @@ class RunStanding:
     deadline_h: float | None = None
     late_s: float = 0.0
     quarantined: int = 0
+    tasks: int | None = None
 
     @property
     def best(self) -> TrialStanding | None:
@@ -253,6 +256,7 @@ def standing(
         sweep.deadline_h,
         _late_s(sweep.deadline_h, kept, figures),
         kept["provider"]["quarantined"],
+        None if sweep.tasks is None else len(sweep.tasks),
     )
 
 
@@ -294,7 +298,7 @@ def _trial(
     if metrics:
         choose = max if sweep.direction is Direction.MAXIMIZE else min
         best_step = choose(metrics, key=lambda step: metrics[step])
-    on = leases[live["on"]] if live["on"] is not None and state in _ACTIVE else None
+    on = [leases[lease_id] for lease_id in leases_on(live)] if state in _ACTIVE else []
     has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
     return TrialStanding(
         number,
@@ -306,23 +310,34 @@ def _trial(
         None if best_step is None else metrics[best_step],
         best_step,
         metrics[max(metrics)] if metrics else None,
-        "" if on is None else str(on.market),
-        f"{settings.store}/trials/{trial_id}" if has_saved else "",
+        _markets_of(on),
+        f"{settings.store}/{'trials' if sweep.tasks is None else 'results'}/{trial_id}" if has_saved else "",
         live["problem"],
         tuple(live["tail"]),
         tuple(live["warnings"]),
     )
 
 
-def _words(job: Mapping[str, Any], live: TrialRecord, on: Lease | None, state: State) -> str:
+def _markets_of(leases: Sequence[Lease]) -> str:
+    """Where a trial is trained: its market, or each with the number of machines there; empty: nowhere."""
+    counts = Counter(str(lease.market) for lease in leases)
+    if len(leases) <= 1:
+        return "".join(counts)
+    return ", ".join(f"{count} x {market}" for market, count in sorted(counts.items()))
+
+
+def _words(job: Mapping[str, Any], live: TrialRecord, on: Sequence[Lease], state: State) -> str:
     if not math.isnan(job["finished_s"]):
         if live["problem"]:
             return "failed"
         return "ended early" if job["stopped"] else "done"
     if state not in _ACTIVE:
         return "unfinished"
-    if on is not None:
-        return "saving" if live["leaving"] or on.state == "noticed" else "training"
+    if on:
+        is_noticed = any(lease.state == "noticed" for lease in on)
+        if live["tasks"] is not None:
+            return "stopping" if job["stopped"] else "running"
+        return "saving" if live["leaving"] or is_noticed else "training"
     return "starting" if live["assigned"] else "waiting"
 
 

@@ -173,7 +173,7 @@ def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
     """Unfinished jobs with fewer machines than they need, not counting machines with a revocation notice."""
     for job in view.jobs:
         steady = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
-        if not job.is_finished and len(steady) < job.job.machines:
+        if not job.is_finished and len(steady) < job.job.most_machines:
             yield job
 
 
@@ -185,4 +185,4 @@ def _request(
     view: View, job: JobView, market: Market, *, max_price: float = math.inf, on_demand: bool = False
 ) -> Request:
     steady = sum(math.isinf(lease.revoke_at_s) for lease in view.leases_of(job.job_id))
-    return Request(market, max_price, on_demand, job=job.job_id, count=job.job.machines - steady)
+    return Request(market, max_price, on_demand, job=job.job_id, count=job.job.most_machines - steady)

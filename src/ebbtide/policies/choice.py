@@ -17,6 +17,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.head import WithHead
 from ebbtide.policies.parameters import with_parameters
 from ebbtide.policies.registry import absolute_name, check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
@@ -209,7 +210,9 @@ def spottune_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBu
 
 
 def within_budget(sweep: Sweep, policy: Policy) -> Policy:
-    """The policy, limited to the sweep's budget if it has one."""
+    """The policy, limited to the sweep's budget if it has one; with a machine for the head of a cluster."""
+    if sweep.framework is not None:
+        policy = WithHead(policy)
     return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
 
 

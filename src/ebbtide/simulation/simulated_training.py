@@ -278,12 +278,20 @@ class SimulatedTraining:
         return False
 
     def _target(self, now_s: float) -> list[Lease]:
-        """The machines to be on: those not noticed; if those are too few, those that still have time, too."""
+        """The machines to be on: none, if they are fewer than the job needs."""
+        found = self._ready(now_s)
+        if self.job.coupling is Coupling.GANG and len(found) > self.job.most_machines:
+            on = sorted(found, key=lambda lease: not self.is_on(lease))[: self.job.most_machines]
+            found = [lease for lease in found if lease in on]
+        return found if len(found) >= self.job.least_machines else []
+
+    def _ready(self, now_s: float) -> list[Lease]:
+        """The machines not noticed; if those are too few, those that still have time, too."""
         booted = [lease for lease in self._assigned if lease.is_booted]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         if len(steady) == len(booted):
             return steady
-        if self.job.coupling is Coupling.GANG and len(steady) >= self.job.machines:
+        if self.job.coupling is Coupling.GANG and len(steady) >= self.job.most_machines:
             return steady
         return [
             lease

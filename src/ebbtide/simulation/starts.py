@@ -26,7 +26,7 @@ def work_s(job: Job, prices: PriceHistory, catalogue: Catalogue) -> dict[str, fl
     for market in prices:
         rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
         if rate > 0:
-            seconds[market.instance_type] = job.steps / (rate * job.speedup_of(job.machines))
+            seconds[market.instance_type] = job.steps / (rate * job.speedup_of(job.most_machines))
     if not seconds:
         here = ", ".join(sorted({market.instance_type for market in prices}))
         raise InputError(

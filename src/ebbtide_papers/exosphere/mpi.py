@@ -60,7 +60,7 @@ def _overhead(prices: PriceHistory, policy: ExoSphere, starts: Floats, catalogue
             "name": "mpi",
             "steps": round(LENGTH_H * HOUR_S),
             "other_steps_per_hour_per_vcpu": HOUR_S / VCPUS,
-            "coupling": "gang",
+            "machines": {"min": 1, "max": VCPUS},
             "checkpoint": None,
         },
         catalogue=catalogue,

@@ -32,7 +32,7 @@ for line in sys.stdin:
             program.kill()
         case "end":
             left.end()
-            left.reap(program.process.pid)
+            left.reap([program.process.pid])
     print("done", flush=True)
 """
 

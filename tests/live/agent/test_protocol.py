@@ -46,6 +46,7 @@ _OF = {
     "int": _WHOLE,
     "float": _NUMBER,
     "tuple[str, ...]": st.lists(_TEXT, max_size=3).map(tuple),
+    "tuple[int, ...]": st.lists(_WHOLE, max_size=3).map(tuple),
     "int | None": st.none() | _WHOLE,
     "bool": st.booleans(),
     "Ending": st.sampled_from(Ending),

@@ -158,7 +158,7 @@ def test_refusals_say_what_is_wrong() -> None:
     always = np.ones((2, HOURS * 6), dtype=bool)
     with pytest.raises(InputError, match="cannot be done in 12.0 h: on the fastest machine it takes 12.0 h"):
         scenario(always).run(Deadline(deadline_s=12 * HOUR_S), BEGINS_S)
-    with pytest.raises(InputError, match="wants 2 machines; policy deadline gives one"):
+    with pytest.raises(InputError, match="policy deadline gives each job one machine, and job j waits for 2"):
         scenario(always, job(machines=2)).run(Deadline(), BEGINS_S)
     with pytest.raises(InputError, match="field look_every_s: is 0.0; it must be from 1 to 86400"):
         Deadline(look_every_s=0.0)

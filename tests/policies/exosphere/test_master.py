@@ -329,6 +329,17 @@ def test_what_cannot_be_is_said() -> None:
         run(ExoSphere((thief,)), scenario({"steps": 4}))
 
 
+def test_a_gang_of_machines_of_several_sizes_is_refused() -> None:
+    job = eb.Job(name="g", steps=8, other_steps_per_hour_per_vcpu=1.0, machines=2)
+    small, large = (eb.Market("aws", "us-east-1", "us-east-1a", name) for name in ("c3.large", "c3.xlarge"))
+    calm = PriceSeries(np.array([BEGAN_S]), np.array([0.05]))
+    prices = eb.PriceHistory({small: calm, large: calm}, start_s=BEGAN_S, end_s=START_S + 90 * DAY_S)
+    with pytest.raises(
+        InputError, match="waits for 2 machines, and ExoSphere rents cores: of those with 2, 4 vCPUs"
+    ):
+        Scenario((job,), prices, billing_preset("ec2-second")).run(ExoSphere(), START_S)
+
+
 def test_a_job_without_an_application_gets_one_by_its_coupling() -> None:
     gang = run(ExoSphere(), scenario({"steps": 8, "coupling": "gang", "machines": 2}))
     assert len({lease.market for lease in gang.leases}) == 1

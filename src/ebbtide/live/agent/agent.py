@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import StorageError
+from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, outputs_id, unpack
+from ebbtide.live.agent.gang import command_of, neighbours, restore_parts
 from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.machine import Machine, ThisMachine, checkpoints_of
 from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
@@ -28,6 +29,8 @@ from ebbtide.live.agent.protocol import (
     End,
     Ended,
     Ending,
+    Hand,
+    Keep,
     Leave,
     Log,
     Named,
@@ -43,6 +46,7 @@ from ebbtide.live.agent.protocol import (
     Train,
     Up,
 )
+from ebbtide.live.agent.tasks import TaskRunner
 from ebbtide.live.agent.uploads import Uploaded, Uploads
 from ebbtide.live.agent.watching import LogLines
 from ebbtide.live.agent.work import SavingTimes, Work
@@ -93,7 +97,10 @@ class Agent:
         self._happened: deque[Callable[[], None]] = deque()
         self._woken = self._runtime.flag()
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
+        # A training under way, or tasks of an array; never both.
         self._work: Work | None = None
+        self._tasks: TaskRunner | None = None
+        self._hands: list[Hand] = []
         self._next: Assignment | None = None
         self._attempts: dict[str, int] = {}
         # How the last assignment of each trial ended here, to be repeated on request.
@@ -118,7 +125,7 @@ class Agent:
             (self._machine.remember, self._machine.remembers_every_s),
         ):
             self._runtime.begin(partial(self._repeat, watch, every_s))
-        while self._code is None or self._work is not None:
+        while self._code is None or self._is_busy:
             if not self._happened:
                 self._woken.wait(self._config.tick_s)
                 self._woken.clear()
@@ -127,6 +134,10 @@ class Agent:
                     self._happened.popleft()()
                 self._tick()
             except Exception as error:
+                if self._tasks is not None:
+                    _LOGGER.exception("tasks of %s cannot be continued", self._tasks.assignment.trial_id)
+                    self._conclude_tasks(self._tasks)
+                    continue
                 if self._work is None:
                     raise
                 # What this training does would end every agent that takes it: it is the training that fails.
@@ -141,6 +152,10 @@ class Agent:
         """Called from any thread: what happened is handled by the loop."""
         self._happened.append(happened)
         self._woken.set()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._work is not None or self._tasks is not None
 
     @property
     def _code_folder(self) -> Path:
@@ -195,17 +210,26 @@ class Agent:
                     return  # written twice
                 self._attempts[assignment.trial_id] = assignment.attempt
                 self._next = assignment
-                if work is None:
+                self._leave()
+                if not self._is_busy:
                     self._begin()
+            case Hand(attempt):
+                if self._tasks is not None and attempt == self._tasks.assignment.attempt:
+                    self._tasks.hand(order)
                 else:
-                    work.ask_to_leave(self._runtime.monotonic_s())
+                    self._hands.append(order)
             case Save() if work is not None:
                 work.ask_to_save(self._runtime.monotonic_s())
-            case Leave(attempt, trial):
+            case Keep(attempt, number):
+                if work is not None and attempt == work.assignment.attempt and work.uploads is not None:
+                    work.uploads.oldest = max(work.uploads.oldest, number)
+            case Leave(attempt, trial, alone):
                 if self._next is not None and attempt == self._next.attempt:
                     self._next = None
                 if work is not None and attempt == work.assignment.attempt:
-                    work.ask_to_leave(self._runtime.monotonic_s())
+                    work.ask_to_leave(self._runtime.monotonic_s(), alone=alone)
+                elif self._tasks is not None and attempt == self._tasks.assignment.attempt:
+                    self._tasks.leave(self._runtime.monotonic_s())
                 elif trial:
                     # It never began on this machine, or before this agent started: it need not be waited for.
                     self._outbox.put(Ended(trial, attempt, Ending.LEFT, 0))
@@ -214,11 +238,20 @@ class Agent:
             case Repeat():
                 for ended in self._endings.values():
                     self._outbox.put(ended)
+                if self._tasks is not None:
+                    self._tasks.repeat()
 
     def _end(self, code: int) -> None:
         self._code, self._next = code, None
+        self._leave()
+
+    def _leave(self) -> None:
+        """What is under way is to save and end."""
+        now_s = self._runtime.monotonic_s()
         if self._work is not None:
-            self._work.ask_to_leave(self._runtime.monotonic_s())
+            self._work.ask_to_leave(now_s)
+        if self._tasks is not None:
+            self._tasks.leave(now_s)
 
     def _noticed(self, notice: Notice) -> None:
         before, self._notice = self._notice, notice
@@ -229,6 +262,9 @@ class Agent:
             left_s = notice.taken_at_s - self._runtime.epoch_s()
             self._taken_at_s = self._runtime.monotonic_s() + left_s
             self._outbox.put(Noticed(notice.taken_at_s))
+            if self._work is not None and self._work.assignment.framework:
+                # The sooner a worker leaves, the more of what it has reaches others.
+                self._work.ask_to_leave(self._runtime.monotonic_s())
             if self._work is not None and not self._times.is_known:
                 # How long saving takes was not measured yet, and there is still time to do so.
                 self._work.ask_to_save(self._runtime.monotonic_s())
@@ -239,6 +275,22 @@ class Agent:
         assignment, self._next = self._next, None
         folder = self._folder / f"{assignment.trial_id}-{assignment.attempt}"
         now_s = self._runtime.monotonic_s()
+        if assignment.side_by_side:
+            self._tasks = TaskRunner(
+                assignment,
+                folder,
+                self._code_folder,
+                self._config.machine,
+                self._config.margin_s,
+                self._machine,
+                self._put,
+                lambda report, urgent: self._outbox.put(report, urgent=urgent),
+            )
+            for hand in self._hands:
+                if hand.attempt == assignment.attempt:
+                    self._tasks.hand(hand)
+            self._hands = [hand for hand in self._hands if hand.attempt > assignment.attempt]
+            return
         self._work = work = Work(assignment, folder / "checkpoints", now_s, self._times, saved_s=now_s)
         self._runtime.begin(partial(self._restore, work))
 
@@ -260,8 +312,18 @@ class Agent:
                     except tarfile.TarError as error:
                         lacks = f"the code in storage is not used: {error}"
                         raise
-                writer = store.begin_writing(self._config.machine)
-                manifest = store.restore(work.folder)
+                assignment = work.assignment
+                writer = store.begin_writing(
+                    self._config.machine, attempt=assignment.attempt, machines=assignment.machines
+                )
+                if assignment.resume is None:
+                    manifest = store.restore(work.folder)
+                else:
+                    manifest = restore_parts(self._machine, assignment.resume, work.folder)
+            except DamagedCheckpointError as error:
+                # Which whole checkpoint is resumed from instead is for the controller to say.
+                self._put(partial(self._not_restored, work, str(error)))
+                return
             except Exception as error:
                 _LOGGER.warning("trial %s is not restored yet: %s", work.assignment.trial_id, error)
                 if not lacks:
@@ -310,7 +372,8 @@ class Agent:
         }
         if assignment.max_steps:
             environment[MAX_STEPS] = str(assignment.max_steps)
-        arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in assignment.arguments]
+        environment |= neighbours(assignment, bytes.fromhex(self._config.key))
+        arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in command_of(assignment)]
         try:
             runs_in = self._private(work)
             if assignment.checkpoints:
@@ -426,8 +489,10 @@ class Agent:
         if _is_duration(step_s := _number_of(line.get("step_s"))):
             self._times.stepped(step_s)
         saved = _step_of(line.get("saved"))
+        if "left" in line:
+            work.has_left = True
         if saved is not None:
-            work.written = saved
+            work.written, work.saved_s = saved, self._runtime.monotonic_s()
             work.step = max(work.step, work.written)
             if _is_duration(save_s := _number_of(line.get("save_s"))):
                 self._times.saved(save_s)
@@ -484,8 +549,14 @@ class Agent:
             self._end(ENDS_MACHINE)
             # A machine that nobody knows of any more must not wait for ever for storage that may be gone.
             self._gives_up_s = now_s + self._config.controller_limit_s
-        work = self._work
-        self._machine.reap(None if work is None else work.process)
+        work, tasks = self._work, self._tasks
+        if tasks is not None:
+            self._machine.reap(tasks.programs)
+            tasks.tick(now_s, self._taken_at_s)
+            if now_s >= self._gives_up_s or tasks.has_left:
+                self._conclude_tasks(tasks)
+            return
+        self._machine.reap([] if work is None or work.process is None else [work.process])
         if work is None:
             return
         if work.is_running:
@@ -506,10 +577,12 @@ class Agent:
             if work.mirror is not None and now_s >= self._taken_at_s - self._times.needed_s and work.process:
                 # There is only time left to store what it has written by now.
                 work.process.kill()
-            if math.isinf(self._taken_at_s) and now_s > work.asked_to_leave_s + patience_s and work.process:
+            waits_for_ever = work.alone_s is not None and now_s > work.alone_s + self._times.needed_s
+            too_long = math.isinf(self._taken_at_s) and now_s > work.asked_to_leave_s + patience_s
+            if (waits_for_ever or too_long) and work.process:
                 _LOGGER.warning("trial %s does not leave; it is killed", work.assignment.trial_id)
                 work.process.kill()
-        elif now_s - work.saved_s >= self._times.interval_s(work.assignment.mttr_s):
+        elif now_s - work.saved_s >= self._times.interval_s(work.assignment.mttr_s / work.assignment.machines):
             work.ask_to_save(self._runtime.monotonic_s())
 
     def _is_quiet(self, work: Work, now_s: float) -> bool:
@@ -540,12 +613,20 @@ class Agent:
                 came=max(work.step - work.began, 0),
                 number=work.restored,
                 began=work.began if work.uploads is not None else None,
-                stored=work.stored_number or work.restored,
+                stored=work.stored_number or (work.restored if work.resumed_own else 0),
                 code=code,
                 tail=tuple(work.tail),
                 cannot_start=never_ran and work.step == work.began,
             )
         )
+        if self._next is not None and self._code is None:
+            self._begin()
+
+    def _conclude_tasks(self, tasks: TaskRunner) -> None:
+        self._tasks = None
+        tasks.close()
+        assignment = tasks.assignment
+        self._tell_end(Ended(assignment.trial_id, assignment.attempt, Ending.LEFT, tasks.done))
         if self._next is not None and self._code is None:
             self._begin()
 

@@ -89,6 +89,17 @@ class Assignment:
             writes to the folder that it is given.
         reads_log: Whether progress is read from lines printed for people, if the program reports nothing else.
         attempt: Number of the assignment, counted by the controller; reports carry it, to show what they answer.
+        addresses: Addresses of all machines that train it as one, by rank; empty: it trains on one.
+        rank: Which of those this machine is, from 0.
+        port: Port at which they meet, on the machine of rank 0; the next seven are free for them, too.
+        resume: The checkpoint to resume from: parts of it as id of a trial and number, this machine's first, of
+            the others only the files that it lacks. None: the newest of the trial.
+        secret: What all machines that train it as one know and nobody else, covered by this machine's key; empty:
+            there is none.
+        framework: Name of the framework of a cluster, whose head this machine is with rank 0, and else a worker;
+            empty: it is none.
+        side_by_side: Number of tasks that the machine does at a time, where it is handed tasks of an array, of
+            which each is a call of the program; 0: it is no array.
     """
 
     trial_id: str
@@ -105,6 +116,18 @@ class Assignment:
     checkpoints: str = ""
     reads_log: bool = False
     attempt: int = 0
+    addresses: tuple[str, ...] = ()
+    rank: int = 0
+    port: int = 0
+    resume: tuple[tuple[str, int], ...] | None = None
+    secret: str = field(default="", repr=False)
+    framework: str = ""
+    side_by_side: int = 0
+
+    @property
+    def machines(self) -> int:
+        """Number of machines that train it as one."""
+        return 1 if self.framework else max(len(self.addresses), 1)
 
     def encode(self) -> dict[str, Any]:
         """The assignment as plain values, for a message."""
@@ -113,6 +136,8 @@ class Assignment:
             "arguments": list(self.arguments),
             "environment": dict(self.environment),
             "aside": list(self.aside),
+            "addresses": list(self.addresses),
+            "resume": None if self.resume is None else [list(part) for part in self.resume],
         }
 
     @classmethod
@@ -120,4 +145,7 @@ class Assignment:
         """Decode what `encode` gave. Unknown fields are ignored: a controller that resumes a run may be newer than
         the agents of machines that it finds."""
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        return cls(**{**known, "arguments": tuple(content["arguments"]), "aside": tuple(content["aside"])})
+        known |= {name: tuple(known[name]) for name in ("arguments", "aside", "addresses") if name in known}
+        if known.get("resume") is not None:
+            known["resume"] = tuple((str(trial), int(number)) for trial, number in known["resume"])
+        return cls(**known)

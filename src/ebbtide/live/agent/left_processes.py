@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,11 +89,11 @@ class LeftProcesses:
             new.replace(self._folder / _RECORD)
             self._recorded = found
 
-    def reap(self, program: int | None) -> None:
+    def reap(self, programs: Collection[int]) -> None:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs.
 
         Args:
-            program: Id of the process whose exit code somebody else collects; None: there is none.
+            programs: Ids of the processes whose exit codes somebody else collects.
         """
         if sys.platform != "linux":
             return
@@ -101,7 +101,7 @@ class LeftProcesses:
         # Any child that has ended; it stays as it is until it is known whose it is.
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid == program or os.getsid(ended.si_pid) == own:
+                if ended.si_pid in programs or os.getsid(ended.si_pid) == own:
                     return
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
@@ -118,6 +118,11 @@ def end_machine(folder: Path) -> int:
     """
     record = _read_record(folder / _RECORD)
     return _end(lambda table: [*_marked(MACHINE, str(folder), table), *_recorded(record, table)])
+
+
+def end_program(pid: int) -> None:
+    """Kill a process and all its descendants, which may have sessions of their own."""
+    _end(lambda table: [table[pid]] if pid in table else [])
 
 
 def processes_with(name: str, value: str) -> list[int]:

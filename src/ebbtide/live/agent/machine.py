@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.left_processes import LeftProcesses
 from ebbtide.live.agent.metadata import Metadata, Notice
-from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.live.agent.processes import TrainingProcess, program_path
 from ebbtide.live.agent.watching import Mirror
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -131,11 +130,11 @@ class Machine(Protocol):
         """Write down what its programs have started, for an agent that comes after this one."""
         ...
 
-    def reap(self, program: Program | None) -> None:
+    def reap(self, programs: Sequence[Program]) -> None:
         """Collect the exit codes of what its programs left.
 
         Args:
-            program: The present program; None: there is none.
+            programs: The present programs.
         """
         ...
 
@@ -175,7 +174,7 @@ class ThisMachine:
     ) -> Program:
         """Start a program as a process of its own."""
         # Checked before the start, since `setpriv`, which starts the program, reports less.
-        name, path = arguments[0], environment.get("PATH", os.environ.get("PATH", os.defpath))
+        name, path = arguments[0], environment.get("PATH", program_path())
         if shutil.which(str(folder / name) if "/" in name else name, path=path) is None:
             raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
         return TrainingProcess(arguments, environment, folder, on_line)
@@ -190,9 +189,9 @@ class ThisMachine:
         """Write down the processes that there are now."""
         self._left.remember()
 
-    def reap(self, program: Program | None) -> None:
+    def reap(self, programs: Sequence[Program]) -> None:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs."""
-        self._left.reap(None if program is None else program.pid)
+        self._left.reap([program.pid for program in programs])
 
     def end_left(self) -> None:
         """Kill what the last program left."""

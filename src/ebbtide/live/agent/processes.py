@@ -9,10 +9,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ebbtide.live.agent.left_processes import end_program
 
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
@@ -23,6 +26,13 @@ _GRACE_S = 5.0
 
 # Longer lines of a program's output are cut.
 _LINE_BYTES = 4096
+
+
+def program_path() -> str:
+    """Where programs are looked for: first beside this Python, as in its activated environment, unless its folder
+    is among the others anyway."""
+    path, own = os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)
+    return path if not own or own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
 
 
 class TrainingProcess:
@@ -55,7 +65,7 @@ class TrainingProcess:
             text=True,
             errors="replace",
             cwd=folder,
-            env=os.environ | dict(environment),
+            env=os.environ | {"PATH": program_path()} | dict(environment),
             start_new_session=True,
             preexec_fn=None if _SETPRIV else _die_with_parent,
         )
@@ -81,7 +91,9 @@ class TrainingProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the program and its process group at once."""
+        """End the program at once, with its process group and all that it started."""
+        if self.process.poll() is None:
+            end_program(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

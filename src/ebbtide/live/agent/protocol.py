@@ -70,11 +70,44 @@ class Leave:
     Attributes:
         attempt: Number of the assignment.
         trial: Id of its trial, whose end is to be reported even if it never began there; empty: it has been.
+        alone: Whether a machine that it trains with is gone, so that it may wait for ever for that one, and is
+            killed soon.
     """
 
     kind: ClassVar[str] = "leave"
     attempt: int
     trial: str = ""
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Order: a checkpoint is whole, all machines of its assignment have stored theirs; older ones may go.
+
+    Attributes:
+        attempt: Number of the assignment.
+        number: Number of this machine's checkpoint, which stays, as do later ones.
+    """
+
+    kind: ClassVar[str] = "keep"
+    attempt: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Hand:
+    """Order: do these tasks of an array, in this order, after those handed out before.
+
+    Attributes:
+        attempt: Number of the assignment.
+        tasks: Numbers of the tasks.
+        values: The value of each, which stands for `{task}` in the command.
+    """
+
+    kind: ClassVar[str] = "hand"
+    attempt: int
+    tasks: tuple[int, ...]
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -261,15 +294,60 @@ class Ended:
     began: int | None = None
 
 
-Order = Union[Train, Save, Leave, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
-OfTrial = Union[Restored, Stepped, Named, Saved, Ended]  # noqa: UP007
+@dataclass(frozen=True)
+class TaskDone:
+    """Report: the result of a task of an array is in storage.
+
+    Attributes:
+        trial: Id of the array.
+        attempt: Number of the assignment.
+        task: Number of the task.
+        told_s: When it was done, seconds since 1970 by the machine's clock.
+        duration_s: Real seconds that it took; 0: another machine had done it before.
+    """
+
+    kind: ClassVar[str] = "task-done"
+    trial: str
+    attempt: int
+    task: int
+    told_s: float
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """Report: a task of an array failed.
+
+    Attributes:
+        trial: Id of the array.
+        attempt: Number of the assignment.
+        task: Number of the task.
+        code: Exit code of its program; None: it was never started.
+        tail: The last lines that it printed.
+        cannot_start: Whether its executable is not there.
+    """
+
+    kind: ClassVar[str] = "task-failed"
+    trial: str
+    attempt: int
+    task: int
+    code: int | None = None
+    tail: tuple[str, ...] = ()
+    cannot_start: bool = False
+
+
+Order = Union[Train, Save, Leave, Keep, Hand, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
+OfTrial = Union[Restored, Stepped, Named, Saved, TaskDone, TaskFailed, Ended]  # noqa: UP007
 Report = Union[Up, Down, Stranded, Rebalance, Noticed, Log, OfTrial]  # noqa: UP007
 Message = Union[Order, Report]  # noqa: UP007
 
-ORDERS: Mapping[str, type[Order]] = {kind.kind: kind for kind in (Train, Save, Leave, End, Repeat)}
+ORDERS: Mapping[str, type[Order]] = {kind.kind: kind for kind in (Train, Save, Leave, Keep, Hand, End, Repeat)}
 REPORTS: Mapping[str, type[Report]] = {
     kind.kind: kind
-    for kind in (Up, Down, Stranded, Rebalance, Noticed, Log, Restored, Stepped, Named, Saved, Ended)
+    for kind in (
+        *(Up, Down, Stranded, Rebalance, Noticed, Log),
+        *(Restored, Stepped, Named, Saved, TaskDone, TaskFailed, Ended),
+    )
 }
 
 
@@ -369,6 +447,30 @@ def key_of(run_key: bytes, machine: str) -> bytes:
     return hmac.new(run_key, machine.encode(), hashlib.sha256).digest()
 
 
+def secret_of(run_key: bytes, trial: str, attempt: int) -> bytes:
+    """What the machines of one assignment know in common: 32 bytes.
+
+    Args:
+        run_key: The run's key, which its controllers alone have.
+        trial: Id of the trial, without the rank of a machine.
+        attempt: Number of the assignment.
+    """
+    return hmac.new(run_key, f"secret/{trial}/{attempt}".encode(), hashlib.sha256).digest()
+
+
+def covered(secret: bytes, key: bytes, trial: str, attempt: int) -> bytes:
+    """A secret as it may stand in storage, or the secret from that: combined with bytes that only the key gives.
+
+    Args:
+        secret: The secret, or what this gave for it.
+        key: The machine's key.
+        trial: Id of the trial as that machine has it.
+        attempt: Number of the assignment; no two secrets are covered alike.
+    """
+    cover = hmac.new(key, f"cover/{trial}/{attempt}".encode(), hashlib.sha256).digest()
+    return bytes(one ^ other for one, other in zip(secret, cover, strict=True))
+
+
 def read_messages(content: bytes) -> list[Any]:
     """The messages of one object, as plain values.
 
@@ -442,6 +544,10 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_text(each) for each in _typed(value, list))
 
 
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_whole(each) for each in _typed(value, list))
+
+
 # How each field of a message is read, by its name: names mean the same in all.
 _READ: Mapping[str, Any] = {
     "trial": _text,
@@ -452,6 +558,10 @@ _READ: Mapping[str, Any] = {
     "size_bytes": _whole,
     "at": _whole,
     "came": _whole,
+    "task": _whole,
+    "tasks": _numbers,
+    "values": _texts,
+    "duration_s": _number,
     "told_s": _number,
     "taken_at_s": _number,
     "metric": _number,
@@ -461,6 +571,7 @@ _READ: Mapping[str, Any] = {
     "how": Ending,
     "code": lambda value: None if value is None else int(_typed(value, int)),
     "cannot_start": bool,
+    "alone": bool,
     "began": lambda value: None if value is None else _whole(value),
     "restored": _whole,
 }

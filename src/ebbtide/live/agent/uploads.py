@@ -41,9 +41,12 @@ class Uploads:
     Args:
         writer: Writer of the trial's checkpoints.
         folder: Local folder whose files, or folders, are checkpoints.
-        keep: How many checkpoints stay in storage.
+        keep: How many checkpoints stay in storage; 0: those from number `oldest` on.
         on_done: Called, from the thread, when an upload has ended.
         runtime: Gives the time and the thread.
+
+    Attributes:
+        oldest: Number of the oldest checkpoint that stays, where `keep` is 0.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Uploads:
     ) -> None:
         self._writer, self._folder, self._keep, self._on_done = writer, folder, keep, on_done
         self._runtime = runtime
+        self.oldest = 0
         self._next: tuple[str, int, Path] | None = None
         self._busy = False
         self._closed = False
@@ -109,7 +113,8 @@ class Uploads:
         while True:
             began = self._runtime.monotonic_s()
             try:
-                manifest = self._writer.save(folder, step, only=only, keep=self._keep)
+                oldest = None if self._keep else self.oldest
+                manifest = self._writer.save(folder, step, only=only, keep=self._keep, oldest=oldest)
             except SupersededWriterError as error:
                 _LOGGER.warning("%s", error)
                 return Uploaded(step, None, self._runtime.monotonic_s() - began)

@@ -97,6 +97,8 @@ class Work:
         stored_number: Number of the newest checkpoint that was stored from here; 0: none was.
         has_api: Whether the program uses `ebbtide.trial`, and so saves when asked to.
         asked_to_leave_s: When it was asked to leave; None: it was not.
+        alone_s: When it was known that a machine that it trains with is gone; None: none is.
+        has_left: Whether the program said that it has saved and ends: others that it trains with were asked to.
         saved_s: When it was last asked to save, or began.
         finished: Whether the program said that all steps are done.
         superseded: Whether another machine has taken the trial over.
@@ -125,6 +127,8 @@ class Work:
     stored_number: int = 0
     has_api: bool = False
     asked_to_leave_s: float | None = None
+    alone_s: float | None = None
+    has_left: bool = False
     saved_s: float = 0.0
     finished: bool = False
     superseded: bool = False
@@ -143,8 +147,21 @@ class Work:
         """Whether the program was started and has not ended."""
         return self.process is not None and self.process.exit_code is None
 
-    def ask_to_leave(self, now_s: float) -> None:
-        """Ask the program to save and end; later calls do nothing."""
+    @property
+    def resumed_own(self) -> bool:
+        """Whether the checkpoint that it resumed from is its own, not that of a machine that it trains with."""
+        resume = self.assignment.resume
+        return resume is None or any(trial_id == self.assignment.trial_id for trial_id, _ in resume[:1])
+
+    def ask_to_leave(self, now_s: float, *, alone: bool = False) -> None:
+        """Ask the program to save and end; later calls do nothing.
+
+        Args:
+            now_s: The present time in monotonic seconds.
+            alone: Whether a machine that it trains with is gone, so that it may wait for that one for ever.
+        """
+        if alone and self.alone_s is None:
+            self.alone_s = now_s
         if self.asked_to_leave_s is None:
             self.asked_to_leave_s = now_s
             if self.process is not None:
@@ -164,7 +181,7 @@ class Work:
             return Ending.SUPERSEDED
         if self.finished:
             return Ending.FINISHED
-        if self.asked_to_leave_s is not None:
+        if self.asked_to_leave_s is not None or (self.has_left and self.assignment.machines > 1):
             return Ending.LEFT
         # A program without `ebbtide.trial` has done everything when it ends without an error.
         return Ending.FINISHED if code == 0 and not self.has_api else Ending.FAILED

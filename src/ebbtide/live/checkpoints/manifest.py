@@ -117,6 +117,8 @@ class Manifest:
         saved_at_s: Time of saving in seconds since 1970.
         files: Its files, in order of their paths.
         algorithm: Algorithm of all its checksums; old manifests name none, and have XXH3.
+        attempt: Number of the assignment that it was saved in.
+        machines: Number of machines that trained it as one; each saves a checkpoint of its own.
     """
 
     trial_id: str
@@ -126,6 +128,8 @@ class Manifest:
     saved_at_s: float
     files: tuple[StoredFile, ...]
     algorithm: str = ALGORITHM
+    attempt: int = 0
+    machines: int = 1
 
     @property
     def size_bytes(self) -> int:
@@ -165,7 +169,7 @@ class Manifest:
         Raises:
             ValueError: A field has a value that none has that was written here.
         """
-        whole = {"number": self.number, "writer": self.writer, "step": self.step}
+        whole = {name: getattr(self, name) for name in ("number", "writer", "step", "attempt", "machines")}
         whole |= {f"size of {file.path!r:.80}": file.size_bytes for file in self.files}
         for name, value in whole.items():
             if type(value) is not int or not 0 <= value < _MOST:

@@ -144,11 +144,41 @@ class CheckpointStore:
         """Never resume from a checkpoint again, because training fails from it."""
         self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
 
-    def begin_writing(self, who: str) -> CheckpointWriter:
+    def add(self, manifest: Manifest, folder: Path) -> None:
+        """Put those files of a checkpoint into a folder that it lacks.
+
+        Raises:
+            DamagedCheckpointError: A file is missing, or differs from what the manifest says.
+        """
+        more = folder.with_name(f".{folder.name}.more")
+        try:
+            self.fetch(manifest, more)
+            for file in manifest.files:
+                path = folder / relative_path(file.path)
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    (more / relative_path(file.path)).rename(path)
+        finally:
+            shutil.rmtree(more, ignore_errors=True)
+
+    def manifest(self, number: int) -> Manifest:
+        """The manifest of a checkpoint.
+
+        Raises:
+            DamagedCheckpointError: There is none, or it is damaged.
+        """
+        found = self._manifest(number)
+        if found is None:
+            raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
+        return found
+
+    def begin_writing(self, who: str, *, attempt: int = 0, machines: int = 1) -> CheckpointWriter:
         """Take the trial over: an earlier writer can complete no further checkpoint.
 
         Args:
             who: Id of the machine that writes from now on.
+            attempt: Number of the assignment that checkpoints are saved in.
+            machines: Number of machines that train it as one.
         """
         try:
             # Whoever wrote before writes no more: what it left is of no use to anybody.
@@ -158,7 +188,7 @@ class CheckpointStore:
         number = max(self.numbers("writers"), default=0) + 1
         while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
             number += 1
-        return CheckpointWriter(self, number)
+        return CheckpointWriter(self, number, attempt=attempt, machines=machines)
 
     def numbers(self, kind: str) -> set[int]:
         """All numbers of one kind: of `manifests`, of `writers`, or of checkpoints set `aside`."""
@@ -175,15 +205,20 @@ class CheckpointWriter:
     Args:
         store: Checkpoints of the trial.
         writer: Number of this writer, counted from 1.
+        attempt: Number of the assignment that checkpoints are saved in.
+        machines: Number of machines that train it as one.
     """
 
-    def __init__(self, store: CheckpointStore, writer: int) -> None:
+    def __init__(self, store: CheckpointStore, writer: int, *, attempt: int = 0, machines: int = 1) -> None:
         self._store = store
+        self._attempt, self._machines = attempt, machines
         self._objects = store.objects
         self.writer = writer
         self._next = max(store.numbers("manifests"), default=0) + 1
 
-    def save(self, folder: Path, step: int, *, only: str = "", keep: int = 2) -> Manifest:
+    def save(
+        self, folder: Path, step: int, *, only: str = "", keep: int = 2, oldest: int | None = None
+    ) -> Manifest:
         """Write a folder as the newest checkpoint, and remove those before the newest `keep`.
 
         Args:
@@ -191,6 +226,7 @@ class CheckpointWriter:
             step: Training step of the checkpoint.
             only: Name of a folder below `folder` to which the checkpoint is limited; empty: all of it.
             keep: How many complete checkpoints stay in storage.
+            oldest: Instead, the number of the oldest one that stays.
 
         Raises:
             SupersededWriterError: Another writer has taken the trial over.
@@ -212,7 +248,10 @@ class CheckpointWriter:
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._next = max(self._store.numbers("manifests")) + 1
         self._next += 1
-        self._prune(manifest, keep)
+        if oldest is None:
+            self._prune(manifest, keep)
+        else:
+            self._remove_before(oldest)
         return manifest
 
     def _upload(self, folder: Path, below: Path, step: int) -> Manifest:
@@ -228,7 +267,16 @@ class CheckpointWriter:
             for move in moved:
                 move.result()
             files = tuple(StoredFile(name, *each.result()) for name, each in zip(names, sums, strict=True))
-        return Manifest(self._store.trial_id, self._next, self.writer, step, self._store.runtime.epoch_s(), files)
+        return Manifest(
+            self._store.trial_id,
+            self._next,
+            self.writer,
+            step,
+            self._store.runtime.epoch_s(),
+            files,
+            attempt=self._attempt,
+            machines=self._machines,
+        )
 
     def _move(self, key: str, path: Path) -> None:
         """Store one file, and check its length: an upload may be cut short, and reported as complete."""
@@ -245,7 +293,7 @@ class CheckpointWriter:
             )
 
     def _prune(self, newest: Manifest, keep: int) -> None:
-        """Remove old manifests, and then the data of all numbers below those that stay.
+        """Remove all checkpoints before the newest `keep`.
 
         A listing may not show all that there is, so nothing is removed only because it has no manifest, and
         nothing at all where fewer checkpoints are listed than stay: the others may be listed later.
@@ -258,7 +306,10 @@ class CheckpointWriter:
         kept = [newest, *islice(others, max(keep, 1) - 1)]
         if len(kept) < keep:
             return
-        oldest = min(manifest.number for manifest in kept)
+        self._remove_before(min(manifest.number for manifest in kept))
+
+    def _remove_before(self, oldest: int) -> None:
+        """Remove manifests of lower numbers, and then their data."""
         for number in self._store.numbers("manifests"):
             if number < oldest:
                 self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")

@@ -24,6 +24,7 @@ class Instance:
         ended_s: Time at which it was revoked or released; NaN: it has not.
         why: Reason in words, if it failed or was revoked; else empty.
         listed_s: Time at which it was listed so; NaN: just now. Earlier if its part of the cloud does not answer.
+        address: Address at which other machines of its region reach it; empty: not known yet.
     """
 
     token: str
@@ -33,6 +34,7 @@ class Instance:
     ended_s: float
     why: str = ""
     listed_s: float = math.nan
+    address: str = ""
 
 
 @dataclass(frozen=True)

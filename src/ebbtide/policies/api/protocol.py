@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from ebbtide.errors import PolicyError
+from ebbtide.errors import InputError, PolicyError
+from ebbtide.jobs.job import Job
 from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
@@ -79,6 +80,29 @@ class Policy(Protocol):
             Actions, in the order in which they are to be done.
         """
         ...
+
+
+def check_fits(policy: Policy, jobs: Iterable[Job]) -> None:
+    """Raise `InputError` for a job that waits for more machines than the policy gives to one.
+
+    A policy that rents one machine for each job says so by an attribute, `one_machine_a_job = True`.
+
+    Args:
+        policy: A policy, or one that wraps another as its `policy`.
+        jobs: The jobs that it is to run.
+    """
+    inner: Any = policy
+    while not hasattr(inner, "one_machine_a_job") and hasattr(inner, "policy"):
+        inner = inner.policy
+    if not getattr(inner, "one_machine_a_job", False):
+        return
+    for job in jobs:
+        if job.least_machines > 1:
+            raise InputError(
+                f"policy {policy.name} gives each job one machine, and job {job.name} waits for "
+                f"{job.least_machines}; others give several, such as reactive or exosphere",
+                field="policy",
+            )
 
 
 def checked_policy(policy: object) -> Policy:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,8 @@ class Deadline:
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
+
+    one_machine_a_job: ClassVar[bool] = True
 
     rule: DeadlineRule = DeadlineRule.TABLE
     deadline_s: float = math.inf
@@ -156,8 +158,6 @@ class Deadline:
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
         """What does not change for a job: its zones, and their expected prices and times."""
-        if job.job.machines != 1:
-            raise InputError(f"job {job.job.name} wants {job.job.machines} machines; policy {self.name} gives one")
         known = [market for market in view.markets if view.on_demand_price(market) is not None]
         able = [market for market in known if view.steps_per_s(job.job, market) > 0]
         if not able:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.jobs.job import Job
@@ -155,6 +156,8 @@ class DeepSpotCloud:
         moves_per_day: Expected further moves per day; see `MovePlan`.
         wakes_on: Price changes, for `CHEAPER` only.
     """
+
+    one_machine_a_job: ClassVar[bool] = True
 
     when: MoveWhen = MoveWhen.PERIOD_END
     overlap: bool = False

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,8 @@ class DynamicPricing:
         budget_usd: Total budget for `MAKESPAN`, USD.
         wakes_on: Price changes wake the policy.
     """
+
+    one_machine_a_job: ClassVar[bool] = True
 
     goal: Goal = Goal.COST
     round_s: float = 6 * HOUR_S

@@ -332,12 +332,19 @@ def default_application(view: View, job: JobView, alpha: float | None = None) ->
         alpha: Risk aversion; None: the application's own.
 
     Raises:
-        InputError: The job cannot run on any machine here.
+        InputError: The job cannot run on any machine here, or waits for several, and they are of different sizes.
     """
     machines = [view.machine(market) for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
     if not machines:
         raise InputError(f"job {job.job.name} can run on no machine of these markets")
-    resources = Resources(job.job.machines * min(machine.vcpus for machine in machines), 0.0)
+    sizes = sorted({machine.vcpus for machine in machines})
+    if job.job.least_machines > 1 and len(sizes) > 1:
+        raise InputError(
+            f"job {job.job.name} waits for {job.job.least_machines} machines, and ExoSphere rents cores: of those "
+            f"with {', '.join(map(str, sizes))} vCPUs it might rent fewer; allow instance types of one size",
+            field="markets",
+        )
+    resources = Resources(job.job.most_machines * sizes[0], 0.0)
     if job.job.coupling is Coupling.GANG:
         return Mpi(resources) if alpha is None else Mpi(resources, alpha=alpha)
     found = Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)

@@ -61,4 +61,4 @@ class Trials:
 
 def is_alone(job: JobView) -> bool:
     """Whether a job trains on one machine."""
-    return job.job.machines == 1 and job.job.coupling is Coupling.GANG
+    return job.job.most_machines == 1 and job.job.coupling is Coupling.GANG

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -138,6 +138,8 @@ class SpotTune:
         name: The policy's name in tables.
         wakes_on: Empty: only the events that are always delivered.
     """
+
+    one_machine_a_job: ClassVar[bool] = True
 
     theta: float = 0.7
     mcnt: int = 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import logging
 import math
@@ -48,8 +49,11 @@ _BETWEEN_S = (0.03, 0.3)
 _CONTROLLER_LIVES_S = 1.0
 # Largest shares of all faults, so that no kind is left out: under load there may be no other process to disturb.
 _MOST = {"controller": 0.2, "agent": 0.3, "training": 0.3, "storage": 0.25}
-# A run that takes longer than this after its last fault never ends.
+# A run that takes longer than this after its last fault never ends; nor does one in which faults no longer happen.
 _LONGEST_S = 240.0
+_LONGEST_WITH_FAULTS_S = 900.0
+# Longer than this nothing takes, whatever hangs: then all stacks are printed, and the study fails.
+_HUNG_S = 1500.0
 # A restore begins some time before training; checkpoints written in that time need not be in it.
 _RESTORING_S = 2.0
 # A program killed ten times without a checkpoint in between has failed, as if its machine were short of memory.
@@ -59,13 +63,14 @@ _KILLS_BETWEEN_CHECKPOINTS = 8
 _KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
 
 _CONTROLLER = """
-import logging, sys
+import faulthandler, logging, sys
 from pathlib import Path
 from ebbtide.live.local_run import run_local
 from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.policies.choice import policy_of
 from ebbtide.jobs.sweep import Sweep
 logging.basicConfig(level=logging.WARNING)
+faulthandler.enable()
 folder = RunFolder(Path(sys.argv[1]))
 run_local(folder, policy_of(Sweep.model_validate(folder.settings.sweep)))
 """
@@ -179,6 +184,7 @@ def _disturb(
     controller, took_over_s = _controller(folder), math.inf
     journal, spared = Journal(folder.journal), _Spared(storage.seen)
     prices = PriceHistory.read(folder.path / "prices.parquet")
+    last_s = time.monotonic() + _LONGEST_WITH_FAULTS_S
     end_s = time.monotonic() + _LONGEST_S
     while time.monotonic() < end_s:
         code = controller.poll()
@@ -191,7 +197,7 @@ def _disturb(
         agents_now = _agents(folder, prices)
         agents |= set(agents_now)
         if sum(counts.values()) < faults:
-            end_s = time.monotonic() + _LONGEST_S
+            end_s = min(time.monotonic() + _LONGEST_S, last_s)
             (kind,) = draws.choices(list(_KINDS), weights=list(_KINDS.values()))
             group = "storage" if isinstance(kind, StorageFault) else kind
             new = time.monotonic() - took_over_s < _CONTROLLER_LIVES_S
@@ -206,11 +212,32 @@ def _disturb(
         else:
             storage.armed.clear()
         time.sleep(draws.uniform(*_BETWEEN_S))
+    if journal.state("outcome") is None:
+        raise InputError(_why_stuck(folder, controller, counts, storage))
+    return counts, agents
+
+
+def _why_stuck(
+    folder: RunFolder, controller: subprocess.Popen[bytes], counts: Counter[str], storage: FaultyStorage
+) -> str:
+    """What is known of a run that did not end; its controller is ended with its stack in the log."""
     if controller.poll() is None:
+        controller.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            controller.wait(10)
         controller.kill()
         controller.wait(10)
-        raise InputError(f"the run in {folder.path} did not end within {_LONGEST_S:g} s")
-    return counts, agents
+    log = (folder.path / "controller.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    standing = standing_of(folder, folder.catalogue)
+    return "\n".join(
+        [
+            f"the run in {folder.path} did not end within {_LONGEST_S:g} s of its last fault, or "
+            f"{_LONGEST_WITH_FAULTS_S:g} s in all",
+            f"faults {dict(counts)}; armed {sorted(storage.armed)}",
+            f"standing {standing}",
+            *log[-200:],
+        ]
+    )
 
 
 def _controller(folder: RunFolder) -> subprocess.Popen[bytes]:
@@ -348,6 +375,7 @@ def main() -> None:
     options = parser.parse_args()
     found = []
     for seed in range(options.seed, options.seed + options.seeds):
+        faulthandler.dump_traceback_later(_HUNG_S, exit=True)
         with tempfile.TemporaryDirectory(prefix="ebbtide-chaos-") as place:
             found.append(chaos_run(seed, options.faults, Path(place)))
         sys.stdout.write(f"{found[-1]}\n")

@@ -195,7 +195,7 @@ class SimulatedMachine:
     def remember(self) -> None:
         self._process.check()
 
-    def reap(self, program: Program | None) -> None:
+    def reap(self, programs: Sequence[Program]) -> None:
         """Nothing is left: all that a simulated program does ends with it."""
 
     def end_left(self) -> None:

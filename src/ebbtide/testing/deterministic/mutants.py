@@ -90,15 +90,11 @@ def _a_torn_message_ends_the_controller() -> _Broken:
 
 
 def _an_old_report_is_of_the_present_training() -> _Broken:
-    def trial_of(self: AgentTraining, report: OfTrial) -> Any:
-        return self._by_id.get(report.trial)
+    def member_of(self: AgentTraining, _lease: Lease, report: OfTrial) -> Any:
+        trial, rank = self._by_id.get(report.trial, (None, 0))
+        return None if trial is None or rank >= len(trial.members) else (trial, trial.members[rank])
 
-    def receive(self: AgentTraining, lease: Lease, report: OfTrial) -> None:
-        trial = self._by_id.get(report.trial)
-        if trial is not None:
-            self._receive_of(trial, lease, report)
-
-    return patch.multiple(AgentTraining, trial_of=trial_of, receive=receive)
+    return patch.object(AgentTraining, "member_of", member_of)
 
 
 def _what_was_lost_is_not_asked_for() -> _Broken:

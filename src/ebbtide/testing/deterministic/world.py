@@ -16,6 +16,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent_provider import Pace
+from ebbtide.live.agent_state import leases_on
 from ebbtide.live.controller import Controller, Outside, Programs
 from ebbtide.live.phase import StopRequest, request_stop, requested_stop
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -375,7 +376,7 @@ class _World:
         trials = kept["provider"]["trials"] if kept else []
         jobs = kept["engine"]["jobs"] if kept else []
         words = [
-            f"{job['steps_done']:g}/{self.scenario.steps} on {trial['on']}{' ended' * trial['ended']}"
+            f"{job['steps_done']:g}/{self.scenario.steps} on {leases_on(trial)}{' ended' * trial['ended']}"
             for trial, job in zip(trials, jobs, strict=True)
         ]
         states = [f"{token} {machine.state}" for token, machine in self.cloud.machines.items() if machine.is_open]

@@ -334,7 +334,8 @@ def _token_of(described: Mapping[str, Any]) -> str:
 
 def _instance(described: Mapping[str, Any]) -> Instance:
     started_s = described["LaunchTime"].timestamp()
-    base = Instance(_token_of(described), LeaseState.STARTING, started_s, math.nan, math.nan)
+    address = str(described.get("PrivateIpAddress") or "")
+    base = Instance(_token_of(described), LeaseState.STARTING, started_s, math.nan, math.nan, address=address)
     match described["State"]["Name"]:
         case "pending":
             return base

@@ -38,8 +38,9 @@ _GRACE_S = 5.0
 _RESTART_S = 0.2
 
 
-# Machines share the cores of this one, so threads of a training that wait for each other must not spin.
-_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+# Machines share the cores of this one, so threads of a training that wait for each other must not spin; those of
+# one training reach each other by loopback addresses.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(eq=False)
@@ -256,12 +257,25 @@ class Machines:
     def _instance(self, machine: _Machine) -> Instance:
         lease = machine.lease
         state = LeaseState.RUNNING if lease.state is LeaseState.NOTICED else lease.state
-        return Instance(machine.wanted.token, state, lease.started_s, lease.running_s, lease.ended_s, machine.why)
+        return Instance(
+            machine.wanted.token,
+            state,
+            lease.started_s,
+            lease.running_s,
+            lease.ended_s,
+            machine.why,
+            address=_address(lease.lease_id),
+        )
 
 
 def clear_left_machines(folder: Path) -> int:
     """End processes that machines of a killed local cloud left; returns the number of those machines."""
     return sum(end_machine(_work(machine)) > 0 for machine in sorted(folder.glob("machine-*")))
+
+
+def _address(number: int) -> str:
+    """The loopback address of a machine, by its number: each has its own, so that programs meet as on hosts."""
+    return f"127.1.{number // 250 % 256}.{number % 250 + 1}"
 
 
 def _work(machine: Path) -> Path:

@@ -1,0 +1,95 @@
+"""What an agent does for a machine that trains as one with others: how they find each other, and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebbtide.errors import DamagedCheckpointError
+from ebbtide.live.agent import spark
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.machine import Machine, checkpoints_of
+from ebbtide.live.agent.mpi import as_one_of, is_mpi, meeting_port
+from ebbtide.live.agent.protocol import covered
+from ebbtide.live.checkpoints.manifest import Manifest
+from ebbtide.trial import MACHINES, RANK, SECRET
+
+
+def command_of(assignment: Assignment) -> tuple[str, ...]:
+    """What this machine runs: for `mpirun`, and in a cluster, another command than the first machine."""
+    if assignment.framework:
+        return tuple(spark.as_one_of(assignment.arguments, assignment.rank))
+    if assignment.machines > 1 and is_mpi(assignment.arguments):
+        return tuple(as_one_of(assignment.arguments, assignment.rank))
+    return assignment.arguments
+
+
+def neighbours(assignment: Assignment, key: bytes) -> dict[str, str]:
+    """Environment variables by which the programs of several machines find each other; none for one machine.
+
+    `torchrun train.py` needs no options: its own are set by PET_*. A program that it does not start finds what
+    `torch.distributed` reads, for one process a machine.
+
+    Args:
+        assignment: The assignment.
+        key: The machine's key, by which the secret of the machines is covered.
+    """
+    of_secret = {}
+    if assignment.secret:
+        known = covered(bytes.fromhex(assignment.secret), key, assignment.trial_id, assignment.attempt)
+        of_secret = {SECRET: known.hex()}
+    if assignment.framework:
+        return {**of_secret, **spark.meeting_port(assignment.port), MACHINES: ",".join(assignment.addresses)}
+    if assignment.machines == 1:
+        return {}
+    count, rank, port = str(assignment.machines), str(assignment.rank), str(assignment.port)
+    first = assignment.addresses[0]
+    return {
+        **of_secret,
+        **meeting_port(assignment.port + 1),
+        MACHINES: ",".join(assignment.addresses),
+        RANK: rank,
+        "MASTER_ADDR": first,
+        "MASTER_PORT": port,
+        "WORLD_SIZE": count,
+        "RANK": rank,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "PET_NNODES": count,
+        "PET_NODE_RANK": rank,
+        "PET_MASTER_ADDR": first,
+        "PET_MASTER_PORT": port,
+    }
+
+
+def restore_parts(machine: Machine, parts: Sequence[tuple[str, int]], folder: Path) -> Manifest | None:
+    """Put the parts of a whole checkpoint into a folder; those after the first only where files are missing.
+
+    A damaged part is set aside, so that its checkpoint is whole no more.
+
+    Args:
+        machine: The machine, with its storage.
+        parts: Id of a trial and number of its checkpoint; none: training starts from the beginning.
+        folder: Folder whose content is replaced.
+
+    Returns:
+        The manifest of the first part; None: there are no parts.
+
+    Raises:
+        DamagedCheckpointError: A part is damaged.
+        OSError: Storage does not answer.
+    """
+    first = None
+    for trial_id, number in parts:
+        store = checkpoints_of(machine, trial_id)
+        try:
+            manifest = store.manifest(number)
+            if first is None:
+                store.fetch(manifest, folder)
+                first = manifest
+            else:
+                store.add(manifest, folder)
+        except DamagedCheckpointError as error:
+            store.set_aside(number, str(error))
+            raise
+    return first

@@ -1,0 +1,79 @@
+"""Arrays as users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.reading import read_sweep, read_work
+
+GIVEN = {"command": "python score.py --part {task} --out {result_dir}"}
+
+
+def array(tasks: Any, **others: Any) -> TaskArray:
+    return TaskArray.parse(GIVEN | {"tasks": tasks} | others)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "values"),
+    [
+        (3, ("0", "1", "2")),
+        ({"last": 2}, ("0", "1", "2")),
+        ({"first": 5, "last": 10, "step": 3}, ("5", "8")),
+        (["a b", 1.5, True, "{task}"], ("a b", "1.5", "True", "{task}")),
+    ],
+)
+def test_tasks_are_a_number_a_range_or_values(tasks: Any, values: tuple[str, ...]) -> None:
+    assert array(tasks).sweep().task_values == values
+
+
+def test_it_is_one_job_with_a_step_for_each_task_whose_machines_work_alone() -> None:
+    sweep = array(7, machines=3).sweep()
+    (job,) = sweep.live_jobs()
+    assert (sweep.name, job.steps, job.most_machines, job.least_machines) == ("score", 7, 3, 1)
+    assert job.coupling is Coupling.INDEPENDENT
+    # Filled in on the machine, whatever is in the value.
+    assert sweep.arguments(sweep.trials()[0]) == (
+        *("python", "score.py", "--part", "{task}", "--out", "{result_dir}"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tasks": 0}, "tasks"),
+        ({"tasks": []}, "tasks"),
+        ({"tasks": {"first": 3, "last": 1}}, "before first"),
+        ({"tasks": ["a\0b"]}, "NUL"),
+        ({"tasks": 2, "command": "run {lr}"}, r"\{lr\}"),
+        ({"tasks": 2, "command": "run {checkpoint_dir}"}, "checkpoint_dir"),
+        ({"tasks": 2, "metric": "loss"}, "metric"),
+        ({"tasks": 2, "grid": {"lr": [1]}}, "grid"),
+        ({"tasks": 2, "cpus_per_task": 0}, "cpus_per_task"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "array.yaml"
+    with pytest.raises(InputError, match=said) as raised:
+        TaskArray.parse(GIVEN | wrong, file).sweep(file)
+    assert "array.yaml" in str(raised.value)
+
+
+def test_a_placeholder_of_an_array_is_none_of_a_training(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("command: python x.py {task}\n")
+    with pytest.raises(InputError, match="task"):
+        read_sweep(file, to_run=True)
+
+
+def test_a_file_with_tasks_is_an_array_to_run_and_to_replay(tmp_path: Path) -> None:
+    file = tmp_path / "array.yaml"
+    file.write_text("command: python x.py {task}\ntasks: 5\nmachines: 2\nsteps_per_hour: {c3.xlarge: 100}\n")
+    assert read_sweep(file, to_run=True).task_values == tuple("01234")
+    (job,) = read_work(file).jobs
+    assert (job.steps, job.coupling) == (5, Coupling.INDEPENDENT)

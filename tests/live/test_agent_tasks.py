@@ -1,0 +1,324 @@
+"""The controller's side of an array: what is handed out, what comes back, and when all is done."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.live.sweeps import START_S, A
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Coupling, Job
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.protocol import Ended, Ending, Hand, Leave, Order, TaskDone, TaskFailed, Train
+from ebbtide.live.agent_state import Trial, trial_values
+from ebbtide.live.agent_tasks import MOST_FAILURES, AgentTasks, ArrayPlan
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Event, Wake
+
+TRIAL = "run-000"
+
+
+class Stored:
+    """Results in storage; `answers` is off while it does not."""
+
+    def __init__(self) -> None:
+        self.kept: set[int] = set()
+        self.answers = True
+
+    def _check(self) -> None:
+        if not self.answers:
+            raise OSError("storage does not answer")
+
+    def numbers(self) -> set[int]:
+        self._check()
+        return set(self.kept)
+
+    def has(self, number: int) -> bool:
+        self._check()
+        return number in self.kept
+
+
+@dataclass
+class Array:
+    """An array of tasks on machines that do two at a time.
+
+    Attributes:
+        tasks: Number of its tasks.
+        machines: Most machines at a time.
+    """
+
+    tasks: int = 10
+    machines: int = 4
+    orders: list[tuple[int, Order]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    stored: Stored = field(default_factory=Stored)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.training = AgentTasks(
+            "run",
+            ArrayPlan([f"v{number}" for number in range(self.tasks)], lambda _lease: 2, 0.0),
+            lambda _: Assignment("", ("true",), 0, ""),
+            lambda lease_id, order: self.orders.append((lease_id, order)),
+            self.events.append,
+            lambda: START_S,
+            results=lambda _trial: self.stored,  # type: ignore[arg-type, return-value]
+        )
+        job = Job(
+            name="one",
+            steps=self.tasks,
+            steps_per_hour={"c3.xlarge": 1.0},
+            machines=self.machines,
+            coupling=Coupling.INDEPENDENT,
+        )
+        self.progress = JobProgress(0, job)
+        self.training.begin([self.progress])
+
+    def resume(self) -> None:
+        """Another controller goes on from what this one has written."""
+        kept, before = json.loads(json.dumps(trial_values(self.trial))), self.progress
+        self.begin()
+        for name in ("steps_done", "steps_saved", "steps_run", "steps_lost", "stopped", "finished_s"):
+            setattr(self.progress, name, getattr(before, name))
+        self.training.restore([kept], {lease.lease_id: lease for lease in self.leases})
+
+    @property
+    def trial(self) -> Trial:
+        return self.training.trials[0]
+
+    def rent(self, count: int = 1) -> list[Lease]:
+        new = [
+            Lease(
+                len(self.leases) + n,
+                A,
+                0.2,
+                on_demand=False,
+                requested_s=START_S,
+                state=LeaseState.RUNNING,
+                started_s=START_S,
+                running_s=START_S,
+            )
+            for n in range(count)
+        ]
+        self.leases += new
+        self.training.assign(0, [lease for lease in self.leases if lease.is_open])
+        return new
+
+    def take(self, lease: Lease) -> None:
+        lease.state = LeaseState.REVOKED
+        self.training.gone(lease)
+
+    def attempt_on(self, lease: Lease) -> int:
+        given = [o.assignment for to, o in self.orders if to == lease.lease_id and isinstance(o, Train)]
+        return given[-1].attempt
+
+    def handed(self, lease: Lease) -> list[int]:
+        found = [o for to, o in self.orders if to == lease.lease_id and isinstance(o, Hand)]
+        return [number for order in found if order.attempt == self.attempt_on(lease) for number in order.tasks]
+
+    def done(self, lease: Lease, number: int, attempt: int = 0) -> None:
+        self.stored.kept.add(number)
+        self.tell(lease, TaskDone(TRIAL, attempt or self.attempt_on(lease), number, START_S, 1.0))
+
+    def fail(self, lease: Lease, number: int, **others: Any) -> None:
+        failed = TaskFailed(TRIAL, self.attempt_on(lease), number, 1, ("it broke",))
+        self.tell(lease, TaskFailed(**{**vars(failed), **others}))
+
+    def tell(self, lease: Lease, report: Any) -> None:
+        self.training.receive(lease, report)
+
+    @property
+    def finished(self) -> list[str]:
+        return [event.detail for event in self.events if event.wake is Wake.FINISHED]
+
+
+def test_each_machine_is_handed_what_it_does_at_a_time_with_its_values() -> None:
+    array = Array()
+    one, other = array.rent(2)
+    assert (array.handed(one), array.handed(other)) == ([0, 1], [2, 3])
+    (hand,) = (order for to, order in array.orders if to == 1 and isinstance(order, Hand))
+    assert hand.values == ("v2", "v3")
+    array.done(one, 1)
+    assert array.handed(one) == [0, 1, 4]
+    assert (array.progress.steps_done, array.progress.steps_saved) == (1, 1)
+
+
+def test_no_more_machines_have_it_than_it_asks_for() -> None:
+    array = Array(machines=1)
+    one, other = array.rent(2)
+    assert array.training.in_use(one)
+    assert not array.training.in_use(other)
+
+
+def test_what_a_lost_machine_had_is_handed_to_others_but_for_what_it_has_stored() -> None:
+    array = Array(tasks=4)
+    one, other = array.rent(2)
+    array.stored.kept.add(1)  # stored, and never reported
+    array.take(one)
+    assert (array.progress.steps_done, array.progress.steps_lost) == (1, 1)
+    array.done(other, 2)
+    assert array.handed(other) == [2, 3, 0]
+    array.done(one, 0, attempt=1)  # late, from a machine that is gone
+    array.done(other, 3)
+    assert array.finished == []
+    array.done(other, 0)
+    assert array.finished == ["done"]
+    assert array.progress.steps_run == array.progress.steps_done + array.progress.steps_lost == 5
+
+
+def test_a_report_that_comes_twice_counts_once() -> None:
+    array = Array()
+    (one,) = array.rent()
+    array.done(one, 0)
+    array.done(one, 0)
+    assert array.progress.steps_done == 1
+
+
+def test_it_ends_only_when_storage_has_every_result() -> None:
+    array = Array(tasks=2)
+    (one,) = array.rent()
+    array.done(one, 0)
+    array.stored.answers = False
+    with pytest.raises(OSError, match="storage"):
+        array.tell(one, TaskDone(TRIAL, 1, 1, START_S, 1.0))
+    array.stored.answers = True
+    array.training.converge()
+    # It was reported and is not there: it is made again.
+    assert (array.finished, array.handed(one), array.progress.steps_done) == ([], [0, 1, 1], 1)
+    array.done(one, 1)
+    assert array.finished == ["done"]
+    assert not array.training.in_use(one)
+
+
+def test_a_task_that_fails_is_tried_again_and_then_left_out() -> None:
+    array = Array(tasks=3)
+    (one,) = array.rent()
+    for _ in range(MOST_FAILURES):
+        array.fail(one, 0)
+    array.done(one, 1)
+    array.done(one, 2)
+    assert array.handed(one).count(0) == MOST_FAILURES
+    (detail,) = array.finished
+    assert detail.startswith("1 of 3 tasks failed; task 0 (v0) failed 3 times")
+    assert "it broke" in detail
+
+
+def test_where_every_task_fails_it_is_given_up() -> None:
+    array = Array(tasks=100)
+    (one,) = array.rent()
+    for number in range(5):
+        for _ in range(MOST_FAILURES):
+            array.fail(one, number)
+    assert "so did all 5" in array.trial.problem
+    array.tell(one, Ended(TRIAL, 1, Ending.LEFT, 0))
+    assert array.finished == [array.trial.problem]
+
+
+def test_a_program_that_is_not_there_ends_it_at_once() -> None:
+    array = Array()
+    (one,) = array.rent()
+    array.fail(one, 0, code=None, cannot_start=True, tail=("no such program",))
+    assert array.trial.problem == "cannot be started: no such program"
+
+
+def test_machines_that_give_up_at_once_do_not_do_so_for_ever() -> None:
+    array = Array()
+    (one,) = array.rent()
+    for attempt in range(1, 6):
+        array.tell(one, Ended(TRIAL, attempt, Ending.LEFT, 0))
+        if not array.trial.problem:
+            array.training.converge()
+    assert "could not begin" in array.trial.problem
+    assert array.finished
+
+
+def test_one_that_is_to_be_left_gets_no_more_and_what_it_did_not_do_is_waiting() -> None:
+    array = Array(tasks=3)
+    one, other = array.rent(2)
+    array.training.assign(0, [other])
+    assert [o for to, o in array.orders if to == 0 and isinstance(o, Leave)] == [Leave(1, TRIAL)]
+    array.done(one, 0)
+    array.tell(one, Ended(TRIAL, 1, Ending.LEFT, 1))
+    assert not array.training.in_use(one)
+    array.done(other, 2)
+    assert array.handed(other) == [2, 1]
+
+
+def test_one_with_a_notice_goes_on_but_is_handed_nothing_more() -> None:
+    array = Array()
+    (one,) = array.rent()
+    one.state = LeaseState.NOTICED
+    array.done(one, 0)
+    array.training.converge()
+    assert array.handed(one) == [0, 1]
+    assert not any(isinstance(order, Leave) for _, order in array.orders)
+
+
+def test_a_stop_lets_what_runs_end() -> None:
+    array = Array()
+    (one,) = array.rent()
+    array.training.stop(0)
+    array.done(one, 0)
+    assert array.handed(one) == [0, 1]
+    array.tell(one, Ended(TRIAL, 1, Ending.LEFT, 1))
+    assert array.finished == ["stopped"]
+    assert array.progress.stopped
+
+
+def test_other_jobs_are_refused() -> None:
+    array = Array()
+    job = Job(name="gang", steps=10, steps_per_hour={"c3.xlarge": 1.0}, machines=2)
+    with pytest.raises(InputError, match="array of 10 tasks"):
+        array.training.begin([JobProgress(0, job)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 30), st.integers(0, 2**32))
+def test_whatever_happens_each_task_is_done_or_failed_once(tasks: int, seed: int) -> None:
+    draw, array = random.Random(seed), Array(tasks=tasks, machines=3)
+    fails = {number for number in range(tasks) if draw.random() < 0.1}
+    for _ in range(3000):
+        if array.finished:
+            break
+        working = [(lease, n) for lease in array.leases if lease.is_open for n in sorted(set(array.handed(lease)))]
+        outstanding = {(m.lease_id, n) for m in array.trial.present for n in m.tasks}
+        running = [(lease, n) for lease, n in working if (lease.lease_id, n) in outstanding]
+        match draw.choice(("rent", "work", "work", "work", "work", "take", "unseen", "resume", "look", "again")):
+            case "rent" if sum(lease.is_open for lease in array.leases) < 4:
+                array.rent()
+            case "work" if running:
+                lease, number = draw.choice(running)
+                if number in fails and number not in array.stored.kept:
+                    array.fail(lease, number)
+                else:
+                    array.done(lease, number)
+            case "unseen" if running:
+                array.stored.kept.add(draw.choice(running)[1])
+            case "again" if working:
+                lease, number = draw.choice(working)
+                if number in array.stored.kept:
+                    array.done(lease, number)
+            case "take" if running and draw.random() < 0.5:
+                array.take(draw.choice(running)[0])
+            case "resume":
+                array.resume()
+            case "look":
+                array.training.converge()
+        progress = array.progress
+        assert progress.steps_run == progress.steps_done + progress.steps_lost
+        assert progress.steps_done == progress.steps_saved == array.trial.tasks.done  # type: ignore[union-attr]
+    assert array.finished or array.trial.problem
+    state = array.trial.tasks
+    assert state is not None
+    if not array.progress.stopped or state.done:
+        assert array.stored.kept | set(state.failed) == set(range(tasks)) or array.trial.stopping
