@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array chaos simulate simulate-mutants parity test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -64,6 +64,11 @@ spark: $(INSTALLED)
 # Two thousand tasks through the loss of fifty machines; reports/array.json.
 array: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.array_study
+
+# A matrix program by a cookbook, whose machines are taken and whose controller is killed;
+# reports/cookbook-live.json.
+cookbook: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.cookbook_study
 
 # Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
 SEED ?= 0

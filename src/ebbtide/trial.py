@@ -54,6 +54,8 @@ RANK = "EBBTIDE_RANK"
 # machine does not read what the program prints.
 SECRET = "EBBTIDE_SECRET"
 REPORTS = "EBBTIDE_REPORTS"
+# Where the run keeps its objects: of programs on a cluster, which may keep there what they compute.
+STORE = "EBBTIDE_STORE"
 # Of a task of an array: its value, its number, and the folder whose files are its result.
 TASK = "EBBTIDE_TASK"
 TASK_NUMBER = "EBBTIDE_TASK_NUMBER"

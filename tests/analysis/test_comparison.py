@@ -63,8 +63,7 @@ def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
         starts=2,
     )
     by_name = {row.policy: row for row in found.rows}
-    assert set(by_name) == {*POLICIES, FLOOR, "cookbook"}
-    assert "ebbtide cookbook solve" in by_name["cookbook"].why_not
+    assert set(by_name) == {*POLICIES, FLOOR}
     for name, row in by_name.items():
         assert np.isnan(row.cost_usd) == bool(row.why_not), name
     costs = [row.cost_usd for row in found.rows if not row.why_not]
@@ -107,10 +106,9 @@ def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.Captu
     assert "No schedule costs less." in told
     assert "saved: against on-demand; x floor: cost / the lowest possible with all prices known" in told
     rows = json.loads(out.read_text())["rows"]
-    assert [row["policy"] for row in rows] == [FLOOR, "reactive", "on-demand", "cookbook"]
+    assert [row["policy"] for row in rows] == [FLOOR, "reactive", "on-demand"]
     assert rows[2]["saved"] == 0.0
     text = page.read_text()
     assert text.index("All policies") < text.index("With their spread") < text.index("A typical start")
-    assert "serves tiled workflows" in text
     assert "<td>reactive</td>" in (leases := text[text.index("Its leases") :])
     assert leases.index("<td>reactive</td>") < leases.index("<td>on-demand</td>")

@@ -105,38 +105,6 @@ def test_whole_hours_are_run_by_skyline_bids(
         assert "deadline of 15 h met" in capsys.readouterr().out
 
 
-@pytest.mark.long
-def test_a_program_is_run_for_real_and_goes_on_where_it_ended(
-    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("distributed")
-    program = tmp_path / "p.yaml"
-    program.write_text("program: gnmf\nrows: 2\ncolumns: 2\ntile: 8\ntopics: 2\n")
-    market = str(eb.PriceHistory.read(prices).markets[0])
-    given = (
-        "cookbook",
-        "run",
-        program,
-        "--prices",
-        prices,
-        "--market",
-        market,
-        "--store",
-        tmp_path / "tiles",
-        "--most",
-        "2",
-    )
-    assert ebbtide(*given, "--deadline", "4", "--task", "0.05") == 0
-    told = capsys.readouterr().out
-    assert "gnmf: 10 tasks of 0.05 h" in told
-    assert "deadline of 4 h met" in told
-    assert (tmp_path / "tiles" / "W1" / "1-0.tile").is_file()
-    assert ebbtide(*given, "--deadline", "4", "--task", "0.05") == 0
-    assert "finished after 0.0 h" in capsys.readouterr().out
-    assert ebbtide(*given, "--deadline", "1", "--task", "5") == 2
-    assert "50 machine-hours cannot be done in 1 h with 2 machines" in capsys.readouterr().err
-
-
 def test_bad_input_is_told(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "book.safetensors"
     assert (

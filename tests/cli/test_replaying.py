@@ -62,7 +62,7 @@ def test_a_deadline_brings_a_policy_that_knows_it(prices: str, tmp_path: Path) -
     out = tmp_path / "out.json"
     assert ran("compare", JOB, "--prices", prices, "--starts", "2", "--deadline", "30", "--json", str(out)) == 0
     rows = {row["policy"]: row for row in json.loads(out.read_text())["rows"]}
-    assert {*USUAL, "deadline", FLOOR, "cookbook"} == set(rows)
+    assert {*USUAL, "deadline", FLOOR} == set(rows)
     assert rows["deadline"]["misses"] == 0
     assert rows["deadline"]["makespan_h"] <= 30.0
     # On the cheapest machine a day's work takes four.

@@ -33,9 +33,6 @@ FLOOR = "all prices known"
 
 _HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
 
-# Methods that are not policies for a job, and where to find them.
-ELSEWHERE = {"cookbook": "serves tiled workflows on clusters, by a deadline; see ebbtide cookbook solve"}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -170,7 +167,7 @@ def compare(
         on_progress=on_progress,
         tolerates=(InputError,),
     )
-    refused = ELSEWHERE | {name: str(error) for name, error in replays.errors.items()}
+    refused = {name: str(error) for name, error in replays.errors.items()}
     if not replays.outcomes:
         raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
@@ -280,7 +277,7 @@ def _cells(row: Row) -> list[str | Spread]:
         _formatted(row.makespan_h, ".1f"),
         _formatted(row.revocations, ".2f"),
         _formatted(row.refund_usd, ".3f"),
-        "" if row.policy == FLOOR or row.policy in ELSEWHERE else str(row.misses),
+        "" if row.policy == FLOOR else str(row.misses),
     ]
 
 

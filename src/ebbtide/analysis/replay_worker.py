@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._cores import end_with_parent
+from ebbtide._own_code import load_file
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.own_policy import load_file
 from ebbtide.simulation.scenario import Scenario
 
 _SCENARIO, _ARRAYS = "scenario", "arrays"

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._cores import one_thread
+from ebbtide._own_code import loaded_files
 from ebbtide.analysis.replay_worker import sent_policy, write_scenario
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.own_policy import loaded_files
 from ebbtide.simulation.scenario import Scenario
 
 # Shorter work is done in this process only: a new process needs about as long to start.

@@ -26,6 +26,7 @@ from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.choice import policies_for
+from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import USUAL, names_of
 from ebbtide.policies.spottune.policy import SpotTune
@@ -107,6 +108,10 @@ def compare_command(
 
 def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
     """Give the deadline to a policy that can keep one."""
-    if deadline_h is not None and isinstance(policy, Deadline | SpotTune) and math.isinf(policy.deadline_s):
+    if (
+        deadline_h is not None
+        and isinstance(policy, ByCookbook | Deadline | SpotTune)
+        and math.isinf(policy.deadline_s)
+    ):
         return replace(policy, deadline_s=deadline_h * HOUR_S)
     return policy

@@ -14,11 +14,9 @@ from ebbtide._utc import HOUR_S, iso, to_epoch_s
 from ebbtide.cli.cookbook_options import (
     Charging,
     PastMarket,
-    PricedMarket,
     RecordedMarket,
     Renting,
     Solving,
-    Workers,
 )
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
@@ -164,68 +162,3 @@ def apply_command(
     deadline_h = book.problem.market.steps * book.problem.step_h
     late = not outcome.finished or outcome.makespan_s > deadline_h * HOUR_S + 1.0
     typer.echo(f"deadline of {deadline_h:g} h {'missed' if late else 'met'}")
-
-
-@cookbook_app.command("run")
-@grouped
-def run_command(
-    *,
-    program: Annotated[Path, typer.Argument(metavar="PROGRAM.yaml", help="A tiled program: rsvd or gnmf.")],
-    market: PricedMarket,
-    deadline: Annotated[
-        int, typer.Option(min=1, metavar="HOURS", help="Hours from the start to the deadline, in market time.")
-    ],
-    store: Annotated[str, typer.Option(metavar="URL", help="Storage of tiles: a folder or s3://bucket/prefix.")],
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start of the run; by default the middle of the prices.")
-    ] = None,
-    workers: Workers,
-    instance_types: InstanceTypesOption = None,
-) -> None:
-    """Run a tiled program on local worker processes; a cookbook decides their number while prices replay.
-
-    A second run with the same store continues where the first ended.
-
-    ebbtide cookbook run rsvd-small.yaml --prices prices.parquet --market NAME --deadline 6 --store tiles
-    """
-    from ebbtide.forecasts.price_chain import PriceChain
-    from ebbtide.live.tiled.program import workflow_of
-    from ebbtide.live.tiled.provider import run_program
-    from ebbtide.live.tiled.reading import read_program
-    from ebbtide.market.billing import billing_preset
-    from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
-    from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
-    from ebbtide.policies.cookbook.solving import solve
-    from ebbtide.simulation.scenario import Scenario
-    from ebbtide.simulation.start_delay import StartDelay
-
-    what = read_program(program)
-    catalogue = catalogue_with(instance_types)
-    history, chosen = market.read(catalogue)
-    start_s = to_epoch_s(start) if start is not None else (history.start_s + history.end_s) / 2
-    chain = PriceChain.fit(history[chosen], history.start_s, start_s)
-    task_h, most = workers.task, workers.most
-    workflow = workflow_of(what, task_h, most, start_work_h=workers.initialise)
-    charges = ChargeModel(chain.prices, *chain.steps(start_s, deadline, HOUR_S))
-    problem = CookbookProblem(workflow, charges, most=most, work_unit_h=task_h / 2, risk_aversion=workers.gamma)
-    book = solve(problem)
-    tasks = sum(len(job.tasks) for job in what.jobs)
-    typer.echo(f"{what.name}: {tasks} tasks of {task_h:g} h; {book.summary(history[chosen].at(start_s))}")
-    outcome = run_program(
-        what,
-        FollowCookbook(book, chosen),
-        Scenario(
-            (elastic_job(workflow, chosen.instance_type),),
-            history.select([chosen]),
-            billing_preset("per-second"),
-            delay=StartDelay(0.0, 0.0),
-            catalogue=catalogue,
-        ),
-        start_s,
-        store,
-        speed=workers.speed,
-        task_h=task_h,
-    )
-    typer.echo(str(outcome))
-    late = not outcome.finished or outcome.makespan_s > deadline * HOUR_S
-    typer.echo(f"deadline of {deadline} h {'missed' if late else 'met'}; the result's tiles are in {store}")

@@ -157,18 +157,3 @@ class Renting:
                 f"--on-demand and --delay need billing by whole hours; {self.billing} is by the second"
             )
         return FollowCookbook(book, market, dynamic=not self.strict)
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The worker processes of a tiled program, and how the cookbook for them is solved."""
-
-    most: Annotated[int, typer.Option(min=1, max=64, help="Most workers at once.")] = 4
-    task: Annotated[
-        float, typer.Option(min=1e-6, metavar="HOURS", help="Minimum market time of a task on one machine.")
-    ] = 0.1
-    initialise: Annotated[
-        float, typer.Option(min=0.0, metavar="HOURS", help="Market time that a new worker needs to initialise.")
-    ] = 0.2
-    speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second.")] = 360.0
-    gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1

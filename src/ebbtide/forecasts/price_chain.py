@@ -86,6 +86,7 @@ class PriceChain:
         hour_weight: float = 300.0,
         day_weight: float = 300.0,
         row_weight: float | None = None,
+        least_s: float = _WEEK_S,
     ) -> PriceChain:
         """Fit a chain to a record (Cümülön-D 5.1).
 
@@ -99,12 +100,15 @@ class PriceChain:
             day_weight: Pseudo-count of moves, at the hour's rate, added to each hour of each day of the week.
             row_weight: Pseudo-count of ticks, from the pooled row, added to each price and hour of the day; by
                 default the one that best predicts the last quarter of the record from the rest.
+            least_s: Seconds of prices that are enough. In less than a week not every hour of the week is seen;
+                those that are not move as all hours do.
 
         Raises:
-            InputError: The record is shorter than a week.
+            InputError: The record is shorter than that.
         """
-        if end_s - max(start_s, float(series.times_s[0])) < _WEEK_S:
-            raise InputError("a price chain needs a week of prices at least")
+        if end_s - max(start_s, float(series.times_s[0])) < least_s:
+            least = "a week" if least_s == _WEEK_S else f"{least_s / DAY_S:g} days"
+            raise InputError(f"a price chain needs {least} of prices at least")
         times_s, seen = _ticks(series, start_s, end_s, tick_s)
         levels = price_levels(seen) if prices is None else prices
         if row_weight is None:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.cluster import DaskProgram, SparkApplication
 from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
+from ebbtide.jobs.matrix_program import MatrixProgram
 from ebbtide.jobs.parsing import read_mapping, validated
 from ebbtide.jobs.single import SingleTraining
-from ebbtide.jobs.spark import SparkApplication
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
@@ -27,15 +28,17 @@ class Kind(StrEnum):
     TRAINING = "training"  # a job with a program
     SWEEP = "sweep"  # a program and settings to choose among
     SPARK = "spark"  # a Spark application
+    DASK = "dask"  # a program that uses Dask
     ARRAY = "array"  # a program, and tasks that it is called for
     WORKFLOW = "workflow"  # jobs in order
-    PROGRAM = "program"  # a program of tiled matrices
+    PROGRAM = "program"  # a matrix program
 
 
 # The first of these fields that a file has decides its kind.
 _MARKS = (
     ("tasks", Kind.ARRAY),
     ("spark", Kind.SPARK),
+    ("dask", Kind.DASK),
     ("grid", Kind.SWEEP),
     ("list", Kind.SWEEP),
     ("random", Kind.SWEEP),
@@ -45,6 +48,14 @@ _MARKS = (
     ("command", Kind.TRAINING),
     ("entry_point", Kind.SWEEP),
 )
+
+# How users write the kinds that run as a sweep of one job.
+_WRITTEN: dict[Kind, type[SingleTraining | TaskArray | SparkApplication | DaskProgram | MatrixProgram]] = {
+    Kind.ARRAY: TaskArray,
+    Kind.SPARK: SparkApplication,
+    Kind.DASK: DaskProgram,
+    Kind.PROGRAM: MatrixProgram,
+}
 
 # Fields of a training that replays of a job use too.
 _OF_BOTH = frozenset(
@@ -205,8 +216,6 @@ def sweep_from(
 def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: Catalogue) -> Sweep:
     if kind is Kind.WORKFLOW:
         raise InputError("is a workflow (it has jobs); `ebbtide cookbook solve` plans it", file=path)
-    if kind is Kind.PROGRAM:
-        raise InputError("is a program of tiled matrices; `ebbtide cookbook` plans and runs it", file=path)
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.coupling is not Coupling.GANG or job.share < 1:
@@ -224,15 +233,8 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         del content["steps"]
     if kind is Kind.SWEEP:
         return Sweep.parse(content, path, catalogue)
-    if kind is Kind.SPARK:
-        application = SparkApplication.parse(content, path).sweep(path)
-        application.check_types(catalogue, path)
-        return application
-    if kind is Kind.ARRAY:
-        array = TaskArray.parse(content, path).sweep(path)
-        array.check_types(catalogue, path)
-        return array
-    sweep = SingleTraining.parse(content, path).sweep(path)
+    written = _WRITTEN.get(kind, SingleTraining).parse(content, path)
+    sweep = written.sweep(path)
     sweep.check_types(catalogue, path)
     return sweep
 

@@ -139,7 +139,8 @@ class Sweep(Resources):
             itself and from which it resumes; None: it uses `{checkpoint_dir}`.
         tasks: The values of the tasks of an array, which is one job with a step for each; None: it is none.
         cpus_per_task: Number of vCPUs of each of its tasks.
-        framework: Name of the framework that runs the command on several machines, `spark`; None: it runs itself.
+        framework: Name of the framework whose head runs the command and has workers on other machines, `spark` or
+            `dask`; None: the command runs by itself.
     """
 
     name: Annotated[str, Field(min_length=1, examples=["my-sweep"])]
@@ -169,7 +170,7 @@ class Sweep(Resources):
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
-    framework: Literal["spark"] | None = None
+    framework: Literal["spark", "dask"] | None = None
     _made: tuple[tuple[Any, ...], tuple[Trial, ...]] | None = PrivateAttr(default=None)
 
     @field_validator("checkpoints")

@@ -15,6 +15,7 @@ from ebbtide.jobs.sweep import Decides, Direction, Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.head import WithHead
@@ -139,6 +140,8 @@ def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBu
         maximise = sweep.direction is Direction.MAXIMIZE
         theta = sweep.theta if found.theta < 1.0 else found.theta
         return replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
+    if isinstance(found, ByCookbook) and sweep.deadline_h is not None:
+        return replace(found, deadline_s=sweep.deadline_h * HOUR_S)
     if isinstance(found, Deadline) and sweep.deadline_h is not None:
         return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
     if isinstance(found, DynamicPricing):

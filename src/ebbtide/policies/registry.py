@@ -15,6 +15,7 @@ from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
+from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
@@ -58,6 +59,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
         f"spot-fleet-{rival}": _without_models(partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}"))
         for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
     },
+    **{str(rule): _without_models(partial(ByCookbook, rule)) for rule in CookbookRule},
     **{str(rule): partial(_deadline, rule) for rule in DeadlineRule},
     "spottune-bid": lambda models=None: _spottune(models, provisioner=BestBid(), name="spottune-bid"),
 }

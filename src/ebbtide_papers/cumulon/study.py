@@ -236,18 +236,9 @@ def by_the_hour(
 
 
 def dba_bids(book: Cookbook, chain: PriceChain) -> Bids:
-    """DBA's bids (6.7): the expected cost of waiting, if each hour's price were drawn independently.
-
-    With one hour left, any price is accepted; with more, none above the expected cost of the later hours.
-    """
-    steps = len(book.actions)
+    """DBA's bids (6.7) by the prices of traces of the chain."""
     seen = chain.simulate(_MONDAY_S, float(chain.prices[0]), 30 * 24 * TICKS, 20, 99)
-    prices = chain.prices[seen].ravel()
-    bids, waiting = np.full(steps, np.inf), float(prices.mean())
-    for step in reversed(range(steps - 1)):
-        bids[step] = waiting
-        waiting = float(np.minimum(prices, waiting).mean())
-    return Bids.by_step(book, bids)
+    return Bids.dba(book, chain.prices[seen].ravel())
 
 
 def _by_second(

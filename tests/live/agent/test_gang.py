@@ -21,14 +21,14 @@ KEY = key_of(b"of the run", "m-1")
 
 def test_one_machine_has_no_neighbours_and_several_find_each_other() -> None:
     alone = Assignment("t", ("true",), 1, "loss")
-    assert neighbours(alone, KEY) == {}
+    assert neighbours(alone, KEY, "store") == {}
     secret = secret_of(b"of the run", "t", 4)
     of_second = Assignment("t-r1", ("true",), 1, "loss", addresses=TWO, rank=1, port=20_008, attempt=4)
     in_storage = covered(secret, KEY, "t-r1", 4)
     assert in_storage != secret
-    told = neighbours(replace(of_second, secret=in_storage.hex()), KEY)
+    told = neighbours(replace(of_second, secret=in_storage.hex()), KEY, "store")
     assert bytes.fromhex(told["EBBTIDE_SECRET"]) == secret
-    assert "EBBTIDE_SECRET" not in neighbours(of_second, KEY)
+    assert "EBBTIDE_SECRET" not in neighbours(of_second, KEY, "store")
     assert told["EBBTIDE_MACHINES"] == "127.1.0.1,127.1.0.2"
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("127.1.0.1", "20008")

@@ -9,12 +9,12 @@ import pytest
 from scipy.sparse import csr_array
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.tiled.gnmf import Gnmf
+from ebbtide.jobs.tiled.program import TileName
+from ebbtide.jobs.tiled.rsvd import Rsvd
 from ebbtide.live.storage import FolderStore
-from ebbtide.live.tiled.gnmf import Gnmf
-from ebbtide.live.tiled.program import assembled, run_here, run_task, workflow_of, write_inputs
-from ebbtide.live.tiled.reading import read_program
-from ebbtide.live.tiled.rsvd import Rsvd
-from ebbtide.live.tiled.tiles import DamagedTileError, TileName, TileStore
+from ebbtide.live.tiled.tasks import assembled, operation_of, run_here, run_task, write_inputs
+from ebbtide.live.tiled.tiles import DamagedTileError, TileStore
 
 
 @pytest.fixture
@@ -97,21 +97,9 @@ def test_damage_is_found_when_a_tile_is_read(tmp_path: Path, tiles: TileStore, h
     assert not tiles.has(name)
 
 
-def test_a_program_as_a_cookbook_sees_it() -> None:
-    workflow = workflow_of(Rsvd(rows=4, columns=3, power=1), 0.5, 3)
-    assert [job.work_h for job in workflow.jobs] == [1.5, 2.0, 1.5]
-    # Four equal tasks on three machines take two rounds.
-    assert workflow.jobs[1].speedup.speedup(3) == 2.0
-    assert workflow.finish_h(5.0, 3, 3) == pytest.approx(0.5 + 1.0 + 0.5)
-
-
-def test_programs_are_read_from_yaml(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text("program: gnmf\nrows: 2\ncolumns: 3\n")
-    assert read_program(path) == Gnmf(rows=2, columns=3)
-    path.write_text("program: sudoku\n")
-    with pytest.raises(InputError, match="unknown program 'sudoku'"):
-        read_program(path)
-    path.write_text("program: rsvd\nrows: 0\ncolumns: 1\n")
-    with pytest.raises(InputError, match="rows"):
-        read_program(path)
+def test_an_operation_is_one_of_ours_or_a_function_of_the_user_s() -> None:
+    assert operation_of("math:hypot")(3.0, 4.0) == 5.0
+    with pytest.raises(InputError, match="no operation 'sum'; there are product, .*, or module:function"):
+        operation_of("sum")
+    with pytest.raises(InputError, match="operation 'math:no' cannot be imported"):
+        operation_of("math:no")

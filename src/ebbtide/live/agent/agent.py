@@ -372,7 +372,7 @@ class Agent:
         }
         if assignment.max_steps:
             environment[MAX_STEPS] = str(assignment.max_steps)
-        environment |= neighbours(assignment, bytes.fromhex(self._config.key))
+        environment |= neighbours(assignment, bytes.fromhex(self._config.key), self._config.store)
         arguments = [part.replace("{checkpoint_dir}", str(work.folder)) for part in command_of(assignment)]
         try:
             runs_in = self._private(work)

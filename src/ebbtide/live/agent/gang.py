@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebbtide.errors import DamagedCheckpointError
-from ebbtide.live.agent import spark
+from ebbtide.live.agent import dask_cluster, spark
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.machine import Machine, checkpoints_of
 from ebbtide.live.agent.mpi import as_one_of, is_mpi, meeting_port
 from ebbtide.live.agent.protocol import covered
 from ebbtide.live.checkpoints.manifest import Manifest
-from ebbtide.trial import MACHINES, RANK, SECRET
+from ebbtide.trial import MACHINES, RANK, SECRET, STORE
+
+# Each has the command of head and workers, and how these find each other.
+_FRAMEWORKS = {"spark": spark, "dask": dask_cluster}
 
 
 def command_of(assignment: Assignment) -> tuple[str, ...]:
     """What this machine runs: for `mpirun`, and in a cluster, another command than the first machine."""
     if assignment.framework:
-        return tuple(spark.as_one_of(assignment.arguments, assignment.rank))
+        return tuple(_FRAMEWORKS[assignment.framework].as_one_of(assignment.arguments, assignment.rank))
     if assignment.machines > 1 and is_mpi(assignment.arguments):
         return tuple(as_one_of(assignment.arguments, assignment.rank))
     return assignment.arguments
 
 
-def neighbours(assignment: Assignment, key: bytes) -> dict[str, str]:
+def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]:
     """Environment variables by which the programs of several machines find each other; none for one machine.
 
     `torchrun train.py` needs no options: its own are set by PET_*. A program that it does not start finds what
@@ -33,13 +36,15 @@ def neighbours(assignment: Assignment, key: bytes) -> dict[str, str]:
     Args:
         assignment: The assignment.
         key: The machine's key, by which the secret of the machines is covered.
+        store: Folder or `s3://bucket/prefix` with what the run keeps, which programs on a cluster may use, too.
     """
     of_secret = {}
     if assignment.secret:
         known = covered(bytes.fromhex(assignment.secret), key, assignment.trial_id, assignment.attempt)
         of_secret = {SECRET: known.hex()}
     if assignment.framework:
-        return {**of_secret, **spark.meeting_port(assignment.port), MACHINES: ",".join(assignment.addresses)}
+        port_of = _FRAMEWORKS[assignment.framework].meeting_port(assignment.port)
+        return {**of_secret, **port_of, MACHINES: ",".join(assignment.addresses), STORE: store}
     if assignment.machines == 1:
         return {}
     count, rank, port = str(assignment.machines), str(assignment.rank), str(assignment.port)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from safetensors.numpy import load, save
 from scipy.sparse import csr_array
 
 from ebbtide.errors import CheckpointError
+from ebbtide.jobs.tiled.program import TileName
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.price_series import Floats
 
@@ -35,25 +35,6 @@ class DamagedTileError(CheckpointError):
 
     def __str__(self) -> str:
         return f"tile {self.name.key} is damaged"
-
-
-@dataclass(frozen=True, order=True)
-class TileName:
-    """Which tile of which matrix.
-
-    Attributes:
-        matrix: Name of the tile's matrix.
-        row: Row of tiles, counted from 0.
-        column: Column of tiles, counted from 0.
-    """
-
-    matrix: str
-    row: int
-    column: int
-
-    @property
-    def key(self) -> str:
-        return f"{self.matrix}/{self.row}-{self.column}.tile"
 
 
 class TileStore:

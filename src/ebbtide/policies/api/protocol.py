@@ -83,23 +83,30 @@ class Policy(Protocol):
 
 
 def check_fits(policy: Policy, jobs: Iterable[Job]) -> None:
-    """Raise `InputError` for a job that waits for more machines than the policy gives to one.
+    """Raise `InputError` for jobs that a policy is not made for.
 
-    A policy that rents one machine for each job says so by an attribute, `one_machine_a_job = True`.
+    A policy says so by an attribute: `one_machine_a_job = True` if it rents one machine for each job, `one_job =
+    True` if it rents any number of machines, none among them, for one job.
 
     Args:
         policy: A policy, or one that wraps another as its `policy`.
         jobs: The jobs that it is to run.
     """
     inner: Any = policy
-    while not hasattr(inner, "one_machine_a_job") and hasattr(inner, "policy"):
+    while not (hasattr(inner, "one_machine_a_job") or hasattr(inner, "one_job")) and hasattr(inner, "policy"):
         inner = inner.policy
-    if not getattr(inner, "one_machine_a_job", False):
+    asked, one_job = list(jobs), getattr(inner, "one_job", False)
+    if one_job and len(asked) > 1:
+        raise InputError(
+            f"policy {policy.name} rents machines for one job, and these are {len(asked)}", field="policy"
+        )
+    if not one_job and not getattr(inner, "one_machine_a_job", False):
         return
-    for job in jobs:
+    gives = "any number of machines, none among them" if one_job else "each job one machine"
+    for job in asked:
         if job.least_machines > 1:
             raise InputError(
-                f"policy {policy.name} gives each job one machine, and job {job.name} waits for "
+                f"policy {policy.name} gives {gives}, and job {job.name} waits for "
                 f"{job.least_machines}; others give several, such as reactive or exosphere",
                 field="policy",
             )

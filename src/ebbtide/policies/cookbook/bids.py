@@ -39,3 +39,20 @@ class Bids:
     def by_step(cls, book: Cookbook, usd_per_hour: Floats) -> Bids:
         """Bids that depend on the step alone; shape (steps,)."""
         return cls(np.repeat(np.asarray(usd_per_hour)[:, None], book.actions.shape[1], axis=1))
+
+    @classmethod
+    def dba(cls, book: Cookbook, prices: Floats) -> Bids:
+        """DBA's bids (6.7): the expected cost of waiting, if each step's price were drawn independently.
+
+        With one step left, any price is accepted; with more, none above the expected cost of the later ones.
+
+        Args:
+            book: A cookbook with so many steps and levels.
+            prices: Prices that were seen, equally likely each, USD per hour.
+        """
+        steps = len(book.actions)
+        bids, waiting = np.full(steps, np.inf), float(prices.mean())
+        for step in reversed(range(steps - 1)):
+            bids[step] = waiting
+            waiting = float(np.minimum(prices, waiting).mean())
+        return cls.by_step(book, bids)

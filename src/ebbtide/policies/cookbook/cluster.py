@@ -20,14 +20,19 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 
 # Times closer than this are equal, seconds.
 _CLOCK_S = 1e-6
+# Shorter charge periods are taken to be so long, seconds: the tick of a price chain.
+_LEAST_PERIOD_S = 300.0
 
 
 @dataclass(frozen=True, eq=False)
 class RunCluster:
     """Holds as many machines as a cookbook says, or a fixed number, each to the end of a period that is paid.
 
+    A period may be several steps of the cookbook long (its `charge_steps`, the paper's kappa).
+
     It decides the delay ahead: when the price has changed, when a machine is about to be charged again, when half
-    a step has passed. A bid is infinite where another try would come too late for the deadline.
+    a step has passed. A bid is infinite where another try would come too late for the deadline. After the deadline
+    it holds as many machines as it may until the work is done.
 
     Attributes:
         book: The cookbook, solved for decisions the delay ahead; its first step begins when the policy is first
@@ -50,8 +55,6 @@ class RunCluster:
     def __post_init__(self) -> None:
         if self.bids.table.shape != self.book.actions.shape[:2]:
             raise InputError(f"bids of shape {self.bids.table.shape} do not go with {self.book.actions.shape[:2]}")
-        if self.book.problem.charge_steps != 1:
-            raise InputError("a cluster is run by a cookbook whose charges last no longer than a step")
         if not self.delay_s >= 0.0 or self.fixed_size < 0:
             raise InputError(f"delay_s {self.delay_s} and fixed_size {self.fixed_size} must not be negative")
 
@@ -65,7 +68,7 @@ class RunCluster:
 
     def decide(self, view: View) -> Iterable[Action]:
         started_s: float = view.memory.setdefault("started_s", view.now_s)
-        going: set[int] = view.memory.setdefault("going", set())
+        going: list[int] = view.memory.setdefault("going", [])
         (job,) = view.jobs
         if job.is_finished:
             return
@@ -78,8 +81,7 @@ class RunCluster:
         view.memory["price"] = price
         step_s = self.book.problem.step_h * HOUR_S
         idle_s = view.now_s - view.memory.get("asked_s", -math.inf)
-        in_time = effect_s < started_s + len(self.book.actions) * step_s - _CLOCK_S
-        if in_time and idle_s > _CLOCK_S and (changed or due or idle_s >= step_s / 2 - _CLOCK_S):
+        if idle_s > _CLOCK_S and (changed or due or idle_s >= step_s / 2 - _CLOCK_S):
             view.memory["asked_s"] = view.now_s
             left_h = job.steps_left / job.job.steps * self.book.problem.workflow.work_h
             then_h = self._left_then(left_h, leases, effect_s, view)
@@ -101,25 +103,27 @@ class RunCluster:
         urgent = self._is_urgent(hours, left_h)
         unsure = {lease.lease_id for lease in staying if urgent and _can_be_taken(lease)}
         held = len(staying) - len(unsure)
-        size = self.fixed_size or book.choose(hours, price, left_h, min(held, problem.most))
+        counted = [lease for lease in staying if lease.lease_id not in unsure]
+        charged = self._charged(counted, view.now_s + self.delay_s, view)
+        size = self.fixed_size or book.choose(hours, price, left_h, charged)
         list_price = view.on_demand_price(self.market) if self.on_demand else None
         wants_listed = list_price is not None and (price > list_price or urgent)
         free, swapped = max(held - size, 0), 0
         for lease in due:
             if lease.lease_id in unsure:
-                going.add(lease.lease_id)
+                going.append(lease.lease_id)
             elif free > 0:
                 free -= 1
-                going.add(lease.lease_id)
+                going.append(lease.lease_id)
             elif self.on_demand and lease.on_demand != wants_listed:
                 swapped += 1
-                going.add(lease.lease_id)
+                going.append(lease.lease_id)
         step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         offer = math.inf if urgent else float(self.bids.table[step, book.level(left_h)])
         more = max(size - held, 0) + swapped
         if more > 0 and (wants_listed or offer >= price):
             yield Request(self.market, offer, on_demand=wants_listed, job=0, count=more)
-            yield WakeAt(view.now_s + view.billing.period_s)
+            yield WakeAt(view.now_s + _period_s(view))
 
     def _is_urgent(self, hours: float, left_h: float) -> bool:
         """Whether the deadline could not be met if all machines that can be revoked were revoked just before the
@@ -145,13 +149,14 @@ class RunCluster:
 
     def _wakes(self, view: View, leases: Sequence[LeaseView]) -> Iterator[Action]:
         """Wake-ups: the delay before each next charge; for machines to be released, at the charge."""
-        known: set[float] = view.memory.setdefault("wakes", set())
+        known = [time_s for time_s in view.memory.get("wakes", ()) if time_s > view.now_s - _CLOCK_S]
+        view.memory["wakes"] = known
         for lease in leases:
             leaves = lease.lease_id in view.memory["going"]
             ahead_s = 0.0 if leaves else self.delay_s
             time_s = self._next_charge_s(lease, view, after_s=view.now_s + ahead_s) - ahead_s
             if time_s not in known:
-                known.add(time_s)
+                known.append(time_s)
                 yield WakeAt(time_s)
 
     def _comes_s(self, lease: LeaseView) -> float:
@@ -166,17 +171,33 @@ class RunCluster:
             and lease.max_price_usd_per_hour < view.price(self.market)
         )
 
+    def _charged(self, leases: Sequence[LeaseView], time_s: float, view: View) -> list[int]:
+        """How many machines will then have been charged kappa, ..., 1 steps ago."""
+        count = self.book.problem.charge_steps
+        found = [0] * count
+        for lease in leases:
+            age_s = max(time_s - self._comes_s(lease), 0.0) + _CLOCK_S
+            since_s = age_s - max(math.ceil(age_s / _period_s(view) - 2 * _CLOCK_S) - 1, 0) * _period_s(view)
+            ago = math.ceil(since_s / (self.book.problem.step_h * HOUR_S) - _CLOCK_S)
+            found[count - min(max(ago, 1), count)] += 1
+        return found
+
     def _is_due(self, lease: LeaseView, time_s: float, view: View) -> bool:
         """Whether a machine is charged again at a time."""
-        age_s, period_s = time_s - self._comes_s(lease), view.billing.period_s
+        age_s, period_s = time_s - self._comes_s(lease), _period_s(view)
         return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
 
     def _next_charge_s(self, lease: LeaseView, view: View, after_s: float | None = None) -> float:
         """The time of a machine's next charge, seconds: now at the earliest, or after a given time."""
-        comes_s, period_s = self._comes_s(lease), view.billing.period_s
+        comes_s, period_s = self._comes_s(lease), _period_s(view)
         if after_s is None:
             return comes_s + max(math.ceil((view.now_s - comes_s - _CLOCK_S) / period_s), 1) * period_s
         return comes_s + max(math.floor((after_s - comes_s + _CLOCK_S) / period_s) + 1, 1) * period_s
+
+
+def _period_s(view: View) -> float:
+    """Length of a charge period; where it is shorter than prices are looked at, so long."""
+    return max(view.billing.period_s, _LEAST_PERIOD_S)
 
 
 def _can_be_taken(lease: LeaseView) -> bool:

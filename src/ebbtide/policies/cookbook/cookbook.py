@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.cookbook.problem import CookbookProblem
+from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Cookbook:
     mean_usd: NDArray[np.float32]
     deviation_usd: NDArray[np.float32]
 
-    def choose(self, hours: float, price: float, left_h: float, held: int) -> int:
+    def choose(self, hours: float, price: float, left_h: float, charged: int | Sequence[int]) -> int:
         """The number of machines to hold now (5.4), interpolated between the actions of two steps.
 
         Work between two levels is rounded up to the upper. It is never so few machines that the next step could
@@ -38,19 +40,23 @@ class Cookbook:
             hours: Hours since the start of the workflow.
             price: Price of a machine, USD per hour.
             left_h: Work left in machine-hours.
-            held: Number of machines held now.
+            charged: How many of the machines held now were charged kappa, ..., 1 steps ago; where machines are
+                charged in each step, their number.
         """
         problem = self.problem
         steps, most = len(self.actions), problem.most
+        row = self._row(charged)
+        kept, held = sum(row[1:]), sum(row)
+        holding = self._index[row]
         step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         share = max(hours / problem.step_h - step, 0.0)
         place = int(np.abs(problem.market.prices - price).argmin())
         level = self.level(left_h)
-        if not np.isfinite(self.mean_usd[step, level, held, 0]):
+        if not np.isfinite(self.mean_usd[step, level, holding, 0]):
             return most
-        size = int(self.actions[step, level, held, place])
-        if share > 1e-9 and step + 1 < steps and np.isfinite(self.mean_usd[step + 1, level, held, 0]):
-            after = int(self.actions[step + 1, level, held, place])
+        size = kept + int(self.actions[step, level, holding, place])
+        if share > 1e-9 and step + 1 < steps and np.isfinite(self.mean_usd[step + 1, level, holding, 0]):
+            after = kept + int(self.actions[step + 1, level, holding, place])
             # Rounded half up, with a tolerance for floating point.
             size = math.floor((1.0 - share) * size + share * after + 0.5 + 1e-9)
         rest_h = (1.0 - share) * problem.step_h
@@ -60,6 +66,19 @@ class Cookbook:
                 break
             size += 1
         return size
+
+    def _row(self, charged: int | Sequence[int]) -> tuple[int, ...]:
+        """A holding as it is known here: machines that are too many count for none, the oldest first."""
+        row = [charged] if isinstance(charged, int) else list(charged)
+        for place in range(len(row)):
+            row[place] -= min(max(sum(row) - self.problem.most, 0), row[place])
+        return tuple(row)
+
+    @cached_property
+    def _index(self) -> dict[tuple[int, ...], int]:
+        """Index of each holding, by how many machines were charged kappa, ..., 1 steps ago."""
+        rows = Holdings.of(self.problem.most, self.problem.charge_steps).charged
+        return {tuple(int(count) for count in row): place for place, row in enumerate(rows)}
 
     def level(self, left_h: float) -> int:
         """The index of the level of work left; between two levels, of the upper."""
@@ -72,7 +91,8 @@ class Cookbook:
             return False
         if step == len(self.actions):
             return left_h <= 1e-9
-        return bool(np.isfinite(self.mean_usd[step, self.level(left_h), held, 0]))
+        holding = self._index[(*(0,) * (self.problem.charge_steps - 1), held)]
+        return bool(np.isfinite(self.mean_usd[step, self.level(left_h), holding, 0]))
 
     def summary(self, price: float) -> str:
         """The first action at a price and the expected cost, in words."""

@@ -1,14 +1,14 @@
-"""Spark applications: a user's program through spark-submit, on machines that come and go."""
+"""Programs with a head and workers that come and go: Spark applications, programs of Dask."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import Checkpointing, PositiveFloat, name_of, words_of
+from ebbtide.jobs.job import Checkpointing, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
@@ -16,17 +16,15 @@ from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
 _Words = Annotated[list[str], Field(min_length=1)]
 
 
-class SparkApplication(Resources):
-    """A Spark application as users write it in YAML.
+class _OnCluster(Resources):
+    """What programs on a cluster have in common.
 
     Attributes:
-        name: Name in tables and tags; by default that of the application.
-        spark: What stands behind `spark-submit`: its options if any, the application, and its arguments. Master
-            and network are given.
-        machines: How many machines its workers have, at most; they come and go while it runs. Its driver and
-            master have one more, on demand, which works as well.
-        steps: Number of steps, if the application reports any; None: it ends when it ends.
-        speedup: Of n machines over one; perfect if None.
+        name: Name in tables and tags; by default that of the program.
+        machines: How many machines its workers have, at most; they come and go while it runs. Its head has one
+            more, on demand, which works as well.
+        steps: Number of steps, if the program reports any; None: it ends when it ends.
+        speedup: Of n machines over one, always or phase by phase; perfect if None.
         steps_per_hour: Measured steps per hour of one machine, by instance type.
         other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
         metric: Name of the metric that it reports.
@@ -39,10 +37,12 @@ class SparkApplication(Resources):
         policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
+    framework: ClassVar[Literal["spark", "dask"]]
+
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-application"])
-    spark: str | _Words = Field(examples=["app.py --rows 1000000"])
     machines: MachineCount = Field(default=1, examples=[4])
     steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[100])
+    speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"m5.xlarge": 60}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[15])
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["loss"])
@@ -55,8 +55,8 @@ class SparkApplication(Resources):
     policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
 
     @classmethod
-    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> SparkApplication:
-        """An application from plain values; errors name `file` and the field.
+    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> Self:
+        """A program from plain values; errors name `file` and the field.
 
         Raises:
             InputError: Fields are unknown or out of range; all of them are listed.
@@ -64,18 +64,45 @@ class SparkApplication(Resources):
         return validated(cls, content, file)
 
     def sweep(self, file: str | Path | None = None) -> Sweep:
-        """The application as what live runs run: a sweep of one job with a framework.
+        """The program as what live runs run: a sweep of one job with a framework.
 
         Raises:
             InputError: The words are malformed, or two fields contradict each other.
         """
-        content = self.model_dump(mode="json", exclude={"spark", "steps", "name"})
+        words = getattr(self, self.framework)
+        content = self.model_dump(mode="json", exclude={self.framework, "steps", "name"})
         content |= {
-            "command": self.spark,
-            "framework": "spark",
+            "command": words,
+            "framework": self.framework,
             "max_trial_steps": self.steps,
-            "name": self.name or name_of(words_of(self.spark)),
-            # Spark keeps what is computed while a machine leaves, or computes it again.
+            "name": self.name or name_of(words_of(words)),
+            # What is computed is kept while a machine leaves, or computed again.
             "checkpoint": Checkpointing(save_s=0.0, restore_s=0.0).model_dump(mode="json"),
         }
         return validated(Sweep, content, file)
+
+
+class SparkApplication(_OnCluster):
+    """A Spark application as users write it in YAML.
+
+    Attributes:
+        spark: What stands behind `spark-submit`: its options if any, the application, and its arguments. Master
+            and network are given.
+    """
+
+    framework = "spark"
+
+    spark: str | _Words = Field(examples=["app.py --rows 1000000"])
+
+
+class DaskProgram(_OnCluster):
+    """A program that uses Dask, as users write it in YAML.
+
+    Attributes:
+        dask: What stands behind `python`: the program's file, and its arguments. `distributed.Client()` in it,
+            without arguments, is one of the cluster's.
+    """
+
+    framework = "dask"
+
+    dask: str | _Words = Field(examples=["program.py --rows 1000000"])

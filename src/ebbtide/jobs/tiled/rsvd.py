@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from ebbtide.jobs.parsing import Frozen
-from ebbtide.live.tiled.program import TiledJob, TileTask
-from ebbtide.live.tiled.tiles import TileName
+from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
 from ebbtide.market.price_series import Floats
 
 Count = Annotated[int, Field(ge=1)]
@@ -29,7 +28,6 @@ class Rsvd(Frozen):
         seed: Of the matrices' elements.
     """
 
-    program: Literal["rsvd"] = "rsvd"
     rows: Count
     columns: Count
     sketch_rows: Count = 1
@@ -45,6 +43,11 @@ class Rsvd(Frozen):
     def result(self) -> str:
         """The matrix that comes out, of as many tiles as G has rows and A columns."""
         return f"P{2 * self.power + 1}"
+
+    @property
+    def results(self) -> tuple[str]:
+        """That matrix."""
+        return (self.result,)
 
     @property
     def jobs(self) -> list[TiledJob]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 from scipy.sparse import csr_array
 
 from ebbtide.jobs.parsing import Frozen
-from ebbtide.live.tiled.program import TiledJob, TileTask
-from ebbtide.live.tiled.rsvd import Count
-from ebbtide.live.tiled.tiles import Tile, TileName
+from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
+from ebbtide.jobs.tiled.rsvd import Count
 from ebbtide.market.price_series import Floats
 
 
@@ -30,7 +29,6 @@ class Gnmf(Frozen):
         seed: Of the matrices' elements.
     """
 
-    program: Literal["gnmf"] = "gnmf"
     rows: Count
     columns: Count
     tile: Count = 128
@@ -42,6 +40,11 @@ class Gnmf(Frozen):
     @property
     def name(self) -> str:
         return "gnmf"
+
+    @property
+    def results(self) -> tuple[str, str]:
+        """The factors W and H after the last iteration."""
+        return f"W{self.iterations}", f"H{self.iterations}"
 
     @property
     def jobs(self) -> list[TiledJob]:
@@ -68,7 +71,7 @@ class Gnmf(Frozen):
         ]
         yield TiledJob(f"update of W {n}", tuple(updates))
 
-    def inputs(self) -> Iterator[tuple[TileName, Callable[[], Tile]]]:
+    def inputs(self) -> Iterator[tuple[TileName, Callable[[], Any]]]:
         for row in range(self.rows):
             yield TileName("W0", row, 0), partial(self._uniform, 0, row, (self.tile, self.topics))
             for column in range(self.columns):
@@ -79,7 +82,7 @@ class Gnmf(Frozen):
     def _uniform(self, matrix: int, place: int, shape: tuple[int, int]) -> Floats:
         return np.random.default_rng([self.seed, matrix, place]).uniform(0.1, 1.0, shape)
 
-    def _counts(self, row: int, column: int) -> Tile:
+    def _counts(self, row: int, column: int) -> Any:
         """How often a word is in a document."""
         draws = np.random.default_rng([self.seed, 2, row, column])
         sizes = (self.tile, self.tile)

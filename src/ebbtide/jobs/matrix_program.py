@@ -1,0 +1,120 @@
+"""Matrix programs: workflows of tiled products that a cookbook steers, on machines that come and go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
+from ebbtide.jobs.job import Checkpointing, NonNegativeFloat, PositiveFloat
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.resources import MachineCount, Resources
+from ebbtide.jobs.sweep import Decides, MarketFilter, Sweep
+from ebbtide.jobs.tiled.named import program_of
+from ebbtide.jobs.tiled.program import TiledProgram, speedup_of
+
+# Runs the program on the head's machine.
+DRIVER = "ebbtide.live.tiled.driver"
+
+# A task takes so many steps: those of a second each, while it is not known how long any takes.
+_STEPS_PER_S = 1000
+
+
+class MatrixProgram(Resources):
+    """A matrix program as users write it in YAML.
+
+    Attributes:
+        name: Name in tables and tags; by default that of the program.
+        program: `rsvd` or `gnmf`, or a class of your own, `FILE.py:CLASS`.
+        parameters: What the program is called with: sizes of its matrices.
+        machines: How many machines its workers have, at most; they come and go while it runs. Its head has one
+            more, on demand, which works as well.
+        task_s: Measured seconds of a task by instance type: a number for all jobs of the program, or one for each
+            by its name. A run leaves them in `task-times.json`. Policies that plan for a deadline need them.
+        start_s: Seconds that a machine which is added needs until it does tasks.
+        markets: Where machines may be rented.
+        budget_usd: The most that may be spent, USD.
+        deadline_h: Hours from the start by which it should be done.
+        decides: Whether price or capacity decides when machines are revoked.
+        billing: Name of the billing preset of spot leases.
+        policy: The policy that decides, by name, or with parameters; None: the one that suits.
+    """
+
+    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-program"])
+    program: Annotated[str, Field(min_length=1)] = Field(examples=["rsvd"])
+    parameters: dict[str, Any] = Field(default_factory=dict, examples=[{"rows": 8, "columns": 8, "tile": 512}])
+    machines: MachineCount = Field(default=1, examples=[4])
+    task_s: dict[str, PositiveFloat | dict[str, PositiveFloat]] = Field(
+        default_factory=dict, examples=[{"c5.xlarge": 12}]
+    )
+    start_s: NonNegativeFloat = Field(default=0.0, examples=[60])
+    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
+    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
+    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
+    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
+    billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    policy: AskedPolicy | None = Field(default=None, examples=[{"name": "skyline"}])
+
+    @classmethod
+    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> MatrixProgram:
+        """A program from plain values; errors name `file` and the field.
+
+        Raises:
+            InputError: Fields are unknown or out of range; all of them are listed.
+        """
+        return validated(cls, content, file)
+
+    def sweep(self, file: str | Path | None = None) -> Sweep:
+        """The program as what live runs run: a sweep of one job with a framework.
+
+        Its steps are milliseconds of a task on the first instance type of `task_s`.
+
+        Raises:
+            InputError: The program is unknown or refuses its parameters, or a job has no time.
+        """
+        program = program_of(self.program, self.parameters, file)
+        times = {kind: self._times(program, kind, file) for kind in self.task_s}
+        first = next(iter(times.values()), None)
+        counts = {job.name: len(job.tasks) for job in program.jobs}
+        steps = {name: max(round(_STEPS_PER_S * (first[name] if first else 1.0)), 1) for name in counts}
+        total = sum(count * steps[name] for name, count in counts.items())
+        rates = {
+            kind: total / sum(count * of_kind[name] for name, count in counts.items()) * HOUR_S
+            for kind, of_kind in times.items()
+        }
+        most = self.machines if isinstance(self.machines, int) else self.machines.max
+        told = {"program": self.program, "parameters": self.parameters, "steps": steps}
+        fields = {"name", "program", "parameters", "task_s", "start_s"}
+        content = self.model_dump(mode="json", exclude=fields) | {
+            "command": ["-m", DRIVER, _without_placeholders(json.dumps(told))],
+            "framework": "dask",
+            "max_trial_steps": total,
+            "steps_per_hour": rates,
+            # The head works as well.
+            "speedup": speedup_of(program, most + 1, first).model_dump(mode="json"),
+            "name": self.name or program.name,
+            "checkpoint": Checkpointing(save_s=0.0, restore_s=self.start_s).model_dump(mode="json"),
+        }
+        return validated(Sweep, content, file)
+
+    def _times(self, program: TiledProgram, kind: str, file: str | Path | None) -> Mapping[str, float]:
+        """Seconds of a task on machines of a type, by name of its job."""
+        given, names = self.task_s[kind], [job.name for job in program.jobs]
+        if not isinstance(given, dict):
+            return dict.fromkeys(names, given)
+        missing = [name for name in names if name not in given]
+        if missing or len(given) > len(names):
+            what = f"has no time of {missing[0]!r}" if missing else "has times of other jobs"
+            raise InputError(f"{what}; the jobs are {', '.join(names)}", file=file, field=f"task_s.{kind}")
+        return given
+
+
+def _without_placeholders(text: str) -> str:
+    """Text as it stands in a command, in which a name between braces would be filled in."""
+    return text.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,77 @@
+"""Tiled programs by name: those that Ebbtide has, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ebbtide._own_code import as_input_errors, find
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.tiled.gnmf import Gnmf
+from ebbtide.jobs.tiled.program import TiledProgram
+from ebbtide.jobs.tiled.rsvd import Rsvd
+
+PROGRAMS: dict[str, type[Rsvd] | type[Gnmf]] = {"rsvd": Rsvd, "gnmf": Gnmf}
+
+_PARTS = ("name", "jobs", "results", "inputs")
+
+
+def program_of(name: str, parameters: Mapping[str, Any], file: str | Path | None = None) -> TiledProgram:
+    """The program of a name with its parameters.
+
+    Args:
+        name: `rsvd` or `gnmf`, or a class of the user's as `FILE.py:CLASS` or `package.module:CLASS`; a file is
+            looked for from the folder of `file`, or else from the working directory.
+        parameters: What it is called with.
+        file: The file that they are from, for errors.
+
+    Raises:
+        InputError: There is no such program, a parameter is unknown or out of range, or what is named is no
+            program.
+    """
+    if name in PROGRAMS:
+        return validated(PROGRAMS[name], dict(parameters), file)
+    if ":" not in name and not name.endswith(".py"):
+        problem = unknown_name("program", name, PROGRAMS).problem
+        raise InputError(f"{problem}; or your own, as FILE.py:CLASS", file=file, field="program")
+    place, colon, within = name.partition(":")
+    if place.endswith(".py") and file is not None:
+        place = str(Path(file).parent / place)
+    made = find(f"{place}{colon}{within}", "program", _candidates)
+    with as_input_errors(name, ""):
+        program: TiledProgram = made(**parameters)
+        missing = [part for part in _PARTS if not hasattr(program, part)]
+        if missing:
+            raise InputError(f"{name} is no program: it has no {', '.join(missing)}", file=file, field="program")
+        _check(program, name, file)
+    return program
+
+
+def _check(program: TiledProgram, name: str, file: str | Path | None) -> None:
+    """Raise `InputError` where a job has no task, two tasks write one tile, or none writes a result."""
+    seen = set()
+    jobs = list(program.jobs)
+    names = [job.name for job in jobs]
+    if not jobs or len(set(names)) < len(names):
+        raise InputError(f"{name} needs jobs, each with a name of its own; it has {names}", file=file)
+    for job in jobs:
+        if not job.tasks:
+            raise InputError(f"{name}: job {job.name!r} has no task", file=file, field="program")
+        for task in job.tasks:
+            if task.output in seen:
+                raise InputError(f"{name}: two tasks write {task.output.key}", file=file, field="program")
+            seen.add(task.output)
+    made = {place.matrix for place in seen}
+    if not program.results or not made.issuperset(program.results):
+        raise InputError(f"{name}: no task writes its results {list(program.results)}", file=file, field="program")
+
+
+def _candidates(module: ModuleType) -> list[str]:
+    """Names in a module that look like programs defined there."""
+    own = {
+        name: found for name, found in vars(module).items() if getattr(found, "__module__", "") == module.__name__
+    }
+    return [name for name, found in own.items() if hasattr(found, "jobs") and hasattr(found, "inputs")]

@@ -1,0 +1,269 @@
+"""Cümülön-D's policies by name: each solves its own cookbook from the prices that it sees, and follows it.
+
+The market is the one whose cookbook costs least in the mean, of those whose work has been cheapest (7: the best
+machine type is the best of those that were each optimised alone).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.forecasts.price_chain import PriceChain
+from ebbtide.jobs.job import Amdahl, Job, Phases
+from ebbtide.jobs.workflow import Workflow, WorkflowJob
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.actions import Action
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.view import View
+from ebbtide.policies.cookbook.bids import Bids
+from ebbtide.policies.cookbook.cluster import RunCluster
+from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.cookbook.policy import FollowCookbook
+from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
+from ebbtide.policies.cookbook.solving import solve
+from ebbtide.policies.field_checks import check_fields
+
+# A cookbook has so many levels of work left.
+_LEVELS = 60
+_TICK_S = 300.0
+# A chain of prices is fitted to no less; below a week it is that of all hours.
+_LEAST_HISTORY_S = DAY_S
+
+
+class CookbookRule(StrEnum):
+    """How many machines are held, and what is bid for them."""
+
+    COOKBOOK = "cookbook"  # asked when a step begins; no price is too high
+    DYNAMIC = "cookbook-dynamic"  # asked whenever the price changes, too (5.4)
+    SKYLINE = "skyline"  # machines to the end of a paid period, bids from which it would rent none (5.3)
+    FIXED = "fixed"  # always so many machines, always the same bid (6.7)
+    DBA = "dba"  # always so many machines, bids by the hours left (6.7)
+
+
+@dataclass(frozen=True)
+class ByCookbook:
+    """Rents any number of machines of one market for one job, so that it is done by a deadline.
+
+    Attributes:
+        rule: What is held and bid.
+        deadline_s: Seconds from the start by which the job should be done; infinity: `times_work` times what the
+            largest number of machines takes.
+        times_work: See `deadline_s`.
+        step_s: Length of a step of the cookbook, seconds; the charge period is one step or several.
+        risk_aversion: gamma: USD of expected cost that a USD of standard deviation is worth.
+        delay_s: Seconds from the request for a machine to its start, by which `SKYLINE`, `FIXED` and `DBA` decide
+            ahead.
+        on_demand: Whether they rent on demand while spot costs more, and where time gets short.
+        ahead: Steps that the skyline looks ahead.
+        size: Machines of `FIXED` and `DBA`; 0: the fewest that are done in three quarters of the time.
+        bid_usd_per_hour: Bid of `FIXED`; 0: the price on demand.
+        history_s: Seconds of past prices that a chain is fitted to.
+        markets: How many markets are tried, those first in which a step has cost least.
+        name: Name of the policy.
+        wakes_on: Price changes, but for `COOKBOOK`.
+    """
+
+    one_job: ClassVar[bool] = True
+
+    rule: CookbookRule = CookbookRule.SKYLINE
+    deadline_s: float = math.inf
+    times_work: float = 3.0
+    step_s: float = HOUR_S
+    risk_aversion: float = 0.0
+    delay_s: float = 600.0
+    on_demand: bool = False
+    ahead: int = 4
+    size: int = 0
+    bid_usd_per_hour: float = 0.0
+    history_s: float = 30 * DAY_S
+    markets: int = 3
+    _made: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            positive=("deadline_s", "times_work"),
+            not_negative=("risk_aversion", "bid_usd_per_hour"),
+            between={
+                "step_s": (_TICK_S, DAY_S),
+                "delay_s": (0.0, DAY_S),
+                "ahead": (0, 1000),
+                "size": (0, 10_000),
+                "history_s": (_LEAST_HISTORY_S, 400 * DAY_S),
+                "markets": (1, 1000),
+            },
+        )
+        if self.step_s % _TICK_S:
+            raise InputError(f"is {self.step_s:g}; a step is a whole number of {_TICK_S:g} s", field="step_s")
+
+    @property
+    def name(self) -> str:
+        return str(self.rule)
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return frozenset() if self.rule is CookbookRule.COOKBOOK else frozenset({Wake.PRICE})
+
+    def decide(self, view: View) -> Iterable[Action]:
+        started_s: float = view.memory.setdefault("cookbook_started_s", view.now_s)
+        (job,) = view.jobs
+        if job.is_finished:
+            return ()
+        chosen = view.memory.get("cookbook_market")
+        if chosen is None:
+            market = self._best_market(view, job.job, started_s)
+            view.memory["cookbook_market"] = str(market)
+        else:
+            market = next(each for each in view.markets if str(each) == chosen)
+        return self._policy(view, job.job, market, started_s).decide(view)
+
+    def _best_market(self, view: View, job: Job, started_s: float) -> Market:
+        """The market whose cookbook expects the least cost; ties: the first by name.
+
+        Raises:
+            InputError: No market can do the job in time, or prices of none are known for a day.
+        """
+        rates = {market: view.steps_per_s(job, market) for market in view.markets}
+        able = [market for market, rate in rates.items() if rate > 0.0]
+        if not able:
+            raise InputError(f"job {job.name} can run on no machine of these markets")
+        able.sort(key=lambda market: (view.mean_price(market, self.history_s) / rates[market], str(market)))
+        found, refused = [], None
+        for market in able[: self.markets]:
+            try:
+                book = self._book(view, job, market, started_s)
+            except InputError as error:
+                refused = error
+                continue
+            place = int(np.abs(book.problem.market.prices - view.price(market)).argmin())
+            found.append((float(book.mean_usd[0, -1, 0, place]), str(market), market))
+        if not found:
+            assert refused is not None
+            raise refused
+        return min(found)[2]
+
+    def _policy(self, view: View, job: Job, market: Market, started_s: float) -> Policy:
+        """What follows the cookbook of a market; it is solved again after a restart, from the same prices."""
+        key = (str(market), job.name, job.steps, started_s)
+        if key not in self._made:
+            made = self._following(view, market, self._book(view, job, market, started_s), started_s)
+            self._made.clear()
+            self._made[key] = made
+        return self._made[key]
+
+    def _following(self, view: View, market: Market, book: Cookbook, started_s: float) -> Policy:
+        if self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC):
+            return FollowCookbook(book, market, dynamic=self.rule is CookbookRule.DYNAMIC)
+        size = 0
+        if self.rule is CookbookRule.SKYLINE:
+            bids = Bids.skyline(book, self.ahead)
+        else:
+            workflow, most = book.problem.workflow, book.problem.most
+            allowed_h = 0.75 * len(book.actions) * book.problem.step_h
+            enough = (n for n in range(1, most + 1) if workflow.finish_h(workflow.work_h, 0, n) <= allowed_h)
+            size = min(self.size or next(enough, most), most)
+            listed = view.on_demand_price(market)
+            bid = self.bid_usd_per_hour or (math.inf if listed is None else listed)
+            seen = self._prices(view, market, started_s)
+            ticks_s = np.arange(seen.times_s[0], started_s, _TICK_S)
+            is_dba = self.rule is CookbookRule.DBA
+            bids = Bids.dba(book, seen.at_each(ticks_s)) if is_dba else Bids.fixed(book, bid)
+        return RunCluster(book, market, bids, self.delay_s, on_demand=self.on_demand, fixed_size=size)
+
+    def _book(self, view: View, job: Job, market: Market, started_s: float) -> Cookbook:
+        workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
+        steps = self._steps(job, workflow)
+        chain = PriceChain.fit(
+            self._prices(view, market, started_s), -math.inf, started_s, tick_s=_TICK_S, least_s=_LEAST_HISTORY_S
+        )
+        period_s, count = view.billing.period_s, 1
+        follows = self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC)
+        if period_s > self.step_s:
+            count = round(period_s / self.step_s)
+            if follows or abs(count * self.step_s - period_s) > 1e-6:
+                raise InputError(
+                    f"is {self.step_s:g}; machines are charged for {period_s:g} s at a time: "
+                    + ("give that" if follows else "give that, or a whole part of it"),
+                    field="step_s",
+                )
+        ahead = 0 if follows else math.ceil(self.delay_s / _TICK_S - 1e-9)
+        whole = period_s >= self.step_s
+        begins_s = started_s if follows else started_s - ahead * _TICK_S
+        charges = ChargeModel(
+            chain.prices, *chain.steps(begins_s, steps, self.step_s, charged_at=ahead if whole else None)
+        )
+        if count > 1:
+            charges = ChargeModel(
+                charges.prices, charges.transition, charges.charge * count, charges.charge_variance * count**2
+            )
+        listed = view.on_demand_price(market)
+        if self.on_demand and listed is not None and not follows:
+            charges = charges.with_on_demand(listed * self.step_s * count / HOUR_S)
+        return solve(
+            CookbookProblem(
+                workflow,
+                charges,
+                step_h=self.step_s / HOUR_S,
+                most=job.most_machines,
+                work_unit_h=workflow.work_h / _LEVELS,
+                risk_aversion=self.risk_aversion,
+                charge_steps=count,
+            )
+        )
+
+    def _steps(self, job: Job, workflow: Workflow) -> int:
+        deadline_s = self.deadline_s
+        if math.isinf(deadline_s):
+            deadline_s = self.times_work * workflow.finish_h(workflow.work_h, 0, job.most_machines) * HOUR_S
+            return max(math.ceil(deadline_s / self.step_s), 1)
+        if deadline_s < self.step_s:
+            raise InputError(
+                f"is {self.step_s:g}; the deadline is {deadline_s:g} s from the start: give less", field="step_s"
+            )
+        return math.floor(deadline_s / self.step_s + 1e-9)
+
+    def _prices(self, view: View, market: Market, started_s: float) -> PriceSeries:
+        """The market's prices before the start, the same whenever they are asked for."""
+        times_s, prices = view.past_prices(market, self.history_s + view.now_s - started_s)
+        kept = times_s < started_s
+        if not kept.any() or started_s - times_s[0] < _LEAST_HISTORY_S:
+            raise InputError(f"prices of {market} are known for less than a day; no cookbook is made from so few")
+        return PriceSeries(times_s[kept], prices[kept])
+
+
+def workflow_of(job: Job, steps_per_s: float, where: str) -> Workflow:
+    """A job as a cookbook sees it: hours of work on one machine, phase by phase.
+
+    Args:
+        job: The job; what restoring takes is what a machine that is added needs to begin.
+        steps_per_s: Speed of one machine.
+        where: What the machine is, for errors.
+
+    Raises:
+        InputError: It is not known how long it takes.
+    """
+    work_h = job.steps / (steps_per_s * HOUR_S)
+    if not 0.0 < work_h < 1e6:
+        raise InputError(
+            f"how long job {job.name} takes on {where} is not known; a cookbook needs its steps and speed"
+        )
+    phases: list[tuple[float, Any]] = [(1.0, job.speedup)]
+    if isinstance(job.speedup, Phases):
+        total = sum(phase.share for phase in job.speedup.phases)
+        phases = [(phase.share / total, phase.speedup) for phase in job.speedup.phases]
+    jobs = tuple(
+        WorkflowJob(name=f"phase {number}", work_h=share * work_h, speedup=speedup or Amdahl(parallel=1.0))
+        for number, (share, speedup) in enumerate(phases)
+    )
+    restore_h = job.restore_s() / HOUR_S
+    return Workflow(name=job.name, jobs=jobs, start_work_h=restore_h)

@@ -1,0 +1,179 @@
+"""Cümülön-D's policies by name: they choose a market, keep the deadline, and go on after a restart as before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ebbtide as eb
+from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Coupling
+from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule, workflow_of
+from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.registry import policy
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import StartDelay
+
+BEGAN_S = to_epoch_s("2014-01-06T00:00:00Z")
+START_S = BEGAN_S + 12 * DAY_S
+A, B = (eb.Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "ab")
+BY_HOUR = replace(billing_preset("ec2-hourly"), on_demand=ON_DEMAND_HOURLY)
+DEADLINE_H = 10.0
+
+
+def job(**fields: Any) -> eb.Job:
+    """Twelve machine-hours on c3.xlarge."""
+    given = {"name": "work", "steps": 12_000, "steps_per_hour": {"c3.xlarge": 1000.0}, "machines": 4}
+    return eb.Job.parse(
+        {**given, "coupling": Coupling.INDEPENDENT, "checkpoint": {"save_s": 0, "restore_s": 0}, **fields}
+    )
+
+
+def alternating(low: float, high: float, every_h: float = 1.7) -> PriceSeries:
+    times_s = np.arange(BEGAN_S, START_S + 3 * DAY_S, every_h * HOUR_S)
+    return PriceSeries(times_s, np.where(np.arange(len(times_s)) % 2, high, low))
+
+
+def history(**series: PriceSeries) -> eb.PriceHistory:
+    markets = {"a": A, "b": B}
+    return eb.PriceHistory(
+        {markets[name]: each for name, each in series.items()}, start_s=BEGAN_S, end_s=START_S + 3 * DAY_S
+    )
+
+
+TWO = history(a=alternating(0.02, 0.5), b=alternating(0.18, 0.19))
+
+
+def run(made: ByCookbook, prices: eb.PriceHistory = TWO, billing: Any = BY_HOUR, *jobs: eb.Job) -> eb.Outcome:
+    scenario = Scenario(jobs or (job(),), prices, billing, delay=StartDelay(made.delay_s, 0.0))
+    return scenario.run(made, START_S)
+
+
+def of(rule: CookbookRule, **fields: Any) -> ByCookbook:
+    return replace(policy(str(rule)), deadline_s=DEADLINE_H * HOUR_S, **fields)  # type: ignore[type-var, return-value]
+
+
+@pytest.mark.parametrize("rule", list(CookbookRule))
+def test_each_keeps_the_deadline(rule: CookbookRule) -> None:
+    outcome = run(of(rule, on_demand=True))
+    assert outcome.finished
+    assert outcome.makespan_s <= DEADLINE_H * HOUR_S + 1.0
+
+
+def test_it_waits_for_low_prices_and_a_fixed_cluster_does_not() -> None:
+    calm = history(a=alternating(0.02, 0.5))
+    skyline, fixed = run(of(CookbookRule.SKYLINE), calm), run(of(CookbookRule.FIXED, size=2), calm)
+    assert skyline.cost_usd < fixed.cost_usd
+    # It bids no more than the price at which it would rent none, unless time is short.
+    assert all(
+        lease.max_price_usd_per_hour <= 0.5 or not np.isfinite(lease.max_price_usd_per_hour)
+        for lease in skyline.leases
+    )
+
+
+def test_the_market_is_the_one_whose_cookbook_costs_least() -> None:
+    """The price of A is higher in the mean, and low for half of the time: whoever can wait takes it."""
+    assert TWO[A].mean(BEGAN_S, START_S) > TWO[B].mean(BEGAN_S, START_S)
+    assert {lease.market for lease in run(of(CookbookRule.SKYLINE)).leases} == {A}
+    hurried = replace(of(CookbookRule.SKYLINE, on_demand=False), deadline_s=4 * HOUR_S)
+    assert {lease.market for lease in run(hurried).leases} == {B}
+    assert {lease.market for lease in run(of(CookbookRule.SKYLINE, markets=1)).leases} == {B}
+
+
+def test_charges_of_several_steps_are_reckoned_by_when_machines_were_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half-hour steps, hourly charges (kappa 2): between two charges a machine is there whatever it costs."""
+    asked: list[tuple[Any, int]] = []
+    plain = Cookbook.choose
+
+    def choose(self: Cookbook, hours: float, price: float, left_h: float, charged: Any) -> int:
+        asked.append((tuple(charged), found := plain(self, hours, price, left_h, charged)))
+        return found
+
+    monkeypatch.setattr(Cookbook, "choose", choose)
+    outcome = run(of(CookbookRule.SKYLINE, step_s=HOUR_S / 2))
+    assert outcome.finished
+    assert outcome.makespan_s <= DEADLINE_H * HOUR_S + 1.0
+    # Those that were charged one step ago cannot be fewer: they are paid for.
+    assert all(size >= charged[1] for charged, size in asked)
+    assert {len(charged) for charged, _ in asked} == {2}
+    assert any(charged[0] for charged, _ in asked)
+    assert any(charged[1] for charged, _ in asked)
+
+
+def test_kappa_two_with_the_same_choices_costs_as_kappa_one() -> None:
+    """At one constant price all plans of whole machine-hours cost the same."""
+    flat = history(a=PriceSeries(np.array([BEGAN_S, START_S + 2 * DAY_S]), np.array([0.1, 0.11])))
+    by_hour, by_half = (
+        run(of(CookbookRule.SKYLINE, step_s=step_s, delay_s=0.0), flat) for step_s in (3600.0, 1800.0)
+    )
+    assert by_hour.cost_usd == pytest.approx(1.2)
+    assert by_half.cost_usd == pytest.approx(1.2)
+
+
+def test_after_a_restart_it_decides_as_before() -> None:
+    """What it keeps is plain values, from which a new object goes on, solving the same cookbook again."""
+
+    class Restarted:
+        name, wakes_on = "restarted", of(CookbookRule.SKYLINE).wakes_on
+
+        def decide(self, view: Any) -> Any:
+            # As a journal keeps it.
+            json.dumps(view.memory)
+            return of(CookbookRule.SKYLINE).decide(view)
+
+    whole = run(of(CookbookRule.SKYLINE))
+    scenario = Scenario((job(),), TWO, BY_HOUR, delay=StartDelay(600.0, 0.0))
+    again = scenario.run(Restarted(), START_S)  # type: ignore[arg-type]
+    assert [line.usd for line in again.ledger.lines] == [line.usd for line in whole.ledger.lines]
+
+
+@pytest.mark.parametrize(
+    ("fields", "jobs", "message"),
+    [
+        ({}, (job(name="one"), job(name="two")), "rents machines for one job, and these are 2"),
+        (
+            {},
+            (job(coupling=Coupling.GANG),),
+            "gives any number of machines, none among them, and job work waits for 4",
+        ),
+        ({"step_s": 2700.0}, (), "step_s: is 2700; machines are charged for 3600 s at a time"),
+        ({"deadline_s": 1800.0}, (), "step_s: is 3600; the deadline is 1800 s from the start"),
+        ({"deadline_s": 2 * HOUR_S}, (), "12 machine-hours cannot be done in 2 h with 4 machines"),
+    ],
+)
+def test_what_cannot_be_is_said(fields: dict[str, Any], jobs: tuple[eb.Job, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(replace(of(CookbookRule.SKYLINE), **fields), TWO, BY_HOUR, *jobs)
+
+
+def test_a_step_of_no_whole_number_of_ticks_is_refused() -> None:
+    with pytest.raises(InputError, match="step_s: is 1000; a step is a whole number of 300 s"):
+        of(CookbookRule.SKYLINE, step_s=1000.0)
+
+
+def test_prices_of_less_than_a_day_make_no_cookbook() -> None:
+    short = eb.PriceHistory(
+        {A: PriceSeries(np.array([START_S - 3600.0]), np.array([0.02]))},
+        start_s=START_S - 3600.0,
+        end_s=START_S + 3 * DAY_S,
+    )
+    with pytest.raises(InputError, match="known for less than a day"):
+        run(of(CookbookRule.SKYLINE), short)
+
+
+def test_a_job_as_a_workflow() -> None:
+    phases = {"phases": [{"share": 1, "speedup": {"parallel": 0.5}}, {"share": 3, "speedup": {"table": {2: 1.5}}}]}
+    workflow = workflow_of(job(speedup=phases, checkpoint={"restore_s": 360}), 1 / 3.6, "there")
+    assert [each.work_h for each in workflow.jobs] == pytest.approx([3.0, 9.0])
+    assert workflow.start_work_h == pytest.approx(0.1)
+    assert workflow.jobs[1].speedup.speedup(2) == 1.5
+    assert workflow_of(job(), 1 / 3.6, "there").jobs[0].speedup.speedup(4) == 4.0
