@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.live.ec2_run import begin_ec2, end_ec2, run_ec2
 from ebbtide.live.settings import NewRun
-from ebbtide.market.billing import Billing, Ending, billing_preset
+from ebbtide.market.billing import ON_DEMAND, Billing, Ending, billing_preset
+from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -155,13 +158,20 @@ def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
 
 
 def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) -> float:
-    """Cost of spot machines, USD, computed independently from each one's launch time and end."""
+    """Cost of machines, USD, computed independently from each one's launch time and end."""
     usd = 0.0
     for machine in machines:
         instance = machine.instance
         zone = instance.placement.zone
         market = Market("aws", zone[:-1], zone, instance.instance_type)
         ending = Ending.REVOKED if machine.taken else Ending.RELEASED
+        if instance.lifecycle != "spot":
+            at_s = instance.launch_time.timestamp()
+            listed = default_catalogue().on_demand_usd_per_hour(market, at_s)
+            assert listed is not None
+            constant = PriceSeries(np.array([at_s]), np.array([listed]))
+            usd += (billing.on_demand or ON_DEMAND).bill(constant, at_s, machine.ended_s, Ending.RELEASED).usd
+            continue
         usd += billing.bill(prices[market], instance.launch_time.timestamp(), machine.ended_s, ending).usd
     return usd
 

@@ -112,10 +112,12 @@ def test_it_is_small_and_always_the_same() -> None:
 def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_carries() -> None:
     allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore"}
     for name, path in own_modules().items():
-        # PyTorch is the user's own, and xxhash is used where it is.
-        extra = {"ebbtide.trial_torch": {"torch", "numpy"}, "ebbtide.live.checkpoints.manifest": {"xxhash"}}.get(
-            name, set()
-        )
+        # PyTorch and Dask are the user's own, and xxhash is used where it is.
+        extra = {
+            "ebbtide.trial_torch": {"torch", "numpy"},
+            "ebbtide.live.agent.dask_cluster": {"dask", "distributed", "cryptography"},
+            "ebbtide.live.checkpoints.manifest": {"xxhash"},
+        }.get(name, set())
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name
     homes = {
         ".".join(name.split(".")[1:3] if ".live." in name else name.split(".")[1:2]) for name in own_modules()
@@ -127,6 +129,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
         "live.checkpoints",
         "live.storage",
         "errors",
+        "_dask_security",
         "_files",
         "trial",
         "trial_processes",

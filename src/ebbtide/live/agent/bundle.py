@@ -38,12 +38,14 @@ _DATA = ("s3", "sts", "_retry.json", "endpoints.json", "partitions.json", "sdk-d
 _LEFT_OUT = frozenset({"__pycache__", "examples", "tests"})
 _CARRIED = frozenset({".py", ".pem", ".json", ".gz", ".typed"})
 
-_INIT = '''"""The part of Ebbtide {version} that rented machines have."""
-
+# Beside it another Ebbtide may be installed, with more modules in each package, such as those of matrix programs.
+_EXTENDED = """
 from pkgutil import extend_path
 
-# Beside it another Ebbtide may be installed, with more modules.
 __path__ = extend_path(__path__, __name__)
+"""
+_INIT = '''"""The part of Ebbtide {version} that rented machines have."""
+{extended}
 __version__ = "{version}"
 '''
 
@@ -86,10 +88,11 @@ def own_modules() -> dict[str, Path]:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    yield f"{PROGRAM}/ebbtide/__init__.py", _INIT.format(version=ebbtide.__version__).encode()
+    yield f"{PROGRAM}/ebbtide/__init__.py", _INIT.format(version=ebbtide.__version__, extended=_EXTENDED).encode()
     for name, path in own_modules().items():
         package = f"{name.replace('.', '/')}/__init__.py" if path.name == "__init__.py" else None
-        yield f"{PROGRAM}/{package or name.replace('.', '/') + '.py'}", path.read_bytes()
+        extended = _EXTENDED if package else ""
+        yield f"{PROGRAM}/{package or name.replace('.', '/') + '.py'}", path.read_bytes() + extended.encode()
     for library in _LIBRARIES:
         yield from _library_files(library)
 

@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from ebbtide._dask_security import NO_HTTP
@@ -84,8 +84,8 @@ def key_and_certificate(secret: str) -> tuple[str, str]:
         .public_key(key.public_key())
         .serial_number(1)
         # Whoever has the key has the secret of this assignment; clocks of machines need not agree.
-        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2100, 1, 1, tzinfo=UTC))
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=timezone.utc))  # noqa: UP017
+        .not_valid_after(datetime(2100, 1, 1, tzinfo=timezone.utc))  # noqa: UP017
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, None)
     )

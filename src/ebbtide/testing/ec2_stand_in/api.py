@@ -61,6 +61,7 @@ class StandInApi:
         self._prices = prices
         self._app = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
+        self._addresses: dict[str, str] = {}
         quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=quiet)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -84,11 +85,22 @@ class StandInApi:
             return _sent(start, _STATUS.get(code, "400 Bad Request"), _error(code))
         if action == "DescribeSpotPriceHistory":
             return _sent(start, "200 OK", self._history(signed.group(2), asked))
+        if action == "DescribeInstances":
+            self._give_addresses()
         return self._passed(environ, start)
 
     def _passed(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         answer: Iterable[bytes] = self._app(environ, start)
         return answer
+
+    def _give_addresses(self) -> None:
+        """Give each instance a loopback address of its own, at which the programs of others reach its own."""
+        with self._lock:
+            for instance in instances():
+                if instance.id not in self._addresses:
+                    number = len(self._addresses) + 1
+                    self._addresses[instance.id] = f"127.2.{number // 250}.{number % 250 + 1}"
+                instance.nics[0].private_ip_address = self._addresses[instance.id]
 
     def _refusal(self, key: str, action: str | None) -> str:
         refusals = self.refusals
@@ -118,6 +130,20 @@ class StandInApi:
             f"<requestId>stand-in</requestId><spotPriceHistorySet>{''.join(items)}</spotPriceHistorySet>"
             "</DescribeSpotPriceHistoryResponse>"
         )
+
+
+def instances() -> list[Any]:
+    """All instances that moto has, in all regions."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models import ec2_backends
+
+    backends = list(ec2_backends[DEFAULT_ACCOUNT_ID].values())
+    return [
+        instance
+        for backend in backends
+        for reservation in list(backend.reservations.values())
+        for instance in reservation.instances
+    ]
 
 
 def _error(code: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.live.clouds.metadata import MachineState, RoleCredentials
+from ebbtide.testing.ec2_stand_in.api import instances
 from ebbtide.testing.metadata_server import MetadataServer
 
 _TICK_S = 0.05
@@ -114,7 +115,7 @@ class StandInMachines:
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
-            for instance in _instances():
+            for instance in instances():
                 machine = self.all.get(instance.id)
                 if machine is None and _state(instance) == "running":
                     self._start(instance)
@@ -164,19 +165,6 @@ class StandInMachines:
         machine.ended_s = time.time()
         if reason:
             _mark_ended(machine.instance, reason, machine.ended_s)
-
-
-def _instances() -> list[Any]:
-    from moto.core import DEFAULT_ACCOUNT_ID
-    from moto.ec2.models import ec2_backends
-
-    backends = list(ec2_backends[DEFAULT_ACCOUNT_ID].values())
-    return [
-        instance
-        for backend in backends
-        for reservation in list(backend.reservations.values())
-        for instance in reservation.instances
-    ]
 
 
 def _state(instance: Any) -> str:
