@@ -116,6 +116,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
         extra = {
             "ebbtide.trial_torch": {"torch", "numpy"},
             "ebbtide.live.agent.dask_cluster": {"dask", "distributed", "cryptography"},
+            "ebbtide._dask_security": {"distributed"},
             "ebbtide.live.checkpoints.manifest": {"xxhash"},
         }.get(name, set())
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name
