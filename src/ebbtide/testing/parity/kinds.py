@@ -1,0 +1,114 @@
+"""The kinds of jobs that live runs know, each as a file of its kind would have it, on the tapes of its kind.
+
+Machines that train as one are of one region, where they reach each other, and of one size, since ExoSphere rents
+cores. Tasks of an array take minutes, each with a process and a result of its own; a replay counts whole tasks as a
+live run does, so they need not be short. Clusters are what each framework of `Sweep` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
+
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.testing.parity.tapes import (
+    BILLINGS,
+    PER_HOUR_PER_VCPU,
+    Tape,
+    scenario_with,
+    tapes,
+    tapes_of_one_region,
+    trials_with_curves,
+)
+
+# Hours that a job takes on one machine of four cores.
+_HOURS = 5.0
+_TASKS_PER_HOUR_PER_VCPU = 7.0
+_CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "by_region": True}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of job, and what is run of it.
+
+    Attributes:
+        name: Name of the kind in the report.
+        sweep: What a live run is given.
+        jobs: Its jobs.
+        curves: Of each job, its metric as it trains; empty: none tells any.
+        is_of_one_region: Whether its machines are to reach each other.
+    """
+
+    name: str
+    sweep: Sweep
+    jobs: tuple[Job, ...]
+    curves: tuple[Curve | None, ...] = ()
+    is_of_one_region: bool = False
+
+    @property
+    def framework(self) -> str:
+        """Name of the framework of a cluster; empty: it is none."""
+        return self.sweep.framework or ""
+
+    @property
+    def tapes(self) -> tuple[tuple[Tape, str], ...]:
+        """What it is run on: each tape with the name of a billing preset."""
+        used = _of_one_region() if self.is_of_one_region else _of_all()[1:]
+        return tuple(zip(used, BILLINGS, strict=True))
+
+    def scenario(self, tape: Tape, billing: str) -> Scenario:
+        """Its jobs on a tape, with a billing preset."""
+        return scenario_with(self.jobs, tape, billing, self.curves)
+
+
+def kinds() -> tuple[Kind, ...]:
+    """One training, a sweep, machines that train as one, an array, and a cluster of each framework."""
+    trials, curves = trials_with_curves()
+    one = {"name": "training", "max_trial_steps": round(_HOURS * 4.0 * PER_HOUR_PER_VCPU)}
+    sweep = {**one, "name": "sweep", "command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
+    array = TaskArray.parse(
+        {
+            "command": "estimate {task}",
+            "tasks": 211,
+            "machines": 3,
+            "other_steps_per_hour_per_vcpu": _TASKS_PER_HOUR_PER_VCPU,
+        }
+    )
+    clusters = (
+        _kind(name, {**one, "machines": 3, "framework": name, "checkpoint": {"save_s": 0, "restore_s": 0}})
+        for name in frameworks()
+    )
+    return (
+        _kind("single", one),
+        Kind("sweep", _sweep(sweep), trials, curves),
+        _kind("gang", {**one, "machines": 4}, is_of_one_region=True),
+        _kind("elastic", {**one, "machines": {"min": 2, "max": 4}}, is_of_one_region=True),
+        Kind("array", array.sweep(), array.sweep().jobs()),
+        *clusters,
+    )
+
+
+def frameworks() -> tuple[str, ...]:
+    """Names of the frameworks that run a command on several machines."""
+    named = get_args(Sweep.model_fields["framework"].annotation)
+    return tuple(name for each in (named or ()) for name in get_args(each) or (each,) if isinstance(name, str))
+
+
+def _kind(name: str, content: Mapping[str, Any], *, is_of_one_region: bool = False) -> Kind:
+    sweep = _sweep(content)
+    return Kind(name, sweep, sweep.jobs(), is_of_one_region=is_of_one_region)
+
+
+def _sweep(content: Mapping[str, Any]) -> Sweep:
+    own = {"command": "train", "checkpoint": _CHECKPOINT, "other_steps_per_hour_per_vcpu": PER_HOUR_PER_VCPU}
+    return Sweep.parse({**own, **content})
+
+
+_of_all = cache(tapes)
+_of_one_region = cache(tapes_of_one_region)
