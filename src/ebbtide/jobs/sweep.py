@@ -371,6 +371,7 @@ class Sweep(Resources):
                 machines=self.machines,
                 coupling=Coupling.GANG if self.tasks is None and self.framework is None else Coupling.INDEPENDENT,
                 cpus_per_task=None if self.tasks is None else self.cpus_per_task,
+                framework=self.framework,
                 speedup=self.speedup,
             )
             for name in self.job_names

@@ -193,6 +193,8 @@ class AgentCluster:
         if led_by is None:
             return
         have = {worker.lease_id for worker in trial.workers}
+        # Those that work already, wherever they stand among the given ones, count first.
+        wanted.sort(key=lambda lease: lease.lease_id not in have)
         for lease in wanted[: trial.progress.job.most_machines]:
             if lease.lease_id not in have and self._plan.address(lease.lease_id):
                 self._begin(trial, led_by, lease)

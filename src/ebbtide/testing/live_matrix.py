@@ -2,8 +2,8 @@
 
 python -m ebbtide.testing.live_matrix reports/live-matrix.json
 
-As `make parity`, which has more tapes of what each policy is made for; here each has all that live runs know, by the
-way on which a live run comes to it. A policy that does not fit a kind of job has to refuse it, in words.
+As `make parity`, which has more tapes of what each policy is made for; here each has all that live runs know, as a
+live run is given it. A policy that does not fit a kind of job has to refuse it, in words.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ebbtide.testing.parity.kinds import Kind, kinds
 from ebbtide.testing.parity.tape_cloud import Lived, live
 from ebbtide.testing.parity.tapes import Tape, small_bundle, tapes
 
-# Runs a scenario with a policy from a start, live, with the name of a framework.
-RunLive = Callable[[Scenario, Policy, float, str], Lived]
+# Runs a scenario with a policy from a start, live.
+RunLive = Callable[[Scenario, Policy, float], Lived]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _run_of(made: Policy, kind: Kind, tape: Tape, billing: str, run_live: RunLiv
     replayed, lived = Recorded(made), Recorded(made)
     try:
         one = scenario.run(replayed, tape.start_s, record=True)
-        other = run_live(scenario, lived, tape.start_s, kind.framework)
+        other = run_live(scenario, lived, tape.start_s)
     except (EbbtideError, AssertionError) as error:
         return Run(name, failure=f"{type(error).__name__}: {error}")
     found = differences(replayed.decisions, lived.decisions)
@@ -211,9 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = report_of(cells)
     write_text(options.json, json.dumps(report, indent=2) + "\n")
     _write(
-        f"{report['fitting']} of {report['cells']} fit, {report['bad']} of them differ or fail; {report['runs']} runs, "
-        f"{report['decisions']:,} decisions, {report['differing_decisions']} differ, {report['revocations']} "
-        f"revocations, ledgers by {report['ledger_difference_usd']:.6f} USD; {time.monotonic() - began_s:.0f} s; "
+        f"{report['fitting']} of {report['cells']} fit, {report['bad']} of them differ or fail; "
+        f"{report['runs']} runs, {report['decisions']:,} decisions, {report['differing_decisions']} differ, "
+        f"{report['revocations']} revocations, ledgers by {report['ledger_difference_usd']:.6f} USD; {time.monotonic() - began_s:.0f} s; "
         f"wrote {options.json}",
         (),
     )
@@ -225,16 +225,20 @@ def _shown(cell: Cell) -> str:
         return "refused"
     if any(run.failure for run in cell.runs):
         return "FAILED"
-    total = [sum(each) for each in zip(*((r.decisions, r.differing_decisions, r.revocations) for r in cell.runs))]
-    return f"{'' if cell.is_good else '! '}{total[0]:,} {total[1]} {total[2]}"
+    decisions, differing = (
+        sum(run.decisions for run in cell.runs),
+        sum(run.differing_decisions for run in cell.runs),
+    )
+    revocations = sum(run.revocations for run in cell.runs)
+    return f"{'' if cell.is_good else '! '}{decisions:,} {differing} {revocations}"
 
 
 def _problem(run: Run) -> str:
     if run.failure is not None:
         return run.failure
     return (
-        f"{'finished' if run.finished else 'not finished'}, {run.differing_decisions} of {run.decisions} decisions "
-        f"differ, ledgers by {run.ledger_difference_usd:g} USD, {run.machines_left_running} machines left; first "
+        f"{'finished' if run.finished else 'not finished'}, {run.differing_decisions} of {run.decisions} "
+        f"decisions differ, ledgers by {run.ledger_difference_usd:g} USD, {run.machines_left_running} machines left; first "
         f"{run.first_difference}"
     )
 

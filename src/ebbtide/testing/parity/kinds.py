@@ -1,13 +1,12 @@
 """The kinds of jobs that live runs know, each as a file of its kind would have it, on the tapes of its kind.
 
 Machines that train as one are of one region, where they reach each other, and of one size, since ExoSphere rents
-cores. Tasks of an array take minutes, each with a process and a result of its own; a replay counts whole tasks as a
-live run does, so they need not be short. Clusters are what each framework of `Sweep` has.
+cores. Tasks of an array take minutes, each with a process and a result of its own; a replay counts whole tasks as
+a live run does, so they need not be short. There is a cluster of each framework that `Sweep` knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -27,8 +26,10 @@ from ebbtide.testing.parity.tapes import (
     trials_with_curves,
 )
 
-# Hours that a job takes on one machine of four cores.
-_HOURS = 5.0
+# Hours that a job takes on each of its machines, of four cores; no step that is reported is done at a moment at which
+# something else happens.
+_HOURS = 5.0317
+_MACHINES = 3
 _TASKS_PER_HOUR_PER_VCPU = 7.0
 _CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "by_region": True}
 
@@ -52,11 +53,6 @@ class Kind:
     is_of_one_region: bool = False
 
     @property
-    def framework(self) -> str:
-        """Name of the framework of a cluster; empty: it is none."""
-        return self.sweep.framework or ""
-
-    @property
     def tapes(self) -> tuple[tuple[Tape, str], ...]:
         """What it is run on: each tape with the name of a billing preset."""
         used = _of_one_region() if self.is_of_one_region else _of_all()[1:]
@@ -70,27 +66,29 @@ class Kind:
 def kinds() -> tuple[Kind, ...]:
     """One training, a sweep, machines that train as one, an array, and a cluster of each framework."""
     trials, curves = trials_with_curves()
-    one = {"name": "training", "max_trial_steps": round(_HOURS * 4.0 * PER_HOUR_PER_VCPU)}
-    sweep = {**one, "name": "sweep", "command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
     array = TaskArray.parse(
         {
             "command": "estimate {task}",
-            "tasks": 211,
-            "machines": 3,
+            "tasks": round(_HOURS * _MACHINES * 4.0 * _TASKS_PER_HOUR_PER_VCPU),
+            "machines": _MACHINES,
             "other_steps_per_hour_per_vcpu": _TASKS_PER_HOUR_PER_VCPU,
         }
-    )
-    clusters = (
-        _kind(name, {**one, "machines": 3, "framework": name, "checkpoint": {"save_s": 0, "restore_s": 0}})
-        for name in frameworks()
-    )
+    ).sweep()
     return (
-        _kind("single", one),
-        Kind("sweep", _sweep(sweep), trials, curves),
-        _kind("gang", {**one, "machines": 4}, is_of_one_region=True),
-        _kind("elastic", {**one, "machines": {"min": 2, "max": 4}}, is_of_one_region=True),
-        Kind("array", array.sweep(), array.sweep().jobs()),
-        *clusters,
+        _kind("single", 1),
+        Kind(
+            "sweep",
+            _sweep("sweep", 1, command="train {x}", grid={"x": [0, 1, 2, 3]}, metric="loss"),
+            trials,
+            curves,
+        ),
+        _kind("gang", 4, machines=4, is_of_one_region=True),
+        _kind("elastic", 4, machines={"min": 2, "max": 4}, is_of_one_region=True),
+        Kind("array", array, array.jobs()),
+        *(
+            _kind(name, _MACHINES, machines=_MACHINES, framework=name, checkpoint={"save_s": 0, "restore_s": 0})
+            for name in frameworks()
+        ),
     )
 
 
@@ -100,13 +98,20 @@ def frameworks() -> tuple[str, ...]:
     return tuple(name for each in (named or ()) for name in get_args(each) or (each,) if isinstance(name, str))
 
 
-def _kind(name: str, content: Mapping[str, Any], *, is_of_one_region: bool = False) -> Kind:
-    sweep = _sweep(content)
+def _kind(name: str, count: int, *, is_of_one_region: bool = False, **content: Any) -> Kind:
+    sweep = _sweep(name, count, **content)
     return Kind(name, sweep, sweep.jobs(), is_of_one_region=is_of_one_region)
 
 
-def _sweep(content: Mapping[str, Any]) -> Sweep:
-    own = {"command": "train", "checkpoint": _CHECKPOINT, "other_steps_per_hour_per_vcpu": PER_HOUR_PER_VCPU}
+def _sweep(name: str, count: int, **content: Any) -> Sweep:
+    """What a file has: work for so many machines."""
+    own = {
+        "name": name,
+        "command": "train",
+        "max_trial_steps": round(_HOURS * count * 4.0 * PER_HOUR_PER_VCPU),
+        "other_steps_per_hour_per_vcpu": PER_HOUR_PER_VCPU,
+        "checkpoint": _CHECKPOINT,
+    }
     return Sweep.parse({**own, **content})
 
 

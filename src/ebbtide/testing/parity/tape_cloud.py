@@ -46,13 +46,10 @@ class TapeCloud:
         scenario: The tape, and the jobs whose trainings its machines count.
         start_s: Start of the run, seconds since 1970.
         store: Storage that its agents and the controller share.
-        framework: Name of the framework of a cluster; empty: it is none.
         watch_prices: Whether the clock stops at every change of a price.
     """
 
-    def __init__(
-        self, scenario: Scenario, start_s: float, store: MemoryStore, framework: str, *, watch_prices: bool
-    ) -> None:
+    def __init__(self, scenario: Scenario, start_s: float, store: MemoryStore, *, watch_prices: bool) -> None:
         self._market = ReplayedMarket(
             scenario.prices,
             start_s,
@@ -66,8 +63,7 @@ class TapeCloud:
         curves = scenario.curves or (None,) * len(scenario.jobs)
         pairs = zip(scenario.jobs, curves, strict=True)
         self._works = [
-            _work_of(JobProgress(number, job), curve, scenario, store, framework)
-            for number, (job, curve) in enumerate(pairs)
+            _work_of(JobProgress(number, job), curve, scenario, store) for number, (job, curve) in enumerate(pairs)
         ]
         self._leases: dict[str, Lease] = {}
         self._tokens: list[str] = []
@@ -184,12 +180,10 @@ class TapeCloud:
             agent.gone(self.now_s)
 
 
-def _work_of(
-    progress: JobProgress, curve: Curve | None, scenario: Scenario, store: MemoryStore, framework: str
-) -> TapeWork:
+def _work_of(progress: JobProgress, curve: Curve | None, scenario: Scenario, store: MemoryStore) -> TapeWork:
     if progress.job.cpus_per_task is not None:
         return TapeArray(progress, scenario.catalogue, store)
-    if framework:
+    if progress.job.framework is not None:
         return TapeCluster(progress, scenario.catalogue)
     return TapeTraining(progress, scenario.catalogue, store, curve)
 
@@ -240,17 +234,16 @@ class TapeProvider(AgentProvider):
         cloud: The tape's cloud.
         store: Storage that the cloud's agents use.
         scenario: What is run.
-        framework: Name of the framework of a cluster; empty: it is none.
     """
 
-    def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario, framework: str) -> None:
+    def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario) -> None:
         # Messages take no time here, so that no task is handed out before a machine is free.
         agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
         job, catalogue = scenario.jobs[0], scenario.catalogue
         tasks = job.cpus_per_task
         callbacks = Callbacks(
             _assignment,
-            framework=framework,
+            framework=job.framework or "",
             side_by_side=lambda market: max(catalogue.machine_of(market).vcpus // (tasks or 1), 1),
             values=() if tasks is None else [str(number) for number in range(job.steps)],
         )
@@ -276,21 +269,20 @@ class Lived:
     left_running: int
 
 
-def live(scenario: Scenario, policy: Policy, start_s: float, framework: str = "") -> Lived:
+def live(scenario: Scenario, policy: Policy, start_s: float) -> Lived:
     """Run a scenario live: the same jobs, tape and seed as `Scenario.run`, through orders and reports.
 
     Args:
         scenario: What is run.
         policy: The policy that decides.
         start_s: Start of the run, seconds since 1970.
-        framework: Name of the framework of a cluster; empty: it is none.
     """
     store = MemoryStore()
-    cloud = TapeCloud(scenario, start_s, store, framework, watch_prices=Wake.PRICE in policy.wakes_on)
+    cloud = TapeCloud(scenario, start_s, store, watch_prices=Wake.PRICE in policy.wakes_on)
     engine = Engine(
         policy,
         scenario.jobs,
-        TapeProvider(cloud, store, scenario, framework),
+        TapeProvider(cloud, store, scenario),
         scenario.billing,
         catalogue=scenario.catalogue,
         egress=scenario.egress,

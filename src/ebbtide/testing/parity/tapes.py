@@ -127,7 +127,7 @@ def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
 def scenario_with(
     jobs: Sequence[Job], tape: Tape, billing: str, curves: tuple[Curve | None, ...] = ()
 ) -> Scenario:
-    """What is run: jobs on a tape, with a billing preset of spot machines, and the jobs' curves if they have any."""
+    """What is run: jobs on a tape, with a billing preset of spot machines, and the curves of the jobs."""
     rule: Billing = billing_preset(billing)
     availability = tape.availability
     return Scenario(tuple(jobs), tape.prices, rule, availability=availability, delay=_DELAY, seed=3, curves=curves)
