@@ -213,10 +213,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _write(
         f"{report['fitting']} of {report['cells']} fit, {report['bad']} of them differ or fail; "
         f"{report['runs']} runs, {report['decisions']:,} decisions, {report['differing_decisions']} differ, "
-        f"{report['revocations']} revocations, ledgers by {report['ledger_difference_usd']:.6f} USD; {time.monotonic() - began_s:.0f} s; "
-        f"wrote {options.json}",
+        f"{report['revocations']} revocations, ledgers by {report['ledger_difference_usd']:.6f} USD, "
+        f"{report['machines_left_running']} machines left running",
         (),
     )
+    _write(f"{time.monotonic() - began_s:.0f} s; wrote {options.json}", ())
     return 1 if report["bad"] else 0
 
 
@@ -238,8 +239,8 @@ def _problem(run: Run) -> str:
         return run.failure
     return (
         f"{'finished' if run.finished else 'not finished'}, {run.differing_decisions} of {run.decisions} "
-        f"decisions differ, ledgers by {run.ledger_difference_usd:g} USD, {run.machines_left_running} machines left; first "
-        f"{run.first_difference}"
+        f"decisions differ, ledgers by {run.ledger_difference_usd:g} USD, {run.machines_left_running} machines "
+        f"left; first {run.first_difference}"
     )
 
 

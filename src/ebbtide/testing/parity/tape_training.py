@@ -1,8 +1,9 @@
 """Trainings on a tape, by `SimulatedTraining`: on one machine, on several as one, or with a head and workers.
 
 A program reports its progress, as it does live, in whole steps: at each hundredth of its steps, at each of its
-validations, and just before its controller looks. Of several machines the one of rank 0 does so. What they have
-stored is in storage, in manifests without files, and what they are told to resume from is compared with it.
+validations, whenever it begins or ends to train, and just before its controller looks. Of several machines the one
+of rank 0 does so. What they have stored is in storage, in manifests without files, and what they are told to resume
+from is compared with it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,6 @@ class _Counted(TapeWork):
 
     def tell_progress(self, now_s: float) -> None:
         self.advance(now_s)
-        self._step(math.floor(self._progress.steps_done), now_s)
 
     def obey(self, agent: TapeAgent, order: Save | Keep | Hand, now_s: float) -> None:
         match order:
@@ -133,6 +133,8 @@ class _Counted(TapeWork):
                 case Wake.FINISHED:
                     self._finished(now_s)
                     return
+        # Steps are told when they are done, not once it stands still to save: speeds are measured by that.
+        self._step(math.floor(self._progress.steps_done), now_s)
         self._check_left(now_s)
 
     def _step(self, step: int, now_s: float) -> None:

@@ -105,10 +105,10 @@ def tapes_of_one_region() -> tuple[Tape, ...]:
     """The same for machines of one size in one region, where they reach each other: volatile prices, and capacity
     that comes and goes, for twice as many machines."""
     volatile = _prices(_OF_ONE_REGION, 15, _VOLATILE)
-    capacity = _prices(_OF_ONE_REGION, 16, MarketProfile(spikes_per_day=2.0))
+    capacity = _prices(_OF_ONE_REGION, 18, MarketProfile(spikes_per_day=2.0))
     return (
         Tape("volatile, one region", volatile),
-        Tape("capacity, one region", capacity, _capacity(capacity, 17, 2 * _MOST_MACHINES)),
+        Tape("capacity, one region", capacity, _capacity(capacity, 19, 2 * _MOST_MACHINES)),
     )
 
 
@@ -179,9 +179,9 @@ def _work(name: str) -> tuple[tuple[Job, ...], Iterable[Curve | None]]:
     return (_job("training", 5.0),), ()
 
 
-def trials_with_curves() -> tuple[tuple[Job, ...], tuple[Curve, ...]]:
-    """The jobs of a sweep, and how the metric of each falls."""
-    jobs = tuple(_job(f"trial {number}", hours) for number, hours in enumerate(_TRIAL_H))
+def trials_with_curves(times: float = 1.0) -> tuple[tuple[Job, ...], tuple[Curve, ...]]:
+    """The jobs of a sweep, so many times as long as usual, and how the metric of each falls."""
+    jobs = tuple(_job(f"trial {number}", times * hours) for number, hours in enumerate(_TRIAL_H))
     return jobs, tuple(_curve(job, number) for number, job in enumerate(jobs))
 
 
