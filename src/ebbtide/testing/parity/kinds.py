@@ -1,8 +1,9 @@
 """The kinds of jobs that live runs know, each as a file of its kind would have it, on the tapes of its kind.
 
 Machines that train as one are of one region, where they reach each other, and of one size, since ExoSphere rents
-cores. Tasks of an array take minutes, each with a process and a result of its own; a replay counts whole tasks as
-a live run does, so they need not be short. There is a cluster of each framework that `Sweep` knows.
+cores; their types differ in speed, since of equal ones the rounding of measured speeds would choose. Tasks of an
+array take minutes, each with a process and a result of its own; a replay counts whole tasks as a live run does, so
+they need not be short. There is a cluster of each framework that `Sweep` knows.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from ebbtide.testing.parity.tapes import (
     trials_with_curves,
 )
 
-# Hours that a job takes on each machine, of four cores; no step that is reported is done at a moment at which
-# something else happens.
+# Hours that a job takes on each machine, of four cores. This and the next are such that no step that is reported is
+# done at the very moment at which the market refuses a machine or a policy is woken, some tens of seconds after the
+# start: a live run hears of the step there, which no replay tells, and is woken before it hears of the machine.
 _HOURS = 5.0317
 # Trials are so many times as long as in `make parity`.
-_LONGER = 3.0
+_LONGER = 2.96
 # An array and a cluster have work for two machines and run on three: some policies rent a small one alone.
 _WORK, _MACHINES = 2, 3
 _TASKS_PER_HOUR_PER_VCPU = 7.0
+_SPEEDS = {"c3.xlarge": 1.0, "m3.xlarge": 0.91, "r3.xlarge": 0.96}
 _CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "by_region": True}
 
 
@@ -77,6 +80,12 @@ def kinds() -> tuple[Kind, ...]:
             "other_steps_per_hour_per_vcpu": _TASKS_PER_HOUR_PER_VCPU,
         }
     ).sweep()
+    speeds = {name: share * 4.0 * PER_HOUR_PER_VCPU for name, share in _SPEEDS.items()}
+    as_one: dict[str, Any] = {
+        "is_of_one_region": True,
+        "steps_per_hour": speeds,
+        "other_steps_per_hour_per_vcpu": None,
+    }
     return (
         _kind("single", 2),
         Kind(
@@ -85,8 +94,8 @@ def kinds() -> tuple[Kind, ...]:
             trials,
             curves,
         ),
-        _kind("gang", 4, machines=4, is_of_one_region=True),
-        _kind("elastic", 4, machines={"min": 2, "max": 4}, is_of_one_region=True),
+        _kind("gang", 4, machines=4, **as_one),
+        _kind("elastic", 4, machines={"min": 2, "max": 4}, **as_one),
         Kind("array", array, array.jobs()),
         *(
             _kind(name, _WORK, machines=_MACHINES, framework=name, checkpoint={"save_s": 0, "restore_s": 0})

@@ -2,8 +2,8 @@
 
 A program reports its progress, as it does live, in whole steps: at each hundredth of its steps, at each of its
 validations, whenever it begins or ends to train, and just before its controller looks. Of several machines the one
-of rank 0 does so. What they have stored is in storage, in manifests without files, and what they are told to resume
-from is compared with it.
+of rank 0 does so. What they have stored is in storage, in manifests without files, and what they are told to
+resume from is compared with it.
 """
 
 from __future__ import annotations
