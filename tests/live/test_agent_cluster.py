@@ -206,3 +206,17 @@ def test_the_time_of_a_worker_is_written_down_and_that_of_a_lost_one_counts_as_l
         (stayed.lease_id, 1.0),
         (taken.lease_id, 0.0),
     ]
+
+
+def test_there_are_no_more_workers_than_it_asks_for_in_whatever_order_they_are_given() -> None:
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    one, other = cluster.rent(2)
+    (new,) = cluster.rent()
+    assert not cluster.training.in_use(new)
+    head = cluster.leases[0]
+    cluster.training.assign(0, [new, head, one, other])
+    assert not cluster.training.in_use(new)
+    cluster.take(one)
+    cluster.assign()
+    assert cluster.training.in_use(new)

@@ -27,9 +27,9 @@ from ebbtide.testing.parity.tapes import (
     trials_with_curves,
 )
 
-# Hours that a job takes on each machine, of four cores. This and the next are such that no step that is reported is
-# done at the very moment at which the market refuses a machine or a policy is woken, some tens of seconds after the
-# start: a live run hears of the step there, which no replay tells, and is woken before it hears of the machine.
+# Hours that a job takes on each machine, of four cores. This and the next are such that no step that is reported
+# is done at the very moment at which the market refuses a machine or a policy is woken, some tens of seconds after
+# the start: a live run hears of the step there, which no replay tells, and is woken before it hears of a machine.
 _HOURS = 5.0317
 # Trials are so many times as long as in `make parity`.
 _LONGER = 2.96
