@@ -64,3 +64,18 @@ def test_only_machines_that_work_alone_are_a_cluster() -> None:
     assert job.framework == "spark"
     with pytest.raises(InputError, match="coupling independent"):
         Job.parse(job.model_dump(mode="json", exclude_none=True) | {"coupling": "gang"})
+
+
+def test_a_worker_that_has_booted_first_waits_for_the_head() -> None:
+    """The engine gives a job machines that have booted."""
+
+    def start(view: eb.View, _: eb.Event) -> Iterable[eb.Action]:
+        yield eb.Request(C3, math.inf, job=0)
+        yield eb.WakeAt(view.now_s + 60.0)
+
+    def later(_: eb.View, __: eb.Event) -> Iterable[eb.Action]:
+        yield eb.Request(C3, on_demand=True, job=0)
+
+    script = Scripted({eb.Wake.START: start, eb.Wake.TIMER: later})
+    outcome = replay(script, [_job(1)], history({C3: [(0, 0.04)]}))
+    assert outcome.makespan_s == pytest.approx(60.0 + READY_S + 3600 / 2)

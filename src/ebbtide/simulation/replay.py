@@ -81,8 +81,12 @@ class ReplayProvider:
         for progress in jobs:
             rate = partial(_rate, progress, self._catalogue, {})
             vcpus = partial(_vcpus, self._catalogue, {})
-            kind = SimulatedTraining if progress.job.cpus_per_task is None else SimulatedTasks
-            self._training.append(kind(progress, rate, vcpus, self._save_margin_s))
+            if progress.job.cpus_per_task is not None:
+                self._training.append(SimulatedTasks(progress, rate, vcpus, self._save_margin_s))
+                continue
+            training = SimulatedTraining(progress, rate, vcpus, self._save_margin_s)
+            training.head_comes = self._head_comes
+            self._training.append(training)
         if watch_prices:
             self._market.watch_prices()
 
@@ -166,6 +170,9 @@ class ReplayProvider:
                 self._follow(training, training.lease_lost(lease, self.now_s))
             else:
                 self._follow(training, training.advance(self.now_s))
+
+    def _head_comes(self) -> bool:
+        return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _concerned(self, lease: Lease) -> list[_Simulated]:
         return [training for training in self._training if training.concerns(lease)]

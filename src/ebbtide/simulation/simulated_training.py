@@ -83,6 +83,8 @@ class SimulatedTraining:
         self._assigned: list[Lease] = []
         self._leave_at_s: dict[int, float] = {}
         self._head: Lease | None = None
+        # Of a cluster: whether a machine on demand was requested that has not booted yet.
+        self.head_comes: Callable[[], bool] = lambda: False
         self._groups = [_Group()] if self.job.coupling is Coupling.GANG else []
         self._milestones: list[int] = []
         self._stopping = False
@@ -294,7 +296,7 @@ class SimulatedTraining:
         The head is the machine that has the program, else one on demand; any other only where none is coming.
         """
         if self._head not in ready:
-            waits = any(lease.on_demand for lease in self._assigned)
+            waits = self.head_comes() or any(lease.on_demand for lease in self._assigned)
             able = (
                 lease for lease in ready if lease.state is LeaseState.RUNNING and (lease.on_demand or not waits)
             )
