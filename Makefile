@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -88,6 +88,11 @@ simulate-mutants: $(INSTALLED)
 # order, and the same ledger; reports/parity.json.
 parity: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.parity.parity reports/parity.json
+
+# Every registered policy with every kind of job that it fits, in replay and live on a virtual clock;
+# reports/live-matrix.json.
+live-matrix: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.live_matrix reports/live-matrix.json
 
 test: lint
 	# Twice as many workers as cores: many tests wait for processes of their own.

@@ -668,7 +668,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     ),
     WrongInput(
         "a program that is not there",
-        "cookbook run none.yaml --prices prices.parquet --market a --deadline 5 --store store",
+        "run none.yaml",
         "none.yaml",
     ),
     WrongInput(

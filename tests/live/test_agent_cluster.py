@@ -29,6 +29,7 @@ class Cluster:
     events: list[Event] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     unknown: set[int] = field(default_factory=set)
+    head_comes: bool = False
 
     def __post_init__(self) -> None:
         self.begin()
@@ -44,6 +45,7 @@ class Cluster:
             "spark",
             lambda lease_id: "" if lease_id in self.unknown else f"10.0.0.{lease_id}",
             lambda lease_id, trial, attempt, own, number: f"{lease_id}/{trial}/{attempt}/{own}/{number}",
+            lambda: self.head_comes,
         )
         self.training = AgentCluster(plan, AgentTraining("run", *given), *given)
         job = Job(
@@ -206,3 +208,28 @@ def test_the_time_of_a_worker_is_written_down_and_that_of_a_lost_one_counts_as_l
         (stayed.lease_id, 1.0),
         (taken.lease_id, 0.0),
     ]
+
+
+def test_there_are_no_more_workers_than_it_asks_for_in_whatever_order_they_are_given() -> None:
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    one, other = cluster.rent(2)
+    (new,) = cluster.rent()
+    assert not cluster.training.in_use(new)
+    head = cluster.leases[0]
+    cluster.training.assign(0, [new, head, one, other])
+    assert not cluster.training.in_use(new)
+    cluster.take(one)
+    cluster.assign()
+    assert cluster.training.in_use(new)
+
+
+def test_a_machine_that_the_market_may_take_is_no_head_while_one_on_demand_boots() -> None:
+    """The engine gives a job machines that have booted: a worker may have done so first."""
+    cluster = Cluster(head_comes=True)
+    (worker,) = cluster.rent()
+    assert not cluster.training.in_use(worker)
+    cluster.head_comes = False
+    (head,) = cluster.rent(on_demand=True)
+    assert cluster.trained(head)[0].rank == 0
+    assert cluster.trained(worker)[0].rank == 1

@@ -322,3 +322,19 @@ def test_whatever_happens_each_task_is_done_or_failed_once(tasks: int, seed: int
     assert state is not None
     if not array.progress.stopped or state.done:
         assert array.stored.kept | set(state.failed) == set(range(tasks)) or array.trial.stopping
+
+
+def test_speed_is_measured_by_each_task_though_those_side_by_side_end_together() -> None:
+    array = Array(tasks=100, machines=1)
+    (one,) = array.rent()
+    for number in range(40):
+        # Two at a time, each for a hundred seconds: two end at each hundredth second.
+        told_s = START_S + 100.0 * (1 + number // 2)
+        array.stored.kept.add(number)
+        array.tell(one, TaskDone(TRIAL, array.attempt_on(one), number, told_s, 100.0))
+        measured = array.training.speeds.measured(0, "c3.xlarge")
+        if number:
+            assert measured == pytest.approx(2 / 100.0)
+    # What another machine had done before took no time here.
+    array.tell(one, TaskDone(TRIAL, array.attempt_on(one), 40, START_S + 2000.0, 0.0))
+    assert array.training.speeds.measured(0, "c3.xlarge") == pytest.approx(2 / 100.0)

@@ -210,6 +210,10 @@ class Job(Resources):
         machines: How many machines it has: a number, or `{min: 2, max: 8}` where fewer do as well. Machines that
             work as one (`gang`) train once they are all there, or at least `min`; those that work alone at once.
         coupling: Whether its machines work as one or alone.
+        cpus_per_task: Number of vCPUs of each step, where steps are the tasks of an array: a machine does as many
+            of them side by side as it has room for, and each whole or not at all. None: steps are no tasks.
+        framework: Name of the framework of a cluster, in which one machine, on demand, is the head of the others
+            and works as well: without it nothing is done, and it is one more than `machines`. None: it is none.
         speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
         dataset: What it trains on, if moving that is to be counted.
@@ -232,6 +236,8 @@ class Job(Resources):
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     machines: MachineCount = Field(default=1, examples=[4])
     coupling: Coupling = Coupling.GANG
+    cpus_per_task: Annotated[int, Field(ge=1)] | None = None
+    framework: Annotated[str, Field(min_length=1)] | None = None
     speedup: Speedup | None = None
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     dataset: Dataset | None = None
@@ -254,6 +260,10 @@ class Job(Resources):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Job:
+        if self.cpus_per_task is not None and (self.framework is not None or self.speedup is not None):
+            raise ValueError("cpus_per_task is for tasks that need not each other: without framework and speedup")
+        if self.coupling is Coupling.GANG and (self.cpus_per_task or self.framework):
+            raise ValueError("cpus_per_task and framework are for machines that work alone: coupling independent")
         if self.command is not None:
             return self
         if not self.is_measured:

@@ -371,6 +371,8 @@ class Sweep(Resources):
                 checkpoint=self.checkpoint,
                 machines=self.machines,
                 coupling=Coupling.GANG if self.tasks is None and self.framework is None else Coupling.INDEPENDENT,
+                cpus_per_task=None if self.tasks is None else self.cpus_per_task,
+                framework=self.framework,
                 speedup=self.speedup,
             )
             for name in self.job_names

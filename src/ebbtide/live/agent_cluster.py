@@ -39,11 +39,13 @@ class ClusterPlan:
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines know in common, covered for that of a lease, by lease id, id of the job and
             number of the head's assignment, id on that machine and number of its own assignment.
+        head_comes: Whether a machine on demand was requested that has not booted yet.
     """
 
     framework: str
     address: Callable[[int], str]
     secret: Callable[[int, str, int, str, int], str]
+    head_comes: Callable[[], bool] = lambda: False
 
 
 class AgentCluster:
@@ -193,6 +195,8 @@ class AgentCluster:
         if led_by is None:
             return
         have = {worker.lease_id for worker in trial.workers}
+        # Those that work already, wherever they stand among the given ones, count first.
+        wanted.sort(key=lambda lease: lease.lease_id not in have)
         for lease in wanted[: trial.progress.job.most_machines]:
             if lease.lease_id not in have and self._plan.address(lease.lease_id):
                 self._begin(trial, led_by, lease)
@@ -204,7 +208,7 @@ class AgentCluster:
         steady = [lease for lease in booted if lease.lease_id in has_it]
         if not steady:
             running = [lease for lease in booted if lease.state is LeaseState.RUNNING]
-            waits = any(lease.on_demand for lease in self._given)
+            waits = self._plan.head_comes() or any(lease.on_demand for lease in self._given)
             steady = [lease for lease in running if lease.on_demand or not waits]
         return steady[0] if steady else None
 

@@ -167,7 +167,8 @@ class AgentProvider:
             )
             self._training = trained
             if callbacks.framework:
-                plan = ClusterPlan(callbacks.framework, machines.address, partial(self._secret, key))
+                secret = partial(self._secret, key)
+                plan = ClusterPlan(callbacks.framework, machines.address, secret, self._head_comes)
                 self._training = AgentCluster(plan, trained, *given)
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
@@ -534,6 +535,9 @@ class AgentProvider:
     def _secret(self, key: bytes, lease_id: int, trial: str, attempt: int, of_machine: str, own: int) -> str:
         machine_key = key_of(key, self._machines.token(lease_id))
         return covered(secret_of(key, trial, attempt), machine_key, of_machine, own).hex()
+
+    def _head_comes(self) -> bool:
+        return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _newest_whole(self, trial: Trial) -> Whole | None:
         ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

@@ -103,10 +103,8 @@ class AgentTasks:
         self._results_of, self._time_of, self._log, self._runtime = results, time_of, log, runtime
         self.trials: list[Trial] = []
         self.speeds = MeasuredSpeeds()
-        # When something was last heard of a machine, by the controller's clock, and how often it was asked since;
-        # when it last reported a task, by the cloud's clock.
+        # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
         self._heard_s: dict[int, tuple[float, int]] = {}
-        self._last_s: dict[int, float] = {}
         self._leases: dict[int, Lease] = {}
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -203,7 +201,7 @@ class AgentTasks:
         self._hear(member)
         match report:
             case TaskDone(task=number, told_s=told_s, duration_s=duration_s) if number in member.tasks:
-                self._measure(trial, member, lease, told_s)
+                self._measure(trial, lease, told_s, duration_s)
                 self._done(trial, member, number, duration_s)
                 trial.progress.saved_at = lease.market.place
                 self._converge(trial)
@@ -311,7 +309,6 @@ class AgentTasks:
         trial.tasks = replace(trial.tasks, waiting=trial.tasks.waiting.put(member.tasks))
         trial.members = tuple(each for each in trial.members if each.attempt != member.attempt)
         self._heard_s.pop(member.attempt, None)
-        self._last_s.pop(member.attempt, None)
         if trial.stopping and not trial.present:
             self._finish(trial, trial.problem or "stopped")
         else:
@@ -432,13 +429,15 @@ class AgentTasks:
             member.lease_id, duration_s, 0, 0.0, done + lost, done, member.done > 0, attempt=member.attempt
         )
 
-    def _measure(self, trial: Trial, member: Member, lease: Lease, told_s: float) -> None:
-        """Measure the speed by the times at which tasks were done, since messages may arrive much later."""
-        time_s, last_s = self._time_of(told_s), self._last_s.get(member.attempt)
-        self._last_s[member.attempt] = time_s
-        if last_s is not None:
-            duration_s = max(time_s - last_s, 0.0)
-            news = self.speeds.add(trial.progress.job_id, lease.market.instance_type, 1, duration_s)
+    def _measure(self, trial: Trial, lease: Lease, told_s: float, duration_s: float) -> None:
+        """Measure the speed by how long a task took, since of those side by side many end at one time.
+
+        Each has its share of the machine. One that another machine had done before took no time.
+        """
+        if duration_s > 0.0:
+            took_s = self._time_of(told_s) - self._time_of(told_s - duration_s)
+            share_s = max(took_s, 0.0) / max(self._plan.side_by_side(lease), 1)
+            news = self.speeds.add(trial.progress.job_id, lease.market.instance_type, 1, share_s)
             if news:
                 self._log(trial.trial_id, f"ebbtide: {news}")
 

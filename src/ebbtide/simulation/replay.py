@@ -18,7 +18,11 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.simulated_tasks import SimulatedTasks
 from ebbtide.simulation.simulated_training import SimulatedTraining
+
+# How a job is done: as an array, or in any other way.
+_Simulated = SimulatedTasks | SimulatedTraining
 
 # The last save before a revocation is planned to be complete this long before it.
 SAVE_MARGIN_S = 5.0
@@ -46,7 +50,7 @@ class ReplayProvider:
         self._catalogue = catalogue or default_catalogue()
         self._save_margin_s = save_margin_s
         self._curves = tuple(curves)
-        self._training: list[SimulatedTraining] = []
+        self._training: list[_Simulated] = []
         self._calendar: list[tuple[float, int, int, int]] = []
         self._entered = 0
         self._moments = 0
@@ -77,7 +81,12 @@ class ReplayProvider:
         for progress in jobs:
             rate = partial(_rate, progress, self._catalogue, {})
             vcpus = partial(_vcpus, self._catalogue, {})
-            self._training.append(SimulatedTraining(progress, rate, vcpus, self._save_margin_s))
+            if progress.job.cpus_per_task is not None:
+                self._training.append(SimulatedTasks(progress, rate, vcpus, self._save_margin_s))
+                continue
+            training = SimulatedTraining(progress, rate, vcpus, self._save_margin_s)
+            training.head_comes = self._head_comes
+            self._training.append(training)
         if watch_prices:
             self._market.watch_prices()
 
@@ -162,10 +171,13 @@ class ReplayProvider:
             else:
                 self._follow(training, training.advance(self.now_s))
 
-    def _concerned(self, lease: Lease) -> list[SimulatedTraining]:
+    def _head_comes(self) -> bool:
+        return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
+
+    def _concerned(self, lease: Lease) -> list[_Simulated]:
         return [training for training in self._training if training.concerns(lease)]
 
-    def _follow(self, training: SimulatedTraining, events: Iterable[Event]) -> None:
+    def _follow(self, training: _Simulated, events: Iterable[Event]) -> None:
         """Pass on what a job's training tells, and put its next change on the calendar."""
         self._out.extend(events)
         time_s = training.next_time_s()

@@ -82,6 +82,9 @@ class SimulatedTraining:
         self._margin_s = margin_s
         self._assigned: list[Lease] = []
         self._leave_at_s: dict[int, float] = {}
+        self._head: Lease | None = None
+        # Of a cluster: whether a machine on demand was requested that has not booted yet.
+        self.head_comes: Callable[[], bool] = lambda: False
         self._groups = [_Group()] if self.job.coupling is Coupling.GANG else []
         self._milestones: list[int] = []
         self._stopping = False
@@ -280,10 +283,30 @@ class SimulatedTraining:
     def _target(self, now_s: float) -> list[Lease]:
         """The machines to be on: none, if they are fewer than the job needs."""
         found = self._ready(now_s)
+        if self.job.framework is not None:
+            return self._cluster(found)
         if self.job.coupling is Coupling.GANG and len(found) > self.job.most_machines:
             on = sorted(found, key=lambda lease: not self.is_on(lease))[: self.job.most_machines]
             found = [lease for lease in found if lease in on]
         return found if len(found) >= self.job.least_machines else []
+
+    def _cluster(self, ready: list[Lease]) -> list[Lease]:
+        """The head of a cluster and its workers, those that work already first: none without a head.
+
+        The head is the machine that has the program, else one on demand; any other only where none is coming.
+        """
+        if self._head not in ready:
+            waits = self.head_comes() or any(lease.on_demand for lease in self._assigned)
+            able = (
+                lease for lease in ready if lease.state is LeaseState.RUNNING and (lease.on_demand or not waits)
+            )
+            self._head = next(able, None)
+        if self._head is None:
+            return []
+        workers = sorted(
+            (lease for lease in ready if lease is not self._head), key=lambda one: not self.is_on(one)
+        )
+        return [self._head, *workers[: self.job.most_machines]]
 
     def _ready(self, now_s: float) -> list[Lease]:
         """The machines not noticed; if those are too few, those that still have time, too."""

@@ -1,94 +1,80 @@
-"""Agents of machines on a tape: they take orders and report as real ones do, and count their training.
+"""Agents of machines on a tape: they take orders and report as real ones do, and their jobs count the work.
 
-How a training goes on one machine is `SimulatedTraining`, as in a replay; everything between it and the engine is
-the live path. A program reports its progress, as it does live, in whole steps: at each hundredth of its steps, at
-each of its validations, and just before its controller looks.
+How the work of a job goes, on one machine or on several, is what a `TapeWork` knows, by the same rules as in a
+replay; everything between it and the engine is the live path.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.learning_curves.curves import Curve
-from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import (
     Ended,
     Ending,
     Envelope,
+    Hand,
+    Keep,
     Leave,
     Message,
     Noticed,
-    Restored,
     Save,
-    Saved,
-    Stepped,
     Train,
     Up,
 )
-from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Event, Wake
-from ebbtide.simulation.replay import SAVE_MARGIN_S
-from ebbtide.simulation.simulated_training import SimulatedTraining
-
-# Reports of a training, evenly over its steps; and the share of them after which a new attempt first reports, so
-# that its speed can be measured from there.
-_REPORTS = 100
-_FIRST_REPORT = 10**7
+from ebbtide.market.leases import Lease
 
 
-@dataclass
-class TapeTrial:
-    """What is to be trained, and what is stored of it.
+class TapeWork(ABC):
+    """What the agents of one job do, on all of its machines.
 
-    Attributes:
-        progress: The job and how far it is, by what its agents did and saved.
-        catalogue: Instance types, for the speed of a training.
-        curve: Its metric as it trains; None: it reports none.
+    An agent is in it from `begin` until it is told to `end`, or its machine is gone. Times are seconds since 1970.
     """
 
-    progress: JobProgress
-    catalogue: Catalogue
-    curve: Curve | None = None
+    @property
+    @abstractmethod
+    def next_time_s(self) -> float:
+        """When something happens next of itself; infinity: nothing does."""
 
-    @cached_property
-    def training(self) -> SimulatedTraining:
-        """Its training, on whatever machine it is."""
-        job = self.progress.job
-        return SimulatedTraining(
-            self.progress,
-            lambda lease: job.steps_per_s(lease.market.cloud, lease.market.instance_type, self.catalogue),
-            lambda lease: self.catalogue.instance_type(lease.market.cloud, lease.market.instance_type).vcpus,
-            SAVE_MARGIN_S,
-        )
+    @abstractmethod
+    def begin(self, agent: TapeAgent, now_s: float) -> None:
+        """An agent begins its assignment."""
 
-    @cached_property
-    def reports_at(self) -> list[int]:
-        """Steps at which its program reports, in order."""
-        steps = self.progress.job.steps
-        evenly = {max(steps * number // _REPORTS, 1) for number in range(1, _REPORTS + 1)}
-        return sorted(evenly | set(self._metrics))
+    @abstractmethod
+    def leave(self, agent: TapeAgent, now_s: float) -> None:
+        """An agent was ordered to leave its assignment."""
 
-    def metric_at(self, step: int) -> float:
-        """Its metric at a step; NaN: it was not measured there."""
-        return self._metrics.get(step, math.nan)
+    @abstractmethod
+    def noticed(self, agent: TapeAgent, now_s: float) -> None:
+        """An agent's machine will be revoked."""
 
-    @cached_property
-    def _metrics(self) -> dict[int, float]:
-        if self.curve is None:
-            return {}
-        pairs = zip(self.curve.steps.tolist(), self.curve.metric.tolist(), strict=True)
-        return {int(step): metric for step, metric in pairs}
+    @abstractmethod
+    def gone(self, agent: TapeAgent, now_s: float) -> None:
+        """An agent's machine has ended, and with it what was not saved."""
+
+    @abstractmethod
+    def advance(self, now_s: float) -> None:
+        """Do what is due."""
+
+    @abstractmethod
+    def tell_progress(self, now_s: float) -> None:
+        """Do what is due, and report how far it is by now, if that is further than before."""
+
+    @abstractmethod
+    def obey(self, agent: TapeAgent, order: Save | Keep | Hand, now_s: float) -> None:
+        """An agent was given another order about its assignment.
+
+        Raises:
+            InputError: It is none for a job of this kind.
+        """
 
 
-@dataclass
+@dataclass(eq=False)
 class TapeAgent:
     """The agent of one machine.
 
@@ -96,40 +82,35 @@ class TapeAgent:
         lease: The machine.
         orders: Log of its orders.
         reports: Log of its reports.
-        trials: What may be trained, by trial id.
+        work_of: Gives what is to be done for the id of a trial.
+        assignment: What it has now; None: nothing.
+        count: How many reports it has written.
     """
 
     lease: Lease
     orders: MessageLog
     reports: MessageLog
-    trials: dict[str, TapeTrial]
-    _training: SimulatedTraining | None = None
-    _assignment: Assignment | None = None
+    work_of: Callable[[str], TapeWork]
+    assignment: Assignment | None = None
+    count: int = 0
     _next: Assignment | None = None
-    _leaving: bool = False
-    _attempts: set[tuple[str, int]] = field(default_factory=set)
-    _told: int = 0
-    _count: int = 0
-
-    @property
-    def next_time_s(self) -> float:
-        """When something happens next in its training; infinity: nothing does."""
-        return self._training.next_time_s() if self._training is not None else math.inf
+    _attempts: dict[str, int] = field(default_factory=dict)
 
     def boot(self) -> None:
         """The machine is up."""
-        self._report(Up())
+        self.report(Up())
 
     def noticed(self, now_s: float) -> None:
         """The machine will be revoked."""
-        self._report(Noticed(self.lease.revoke_at_s))
-        if self._training is not None:
-            self._follow(lambda training: training.lease_noticed(self.lease, now_s), now_s)
+        self.report(Noticed(self.lease.revoke_at_s))
+        if self.assignment is not None:
+            self._work.noticed(self, now_s)
 
     def gone(self, now_s: float) -> None:
-        """The machine has ended, and with it what was not saved."""
-        if self._training is not None:
-            self._training.lease_lost(self.lease, now_s)
+        """The machine has ended."""
+        if self.assignment is not None:
+            self._work.gone(self, now_s)
+            self.assignment = None
 
     def obey(self, now_s: float) -> bool:
         """Take the orders that have come; returns whether there were any."""
@@ -137,104 +118,76 @@ class TapeAgent:
         for found in orders:
             if isinstance(found, Unreadable):
                 raise InputError(f"{found.key}: {found.why}")
-            match found.message:
-                case Train(assignment):
-                    self._train(assignment, now_s)
-                case Save() if self._training is not None:
-                    self._follow(lambda training: training.save(now_s), now_s)
-                case Leave(attempt) if self._training is not None and attempt == self._about[1]:
-                    self._leave(now_s)
+            self._obey(found.message, now_s)
         return bool(orders)
 
-    def advance(self, now_s: float) -> bool:
-        """Do what is due; returns whether anything was reported."""
-        before = self._count
-        self._follow(lambda training: training.advance(now_s), now_s)
-        return self._count > before
+    def report(self, message: Message) -> None:
+        """Write a report."""
+        self.count += 1
+        self.reports.read += 1
+        self.reports.write(self.reports.read, [Envelope("tape", self.count, 0, message)])
 
-    def tell_progress(self, now_s: float) -> None:
-        """Do what is due, and report the steps done by now, if there are more than before."""
-        self._follow(lambda training: training.advance(now_s), now_s)
-        if self._training is not None:
-            self._step(math.floor(self._training.progress.steps_done), now_s)
+    def end(self, how: Ending, step: int, now_s: float, stored: int = 0) -> None:
+        """Report how the assignment has ended, and begin the next one if there is one.
+
+        Args:
+            how: How it has ended.
+            step: The step that it has reached.
+            now_s: The present moment, seconds since 1970.
+            stored: Number of the newest checkpoint that it has stored; 0: none.
+        """
+        assert self.assignment is not None
+        self.report(Ended(self.assignment.trial_id, self.assignment.attempt, how, step, stored=stored))
+        self.assignment = None
+        self._begin(now_s)
+
+    @property
+    def about(self) -> tuple[str, int]:
+        """Id of the trial and number of the assignment, as reports begin."""
+        assert self.assignment is not None
+        return self.assignment.trial_id, self.assignment.attempt
+
+    @property
+    def _work(self) -> TapeWork:
+        return self.work_of(self.about[0])
+
+    def _obey(self, order: Message | None, now_s: float) -> None:
+        attempt = -1 if self.assignment is None else self.assignment.attempt
+        match order:
+            case Train(assignment):
+                self._train(assignment, now_s)
+            case Save() if self.assignment is not None:
+                self._work.obey(self, order, now_s)
+            case Keep() | Hand() if order.attempt == attempt:
+                self._work.obey(self, order, now_s)
+            case Leave():
+                self._leave(order, now_s)
 
     def _train(self, assignment: Assignment, now_s: float) -> None:
-        about = (assignment.trial_id, assignment.attempt)
         # A controller that has not heard for a while repeats its order.
-        if about in self._attempts:
+        if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
             return
-        self._attempts.add(about)
+        self._attempts[assignment.trial_id] = assignment.attempt
         self._next = assignment
-        if self._training is None:
+        if self.assignment is None:
             self._begin(now_s)
         else:
-            self._leave(now_s)
+            self._work.leave(self, now_s)
+
+    def _leave(self, order: Leave, now_s: float) -> None:
+        following = self._next
+        if following is not None and (following.trial_id, following.attempt) == (order.trial, order.attempt):
+            self._next = None
+            self.report(Ended(order.trial, order.attempt, Ending.LEFT, 0))
+        elif self.assignment is not None and self.about[1] == order.attempt:
+            self._work.leave(self, now_s)
 
     def _begin(self, now_s: float) -> None:
-        assert self._next is not None
-        self._assignment, self._next, self._leaving = self._next, None, False
-        progress = self._trial.progress
-        job = progress.job
-        self._training = self._trial.training
-        self._told = int(progress.steps_saved)
-        self._report(Restored(*self._about, self._told, self._told))
-        self._follow(lambda training: training.assign([self.lease], now_s), now_s)
-        self._report_at(self._told + max(job.steps // _FIRST_REPORT, 1), now_s)
+        if self._next is not None:
+            self.assignment, self._next = self._next, None
+            self._work.begin(self, now_s)
 
-    def _leave(self, now_s: float) -> None:
-        self._leaving = True
-        self._follow(lambda training: training.assign([], now_s), now_s)
 
-    def _follow(self, act: Callable[[SimulatedTraining], Sequence[Event]], now_s: float) -> None:
-        """Do something with the training, and report what came of it."""
-        training = self._training
-        if training is None:
-            return
-        for event in act(training):
-            step = int(training.progress.steps_saved)
-            match event.wake:
-                case Wake.MILESTONE:
-                    reached = int(event.detail.removeprefix("step "))
-                    self._step(reached, now_s)
-                    points = self._trial.reports_at
-                    place = bisect_right(points, reached)
-                    if place < len(points):
-                        self._report_at(points[place], now_s)
-                case Wake.SAVED:
-                    self._report(Saved(*self._about, step, step))
-                case Wake.FINISHED:
-                    self._ended(Ending.FINISHED)
-                    return
-        if self._training is training and not training.is_on(self.lease) and self._was_left(training):
-            self._ended(Ending.LEFT)
-            if self._next is not None:
-                self._begin(now_s)
-
-    def _report_at(self, step: int, now_s: float) -> None:
-        self._follow(lambda training: training.wake_at_step(step, now_s), now_s)
-
-    def _step(self, step: int, now_s: float) -> None:
-        if step > self._told:
-            self._told = step
-            self._report(Stepped(*self._about, step, now_s, step, self._trial.metric_at(step)))
-
-    def _ended(self, how: Ending) -> None:
-        self._report(Ended(*self._about, how, int(self._trial.progress.steps_saved)))
-        self._training = None
-
-    def _was_left(self, training: SimulatedTraining) -> bool:
-        return self._leaving or self.lease.state is LeaseState.NOTICED or not training.concerns(self.lease)
-
-    @property
-    def _trial(self) -> TapeTrial:
-        return self.trials[self._about[0]]
-
-    @property
-    def _about(self) -> tuple[str, int]:
-        assert self._assignment is not None
-        return self._assignment.trial_id, self._assignment.attempt
-
-    def _report(self, message: Message) -> None:
-        self._count += 1
-        self.reports.read += 1
-        self.reports.write(self.reports.read, [Envelope("tape", self._count, 0, message)])
+def next_time_s(works: list[TapeWork]) -> float:
+    """When something happens next in any of them; infinity: nothing does."""
+    return min((work.next_time_s for work in works), default=math.inf)

@@ -8,16 +8,20 @@ comes in the order of a replay, training before the market.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
+from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MessageLog
 from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, key_of
-from ebbtide.live.agent_provider import AgentProvider, Callbacks
+from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.runtime import Runtime
 from ebbtide.market.leases import Lease, LeaseState
@@ -28,7 +32,9 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.testing.parity.memory_store import MemoryStore
-from ebbtide.testing.parity.tape_agents import TapeAgent, TapeTrial
+from ebbtide.testing.parity.tape_agents import TapeAgent, TapeWork, next_time_s
+from ebbtide.testing.parity.tape_array import TapeArray
+from ebbtide.testing.parity.tape_training import TapeCluster, TapeTraining
 
 _RUN, _KEY = "run", bytes(32)
 
@@ -53,13 +59,12 @@ class TapeCloud:
         )
         if watch_prices:
             self._market.watch_prices()
-        self._store, self._catalogue = store, scenario.catalogue
+        self._store = store
         curves = scenario.curves or (None,) * len(scenario.jobs)
         pairs = zip(scenario.jobs, curves, strict=True)
-        self._trials = {
-            f"{_RUN}-{number:03d}": TapeTrial(JobProgress(number, job), self._catalogue, curve)
-            for number, (job, curve) in enumerate(pairs)
-        }
+        self._works = [
+            _work_of(JobProgress(number, job), curve, scenario, store) for number, (job, curve) in enumerate(pairs)
+        ]
         self._leases: dict[str, Lease] = {}
         self._tokens: list[str] = []
         self._agents: dict[str, TapeAgent] = {}
@@ -107,7 +112,10 @@ class TapeCloud:
 
     def instances(self) -> Sequence[Instance]:
         return [
-            Instance(token, _listed(lease), lease.started_s, lease.running_s, lease.ended_s)
+            Instance(
+                *(token, _listed(lease), lease.started_s, lease.running_s, lease.ended_s),
+                address=f"10.0.0.{lease.lease_id}",
+            )
             for token, lease in self._leases.items()
         ]
 
@@ -118,24 +126,38 @@ class TapeCloud:
             return
         while not self._happens():
             pass
-        for agent in self._agents.values():
-            agent.tell_progress(self.now_s)
+        for work in self._works:
+            work.tell_progress(self.now_s)
+
+    @property
+    def left_running(self) -> int:
+        """Number of machines that are still rented."""
+        return sum(lease.is_open for lease in self._leases.values())
 
     def _happens(self) -> bool:
         """Let one thing happen; returns whether the controller has anything to see."""
-        agent = min(self._agents.values(), key=lambda each: each.next_time_s, default=None)
-        agent_s = math.inf if agent is None else agent.next_time_s
-        if min(agent_s, self._market.next_time_s) > self.wake_at_s:
+        work_s = next_time_s(self._works)
+        if min(work_s, self._market.next_time_s) > self.wake_at_s:
             self._market.now_s = max(self.now_s, self.wake_at_s)
             return True
         # A save that is done at the very moment of a revocation is done.
-        if agent is not None and agent_s <= self._market.next_time_s:
-            self._market.now_s = max(self.now_s, agent_s)
-            return agent.advance(self.now_s)
+        if work_s <= self._market.next_time_s:
+            self._market.now_s = max(self.now_s, work_s)
+            reports = self._reports
+            min(self._works, key=lambda each: each.next_time_s).advance(self.now_s)
+            return self._reports > reports
         event = self._market.advance()
         if event is not None and event.lease_id >= 0:
             self._happened(event)
         return event is not None or self.is_over
+
+    @property
+    def _reports(self) -> int:
+        return sum(agent.count for agent in self._agents.values())
+
+    def _work(self, trial_id: str) -> TapeWork:
+        """What is to be done for a trial, or for the machine of a rank of it, or for a worker."""
+        return self._works[int(trial_id.removeprefix(f"{_RUN}-").partition("-")[0])]
 
     def _happened(self, event: Event) -> None:
         token = self._tokens[event.lease_id]
@@ -143,7 +165,7 @@ class TapeCloud:
         if event.wake is Wake.RUNNING:
             key = key_of(_KEY, token)
             orders, reports = (MessageLog(self._store, Channel(token, kinds, key)) for kinds in (ORDERS, REPORTS))
-            agent = self._agents[token] = TapeAgent(lease, orders, reports, self._trials)
+            agent = self._agents[token] = TapeAgent(lease, orders, reports, self._work)
             agent.boot()
             if lease.state is LeaseState.NOTICED:
                 agent.noticed(self.now_s)
@@ -156,6 +178,14 @@ class TapeCloud:
         agent = self._agents.pop(token, None)
         if agent is not None:
             agent.gone(self.now_s)
+
+
+def _work_of(progress: JobProgress, curve: Curve | None, scenario: Scenario, store: MemoryStore) -> TapeWork:
+    if progress.job.cpus_per_task is not None:
+        return TapeArray(progress, scenario.catalogue, store)
+    if progress.job.framework is not None:
+        return TapeCluster(progress, scenario.catalogue)
+    return TapeTraining(progress, scenario.catalogue, store, curve)
 
 
 def _listed(lease: Lease) -> LeaseState:
@@ -184,6 +214,18 @@ class TapeClock(Runtime):
     def sleep(self, duration_s: float) -> None:  # noqa: ARG002
         self._cloud.sleep()
 
+    def pool(self, workers: int) -> Executor:  # noqa: ARG002
+        return _AtOnce()
+
+
+class _AtOnce(Executor):
+    """Does everything in the calling thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        found: Future[Any] = Future()
+        found.set_result(fn(*args, **kwargs))
+        return found
+
 
 class TapeProvider(AgentProvider):
     """The provider of a live run, whose cloud knows until when it waits.
@@ -191,11 +233,22 @@ class TapeProvider(AgentProvider):
     Args:
         cloud: The tape's cloud.
         store: Storage that the cloud's agents use.
+        scenario: What is run.
     """
 
-    def __init__(self, cloud: TapeCloud, store: MemoryStore) -> None:
-        agent = AgentConfig(_RUN, "", str(Path()), "")
-        super().__init__(cloud, store, agent, Callbacks(_assignment), key=_KEY, runtime=TapeClock(cloud))
+    def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario) -> None:
+        # Messages take no time here, so that no task is handed out before a machine is free.
+        agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
+        job, catalogue = scenario.jobs[0], scenario.catalogue
+        tasks = job.cpus_per_task
+        callbacks = Callbacks(
+            _assignment,
+            framework=job.framework or "",
+            side_by_side=lambda market: max(catalogue.machine_of(market).vcpus // (tasks or 1), 1),
+            values=() if tasks is None else [str(number) for number in range(job.steps)],
+        )
+        runtime, pace = TapeClock(cloud), Pace(poll_s=0.0)
+        super().__init__(cloud, store, agent, callbacks, key=_KEY, pace=pace, runtime=runtime)
         self._tape = cloud
 
     def next_event(self, until_s: float) -> Event | None:
@@ -203,11 +256,24 @@ class TapeProvider(AgentProvider):
         return super().next_event(until_s)
 
 
-def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
+@dataclass(frozen=True)
+class Lived:
+    """A live run on a tape.
+
+    Attributes:
+        outcome: What the engine says of it.
+        left_running: Number of machines that the cloud has still rented out after it.
+    """
+
+    outcome: Outcome
+    left_running: int
+
+
+def live(scenario: Scenario, policy: Policy, start_s: float) -> Lived:
     """Run a scenario live: the same jobs, tape and seed as `Scenario.run`, through orders and reports.
 
     Args:
-        scenario: What is run; each job on one machine at a time, as agents train.
+        scenario: What is run.
         policy: The policy that decides.
         start_s: Start of the run, seconds since 1970.
     """
@@ -216,14 +282,19 @@ def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
     engine = Engine(
         policy,
         scenario.jobs,
-        TapeProvider(cloud, store),
+        TapeProvider(cloud, store, scenario),
         scenario.billing,
         catalogue=scenario.catalogue,
         egress=scenario.egress,
         seed=scenario.seed,
         record=True,
     )
-    return engine.run()
+    return Lived(engine.run(), cloud.left_running)
+
+
+def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
+    """The outcome of `live`, of a job that is no cluster."""
+    return live(scenario, policy, start_s).outcome
 
 
 def _assignment(progress: JobProgress) -> Assignment:

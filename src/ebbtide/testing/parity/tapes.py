@@ -3,13 +3,13 @@
 Three things would differ between a replay and a live run for physical reasons, and are kept away by how tapes
 are set. A live agent learns of a notice only once it has booted: machines boot at once. A live run knows progress
 in whole steps, and speeds as measured over them: a step takes 10 microseconds on four cores. Times are floating:
-tapes lie in 1970, where floating seconds tell nanoseconds apart. Jobs have one machine each, since agents train on
-one: policies for clusters (ExoSphere and its rivals) are compared on jobs that are spread over no machines.
+tapes lie in 1970, where floating seconds tell nanoseconds apart. Jobs have one machine each: policies for clusters
+(ExoSphere and its rivals) are compared here on jobs that are spread over no machines, and `kinds` has the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,13 @@ _MARKETS = (
     ),
     Market("aws", "us-east-1", "us-east-1b", _ALONE),
 )
-_PER_HOUR_PER_VCPU = 9e7
+_OF_ONE_REGION = tuple(
+    Market("aws", "us-east-1", zone, name)
+    for name in ("c3.xlarge", "m3.xlarge", "r3.xlarge")
+    for zone in ("us-east-1a", "us-east-1b")
+)
+_VOLATILE = MarketProfile(spikes_per_day=20.0, spike_length_min=2.0, change_interval_min=5.0)
+PER_HOUR_PER_VCPU = 9e7
 _DELAY = StartDelay(20.0, 0.0)
 _CHECKPOINT = Checkpointing(save_s=20.0, restore_s=40.0, size_bytes=2_000_000_000, by_region=True)
 # Machines of a market by turns, mean seconds for which there are so many.
@@ -85,10 +91,25 @@ class Tape:
 
 def tapes() -> tuple[Tape, ...]:
     """Calm prices, prices whose spikes are often shorter than a notice, and capacity that comes and goes."""
-    calm = _prices(11, MarketProfile(spikes_per_day=0.3))
-    volatile = _prices(12, MarketProfile(spikes_per_day=20.0, spike_length_min=2.0, change_interval_min=5.0))
-    capacity = _prices(13, MarketProfile(spikes_per_day=2.0))
-    return Tape("calm", calm), Tape("volatile", volatile), Tape("capacity", capacity, _capacity(capacity, 14))
+    calm = _prices(_MARKETS, 11, MarketProfile(spikes_per_day=0.3))
+    volatile = _prices(_MARKETS, 12, _VOLATILE)
+    capacity = _prices(_MARKETS, 13, MarketProfile(spikes_per_day=2.0))
+    return (
+        Tape("calm", calm),
+        Tape("volatile", volatile),
+        Tape("capacity", capacity, _capacity(capacity, 14, _MOST_MACHINES)),
+    )
+
+
+def tapes_of_one_region() -> tuple[Tape, ...]:
+    """The same for machines of one size in one region, where they reach each other: volatile prices, and capacity
+    that comes and goes, for twice as many machines."""
+    volatile = _prices(_OF_ONE_REGION, 15, _VOLATILE)
+    capacity = _prices(_OF_ONE_REGION, 18, MarketProfile(spikes_per_day=2.0))
+    return (
+        Tape("volatile, one region", volatile),
+        Tape("capacity, one region", capacity, _capacity(capacity, 19, 2 * _MOST_MACHINES)),
+    )
 
 
 def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
@@ -100,10 +121,16 @@ def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
         billing: Name of the billing preset of spot machines.
     """
     jobs, curves = _work(name)
+    return scenario_with(jobs, tape, billing, tuple(curves))
+
+
+def scenario_with(
+    jobs: Sequence[Job], tape: Tape, billing: str, curves: tuple[Curve | None, ...] = ()
+) -> Scenario:
+    """What is run: jobs on a tape, with a billing preset of spot machines, and the curves of the jobs."""
     rule: Billing = billing_preset(billing)
-    return Scenario(
-        jobs, tape.prices, rule, availability=tape.availability, delay=_DELAY, seed=3, curves=tuple(curves)
-    )
+    availability = tape.availability
+    return Scenario(tuple(jobs), tape.prices, rule, availability=availability, delay=_DELAY, seed=3, curves=curves)
 
 
 def work_for(name: str) -> str:
@@ -141,8 +168,7 @@ def _work(name: str) -> tuple[tuple[Job, ...], Iterable[Curve | None]]:
     if name not in POLICIES:
         raise ValueError(f"{name} is not registered")
     if name.startswith("spottune"):
-        jobs = tuple(_job(f"trial {number}", hours) for number, hours in enumerate(_TRIAL_H))
-        return jobs, [_curve(job, number) for number, job in enumerate(jobs)]
+        return trials_with_curves()
     if name.startswith("dynamic-pricing"):
         fast = ("c3.xlarge", "r3.large", "m3.medium")
         return tuple(_job(f"likes {kind}", 3.0 + 0.1 * number, kind) for number, kind in enumerate(fast)), ()
@@ -151,6 +177,12 @@ def _work(name: str) -> tuple[tuple[Job, ...], Iterable[Curve | None]]:
     if name.startswith(("exosphere", "spot-fleet")):
         return (_job("first", 4.0), _job("second", 3.1)), ()
     return (_job("training", 5.0),), ()
+
+
+def trials_with_curves(times: float = 1.0) -> tuple[tuple[Job, ...], tuple[Curve, ...]]:
+    """The jobs of a sweep, so many times as long as usual, and how the metric of each falls."""
+    jobs = tuple(_job(f"trial {number}", times * hours) for number, hours in enumerate(_TRIAL_H))
+    return jobs, tuple(_curve(job, number) for number, job in enumerate(jobs))
 
 
 def _job(name: str, hours: float, likes: str = "", *, anywhere: bool = True) -> Job:
@@ -162,12 +194,12 @@ def _job(name: str, hours: float, likes: str = "", *, anywhere: bool = True) -> 
         likes: An instance type.
         anywhere: Whether it runs on other instance types, too.
     """
-    own = {likes: 3.0 * 4.0 * _PER_HOUR_PER_VCPU} if likes else {}
+    own = {likes: 3.0 * 4.0 * PER_HOUR_PER_VCPU} if likes else {}
     return Job(
         name=name,
-        steps=round(hours * 100.0) * round(0.04 * _PER_HOUR_PER_VCPU),
+        steps=round(hours * 100.0) * round(0.04 * PER_HOUR_PER_VCPU),
         steps_per_hour=own,
-        other_steps_per_hour_per_vcpu=_PER_HOUR_PER_VCPU if anywhere else None,
+        other_steps_per_hour_per_vcpu=PER_HOUR_PER_VCPU if anywhere else None,
         checkpoint=_CHECKPOINT,
     )
 
@@ -178,19 +210,19 @@ def _curve(job: Job, number: int) -> Curve:
     return Curve("net", job.name, steps, metric, float(job.steps))
 
 
-def _prices(seed: int, profile: MarketProfile) -> PriceHistory:
-    return generate_prices(_MARKETS, start=_BEGINS, days=_DAYS, seed=seed, profile=profile)
+def _prices(markets: Sequence[Market], seed: int, profile: MarketProfile) -> PriceHistory:
+    return generate_prices(markets, start=_BEGINS, days=_DAYS, seed=seed, profile=profile)
 
 
-def _capacity(prices: PriceHistory, seed: int) -> Availability:
+def _capacity(prices: PriceHistory, seed: int, most: int) -> Availability:
     """Capacity that comes and goes by itself in each market."""
     random = np.random.default_rng(seed)
     series = {}
     for market in prices:
-        times_s, nodes, is_up = [prices.start_s], [_MOST_MACHINES], True
+        times_s, nodes, is_up = [prices.start_s], [most], True
         while times_s[-1] < prices.end_s:
             times_s.append(times_s[-1] + random.exponential(_CAPACITY_S[is_up]))
             is_up = not is_up
-            nodes.append(int(random.integers(1, _MOST_MACHINES + 1)) if is_up else 0)
+            nodes.append(int(random.integers(1, most + 1)) if is_up else 0)
         series[market] = CapacitySeries(np.array(times_s), np.array(nodes), prices.end_s + DAY_S)
     return Availability(series)
