@@ -19,7 +19,7 @@ from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
 # Times closer than this are equal, seconds.
-_CLOCK_S = 1e-6
+_CLOCK_S = 1e-3
 # Shorter charge periods are taken to be so long, seconds: the tick of a price chain.
 _LEAST_PERIOD_S = 300.0
 
