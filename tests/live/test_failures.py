@@ -12,6 +12,7 @@ from tests.live.commands import User, user
 from tests.live.sweeps import sweep
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.live import controller
 from ebbtide.live.command_check import check_command
 from ebbtide.live.journal import Journal
@@ -246,3 +247,19 @@ def test_a_policy_s_mistake_ends_its_machines_at_once(someone: User) -> None:
     assert not someone.machines()
     _, out, _ = someone.do("status", someone.run.path.name)
     assert "rented 2 machines in all, none now" in out
+
+
+@pytest.mark.parametrize("framework", ["spark", "dask"])
+def test_a_program_of_a_cluster_that_is_not_there_is_told_before_anything_is_rented(
+    framework: str, tmp_path: Path
+) -> None:
+    words = ["--name", "x", "app.py", "--rows", "3"] if framework == "spark" else ["app.py", "--rows", "3"]
+    wanted = Sweep(name="app", command=words, framework=framework)
+    with pytest.raises(InputError, match="app.py is not in"):
+        check_command(wanted, tmp_path, here=True)
+    (tmp_path / "app.py").touch()
+    check_command(wanted, tmp_path, here=True)
+    # One of Ebbtide's own, as a matrix program is.
+    check_command(
+        wanted.model_copy(update={"command": ["-m", "ebbtide.live.tiled.driver", "x"]}), tmp_path, here=True
+    )

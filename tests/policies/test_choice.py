@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.policies.baselines import Reactive
@@ -107,3 +108,12 @@ def test_jobs_are_limited_by_their_names() -> None:
     given = {"slo_h": {"s-1": 3}, "quotas": {"p3.2xlarge": 2}}
     found = cast(DynamicPricing, policy_for(two_trials(), "dynamic-pricing-cost", parameters=given))
     assert found.slo_h == {"s-1": 3.0}
+
+
+def test_a_cookbook_needs_to_know_how_long_the_work_takes() -> None:
+    known = read_sweep("examples/matrix/rsvd.yaml", to_run=True)
+    made = policy_for(known, "default")
+    assert (made.name, made.policy.deadline_s) == ("skyline", 6 * 3600.0)  # type: ignore[attr-defined]
+    unknown = read_sweep("examples/matrix/gnmf.yaml", to_run=True)
+    with pytest.raises(InputError, match="policy skyline plans by how long the work takes.*gnmf.*task_s"):
+        policy_for(unknown, "skyline")

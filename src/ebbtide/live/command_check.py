@@ -25,7 +25,14 @@ def check_command(sweep: Sweep, folder: Path, *, here: bool) -> None:
     Raises:
         InputError: The executable or the file does not exist.
     """
-    if sweep.command is None or sweep.framework is not None:
+    if sweep.command is None:
+        return
+    if sweep.framework is not None:
+        # Options of the framework may come first.
+        words = sweep.arguments(sweep.trials()[0])
+        program = next((word for word in words if word.endswith(".py") and "://" not in word), None)
+        if program is not None:
+            _check(("python", program), folder, here=here)
         return
     checked: set[tuple[str, ...]] = set()
     for trial in sweep.trials():

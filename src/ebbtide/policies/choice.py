@@ -140,8 +140,14 @@ def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBu
         maximise = sweep.direction is Direction.MAXIMIZE
         theta = sweep.theta if found.theta < 1.0 else found.theta
         return replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
-    if isinstance(found, ByCookbook) and sweep.deadline_h is not None:
-        return replace(found, deadline_s=sweep.deadline_h * HOUR_S)
+    if isinstance(found, ByCookbook):
+        if not sweep.is_measured or sweep.max_trial_steps is None:
+            raise InputError(
+                f"policy {name} plans by how long the work takes, which is not said of {sweep.name}: write its "
+                "steps and steps_per_hour, for a matrix program its task_s; a run by another policy measures it",
+                field="policy",
+            )
+        return found if sweep.deadline_h is None else replace(found, deadline_s=sweep.deadline_h * HOUR_S)
     if isinstance(found, Deadline) and sweep.deadline_h is not None:
         return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
     if isinstance(found, DynamicPricing):
