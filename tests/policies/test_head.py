@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,12 @@ from ebbtide.policies.api.actions import Action, Assign, Request
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
+from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.head import WithHead
 from ebbtide.policies.registry import policy
 from ebbtide.simulation.scenario import Scenario
+from ebbtide.testing.scripted import Scripted
 
 JOB = Job(
     name="app",
@@ -71,3 +75,9 @@ def test_any_policy_ends_with_one_head(name: str) -> None:
     assert first.on_demand
     # It is given back with the job's end, not before.
     assert first.ended_s >= outcome.jobs[0].finished_s
+
+
+@pytest.mark.parametrize("wrap", [WithHead, lambda policy: WithinBudget(policy, 5.0)])
+def test_a_policy_that_is_wrapped_is_woken_as_long_before_the_end_of_a_period(wrap: Any) -> None:
+    assert wrap(Scripted({}, period_lead_s=300.0)).period_lead_s == 300.0
+    assert wrap(Reactive()).period_lead_s == 0.0

@@ -53,6 +53,11 @@ class WithinBudget:
     def wakes_on(self) -> frozenset[Wake]:
         return self.policy.wakes_on | {Wake.PRICE}
 
+    @property
+    def period_lead_s(self) -> float:
+        """How long before the end of a charge period the policy is woken, seconds."""
+        return float(getattr(self.policy, "period_lead_s", 0.0))
+
     def decide(self, view: View) -> Iterable[Action]:
         above = _above(view)
         if not view.leases:

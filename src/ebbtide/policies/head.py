@@ -39,6 +39,11 @@ class WithHead:
     def wakes_on(self) -> frozenset[Wake]:
         return self.policy.wakes_on
 
+    @property
+    def period_lead_s(self) -> float:
+        """How long before the end of a charge period the policy is woken, seconds."""
+        return float(getattr(self.policy, "period_lead_s", 0.0))
+
     def decide(self, view: View) -> Iterable[Action]:
         seen = [lease.lease_id for lease in view.leases]
         view.memory[_LAST] = max([view.memory.get(_LAST, -1), *seen])
