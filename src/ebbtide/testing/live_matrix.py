@@ -192,8 +192,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), help="names; all by default")
     parser.add_argument("--kinds", nargs="*", default=list(of_all), help="names; all by default")
     options = parser.parse_args(arguments)
-    # What a training lacks, such as a metric, is of no interest here.
-    logging.getLogger("ebbtide").setLevel(logging.ERROR)
     cells: list[Cell] = []
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ebbtide-matrix-") as folder, one_thread():
@@ -250,4 +248,6 @@ def _write(first: str, others: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
+    # What a training lacks, such as a metric, is of no interest here.
+    logging.getLogger("ebbtide").setLevel(logging.ERROR)
     sys.exit(main())

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -182,11 +183,7 @@ class ByCookbook:
 
     def _book(self, view: View, job: Job, market: Market, started_s: float) -> Cookbook:
         workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
-        steps = self._steps(job, workflow)
-        chain = PriceChain.fit(
-            self._prices(view, market, started_s), -math.inf, started_s, tick_s=_TICK_S, least_s=_LEAST_HISTORY_S
-        )
-        period_s, count = view.billing.period_s, 1
+        prices, period_s, count = self._prices(view, market, started_s), view.billing.period_s, 1
         follows = self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC)
         if period_s > self.step_s:
             count = round(period_s / self.step_s)
@@ -197,28 +194,15 @@ class ByCookbook:
                     field="step_s",
                 )
         ahead = 0 if follows else math.ceil(self.delay_s / _TICK_S - 1e-9)
-        whole = period_s >= self.step_s
-        begins_s = started_s if follows else started_s - ahead * _TICK_S
-        charges = ChargeModel(
-            chain.prices, *chain.steps(begins_s, steps, self.step_s, charged_at=ahead if whole else None)
-        )
-        if count > 1:
-            charges = ChargeModel(
-                charges.prices, charges.transition, charges.charge * count, charges.charge_variance * count**2
-            )
-        listed = view.on_demand_price(market)
-        if self.on_demand and listed is not None and not follows:
-            charges = charges.with_on_demand(listed * self.step_s * count / HOUR_S)
-        return solve(
-            CookbookProblem(
-                workflow,
-                charges,
-                step_h=self.step_s / HOUR_S,
-                most=job.most_machines,
-                work_unit_h=workflow.work_h / _LEVELS,
-                risk_aversion=self.risk_aversion,
-                charge_steps=count,
-            )
+        listed = None if follows or not self.on_demand else view.on_demand_price(market)
+        return _solved(
+            (prices.times_s.tobytes(), prices.prices.tobytes()),
+            workflow.model_dump_json(),
+            _Charged(
+                started_s, self._steps(job, workflow), self.step_s, count, period_s >= self.step_s, ahead, listed
+            ),
+            job.most_machines,
+            self.risk_aversion,
         )
 
     def _steps(self, job: Job, workflow: Workflow) -> int:
@@ -239,6 +223,73 @@ class ByCookbook:
         if not kept.any() or started_s - times_s[0] < _LEAST_HISTORY_S:
             raise InputError(f"prices of {market} are known for less than a day; no cookbook is made from so few")
         return PriceSeries(times_s[kept], prices[kept])
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """When a cookbook's steps are, and how machines are charged in them.
+
+    Attributes:
+        started_s: Start of the work, seconds since 1970.
+        steps: Number of steps.
+        step_s: Length of a step, seconds.
+        count: Number of steps in a charge period.
+        whole: Whether a machine is charged for a step or more at once, at the price at its beginning.
+        ahead: Ticks by which is decided before a charge.
+        listed: Price on demand, USD per hour; None: none are rented on demand.
+    """
+
+    started_s: float
+    steps: int
+    step_s: float
+    count: int
+    whole: bool
+    ahead: int
+    listed: float | None
+
+
+@lru_cache(maxsize=16)
+def _solved(
+    seen: tuple[bytes, bytes], workflow_json: str, charged: _Charged, most: int, risk_aversion: float
+) -> Cookbook:
+    """The cookbook for prices that were seen: the same whoever asks, such as a policy after a restart.
+
+    Args:
+        seen: Times of changes and prices, as bytes of floating numbers.
+        workflow_json: The work, as JSON.
+        charged: Steps and charges.
+        most: Largest number of machines at once.
+        risk_aversion: Weight of the standard deviation.
+
+    Raises:
+        InputError: The work cannot be done in time.
+    """
+    workflow = Workflow.model_validate_json(workflow_json)
+    times_s, usd = (np.frombuffer(part) for part in seen)
+    chain = PriceChain.fit(
+        PriceSeries(times_s, usd), -math.inf, charged.started_s, tick_s=_TICK_S, least_s=_LEAST_HISTORY_S
+    )
+    begins_s = charged.started_s - charged.ahead * _TICK_S
+    at = charged.ahead if charged.whole else None
+    charges = ChargeModel(chain.prices, *chain.steps(begins_s, charged.steps, charged.step_s, charged_at=at))
+    count = charged.count
+    if count > 1:
+        charges = ChargeModel(
+            charges.prices, charges.transition, charges.charge * count, charges.charge_variance * count**2
+        )
+    if charged.listed is not None:
+        charges = charges.with_on_demand(charged.listed * charged.step_s * count / HOUR_S)
+    return solve(
+        CookbookProblem(
+            workflow,
+            charges,
+            step_h=charged.step_s / HOUR_S,
+            most=most,
+            work_unit_h=workflow.work_h / _LEVELS,
+            risk_aversion=risk_aversion,
+            charge_steps=count,
+        )
+    )
 
 
 def workflow_of(job: Job, steps_per_s: float, where: str) -> Workflow:

@@ -155,8 +155,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tapes", nargs="*", default=[tape.name for tape in tapes()], help="names; all by default"
     )
     options = parser.parse_args(arguments)
-    # What a training lacks, such as a metric, is of no interest here.
-    logging.getLogger("ebbtide").setLevel(logging.ERROR)
     used = [tape for tape in tapes() if tape.name in options.tapes]
     found = []
     with tempfile.TemporaryDirectory(prefix="ebbtide-parity-") as folder:
@@ -189,4 +187,6 @@ def _row(name: str, found: Sequence[Parity]) -> str:
 
 
 if __name__ == "__main__":
+    # What a training lacks, such as a metric, is of no interest here.
+    logging.getLogger("ebbtide").setLevel(logging.ERROR)
     sys.exit(main())
