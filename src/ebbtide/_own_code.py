@@ -63,7 +63,11 @@ def load_file(path: str | Path, what: str = "policy") -> ModuleType:
         InputError: The file does not exist, or raises while it is imported; the message names the line.
     """
     file = Path(path)
-    if not file.is_file():
+    try:
+        is_there = file.is_file()
+    except (OSError, ValueError):
+        is_there = False  # no name that a file can have
+    if not is_there:
         raise InputError(f"no such file; a {what} of your own is named FILE.py:NAME", file=file)
     file = file.resolve()
     # The name comes from the path, so that worker processes that load the file use the same name for its classes.
@@ -136,6 +140,8 @@ def as_input_errors(shown: str, file: str) -> Iterator[None]:
         if not file and error.name and (shown == error.name or shown.startswith(f"{error.name}.")):
             raise
         raise _as_input(error, shown, file) from None
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
         raise _as_input(error, shown, file) from None
 

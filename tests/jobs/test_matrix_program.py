@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ from ebbtide.jobs.tiled.rsvd import Rsvd
 from ebbtide.policies.cookbook.by_name import workflow_of
 
 RSVD = {"program": "rsvd", "parameters": {"rows": 4, "columns": 3}, "machines": 2}
+
+
+BASE = """
+from ebbtide.jobs.tiled.program import TiledJob, TileTask, TileName as N
+class P:
+  name, results = 'p', ['A']
+  def inputs(self): return [(N('I', 0, 0), None)]
+  @property
+  def jobs(self): return [TiledJob('only', tuple(self.tasks()))]
+  def tasks(self):
+"""
 
 
 def write(folder: Path, **fields: object) -> Path:
@@ -64,6 +76,16 @@ def test_a_program_of_the_user_s_is_found_beside_the_file() -> None:
         ({"program": "rsvd", "parameters": {"rows": 0, "columns": 1}}, "rows"),
         ({**RSVD, "task_s": {"c3.xlarge": {"product 1": 2.0}}}, "has no time of 'product 2'; the jobs are"),
         ({**RSVD, "task_s": {"c3.xlarge": 0}}, "task_s"),
+        ({**RSVD, "parameters": {"rows": 1, "columns": 1, "seed": -1}}, "seed"),
+        ({**RSVD, "parameters": {"rows": 10**9, "columns": 1}}, "rows"),
+        (
+            {"program": "x.py:P", "parameters": {"when": date(2020, 1, 1)}},
+            "parameters: can be numbers, text, lists",
+        ),
+        ({"program": "../x.py:P"}, "is not in the folder of your code"),
+        ({"program": "/tmp/x.py:P"}, "is not in the folder of your code"),
+        ({"program": ":"}, "is not in the folder of your code"),
+        ({"program": "x" * 5000 + ".py:P"}, "no such file"),
         ({"program": "mine.py:Nothing"}, "no such file; a program of your own is named"),
         ({**RSVD, "grid": {"lr": [1]}}, "grid|rows"),
     ],
@@ -81,6 +103,18 @@ def test_what_is_wrong_is_said(tmp_path: Path, fields: dict[str, object], messag
         ("class P:\n  jobs = []\n  def inputs(self): return []", "is no program: it has no name, results"),
         ("class P:\n  def __init__(self, size): pass", "TypeError.*size"),
         ("raise OSError('no disk')", "line 1: OSError: no disk"),
+        (
+            BASE + "    return [TileTask('product', ((N('B', 0, 0),),), N('A', 0, 0))]",
+            "needs B/0-0.tile, which is no input",
+        ),
+        (
+            BASE + "    return [TileTask('product', ((N('I', 0, 0),),), N('a/b', 0, 0))]",
+            "a matrix is called 'a/b'",
+        ),
+        (
+            BASE + "    return [TileTask('product', ((N('I', 0, 0),),), N('A', 0, 1))]",
+            "result A has 1 of 1 by 2 tiles",
+        ),
     ],
 )
 def test_what_is_no_program_is_refused(tmp_path: Path, code: str, message: str) -> None:

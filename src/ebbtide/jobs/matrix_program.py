@@ -78,6 +78,12 @@ class MatrixProgram(Resources):
         Raises:
             InputError: The program is unknown or refuses its parameters, or a job has no time.
         """
+        try:
+            parameters = json.dumps(self.parameters)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"can be numbers, text, lists and mappings: {error}", file=file, field="parameters"
+            ) from None
         program = program_of(self.program, self.parameters, file)
         times = {kind: self._times(program, kind, file) for kind in self.task_s}
         first = next(iter(times.values()), None)
@@ -89,7 +95,7 @@ class MatrixProgram(Resources):
             for kind, of_kind in times.items()
         }
         most = self.machines if isinstance(self.machines, int) else self.machines.max
-        told = {"program": self.program, "parameters": self.parameters, "steps": steps}
+        told = {"program": self.program, "parameters": json.loads(parameters), "steps": steps}
         fields = {"name", "program", "parameters", "task_s", "start_s"}
         content = self.model_dump(mode="json", exclude=fields) | {
             "command": ["-m", DRIVER, _without_placeholders(json.dumps(told))],

@@ -151,6 +151,8 @@ class AgentCluster:
         elif isinstance(report, Ended):
             self._order(worker.lease_id, Leave(worker.attempt))
             self._drop([worker])
+            if report.how is Ending.LEFT:
+                self._trial.worker_failures = 0
             if report.how is Ending.FAILED and not worker.leaving and lease.state is LeaseState.RUNNING:
                 self._failed(report)
         if self._trial.ended:

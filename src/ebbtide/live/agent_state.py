@@ -122,7 +122,7 @@ class Trial:
         workers: Of a cluster: the machines that work for its member, the head; the rank of each is the number of
             the head's assignment that it was told of.
         worker_attempt: Number of the last assignment of a worker.
-        worker_failures: How many workers have failed.
+        worker_failures: How many workers have failed since one was there to its end.
     """
 
     progress: JobProgress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 from ebbtide.market.markets import Market
@@ -47,14 +48,14 @@ class WithHead:
     def decide(self, view: View) -> Iterable[Action]:
         seen = [lease.lease_id for lease in view.leases]
         view.memory[_LAST] = max([view.memory.get(_LAST, -1), *seen])
-        head = _head(view)
-        if head is None and not view.jobs[0].is_finished:
-            yield from self._ask(view)
-            head = _head(view)
-        shown = _WithoutHead(view, head)
+        shown = _WithoutHead(view)
         is_about_head = bool(view.events) and not shown.events
-        if not is_about_head:
-            yield from self._beside(head, self.policy.decide(shown))
+        actions = iter(()) if is_about_head else iter(self.policy.decide(shown))
+        # A policy that refuses the job does so before a head is rented.
+        first = list(islice(actions, 1))
+        if _head(view) is None and not view.jobs[0].is_finished:
+            yield from self._ask(view)
+        yield from self._beside(view, chain(first, actions))
 
     def _ask(self, view: View) -> Iterator[Action]:
         """Rent a head; one that was asked for a moment ago is waited for."""
@@ -67,8 +68,9 @@ class WithHead:
         yield Request(market, on_demand=True, job=0)
 
     @staticmethod
-    def _beside(head: LeaseView | None, actions: Iterable[Action]) -> Iterator[Action]:
+    def _beside(view: View, actions: Iterable[Action]) -> Iterator[Action]:
         for action in actions:
+            head = _head(view)
             if isinstance(action, Assign) and head is not None and head.is_open:
                 yield replace(action, leases=[head.lease_id, *action.leases])
             else:
@@ -97,21 +99,27 @@ def _head(view: View) -> LeaseView | None:
 class _WithoutHead:
     """A view without the head."""
 
-    def __init__(self, view: View, head: LeaseView | None) -> None:
-        self._view, self._head = view, head
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    @property
+    def _head(self) -> LeaseView | None:
+        return _head(self._view)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
 
     def _others(self, leases: Sequence[LeaseView]) -> tuple[LeaseView, ...]:
-        return tuple(lease for lease in leases if lease != self._head)
+        head = self._head
+        return tuple(lease for lease in leases if lease != head)
 
     @property
     def events(self) -> Sequence[Any]:
         after = self._view.memory.get(_AFTER)
         # The event of a head that has ended or was refused comes when there is none any more.
-        lost = None if after is None or self._head is not None else after + 1
-        ids = {lost, None if self._head is None else self._head.lease_id} - {None}
+        head = self._head
+        lost = None if after is None or head is not None else after + 1
+        ids = {lost, None if head is None else head.lease_id} - {None}
         return tuple(event for event in self._view.events if event.lease_id not in ids)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
 from ebbtide.jobs.tiled.rsvd import Rsvd
 from ebbtide.live.storage import FolderStore
-from ebbtide.live.tiled.driver import Driver, Progress, write_results
+from ebbtide.live.tiled.driver import Driver, Progress, earlier_times, write_results
 from ebbtide.live.tiled.tasks import assembled, run_task, write_inputs
 from ebbtide.live.tiled.tiles import TileStore
 
@@ -58,7 +59,7 @@ def test_all_tasks_are_done_and_each_is_told_of(
     progress, told = drive(client, RSVD, tmp_path / "tiles")
     assert progress.step == ALL
     assert told == sorted(told)
-    assert {job: len(times) for job, times in progress.times_s.items()} == {
+    assert {job: count for job, (count, _) in progress.times.items()} == {
         "product 1": 4,
         "product 2": 6,
         "product 3": 4,
@@ -78,9 +79,9 @@ def test_only_what_is_missing_is_made(client: Any, tmp_path: Path) -> None:
     progress, told = drive(client, RSVD, tmp_path)
     assert told[0] == 30
     assert progress.step == ALL
-    assert len(progress.times_s["product 1"]) == 1
+    assert progress.times["product 1"][0] == 1
     again, _ = drive(client, RSVD, tmp_path)
-    assert again.times_s == {}
+    assert again.times == {}
     assert again.step == ALL
 
 
@@ -98,6 +99,31 @@ def test_a_damaged_tile_is_made_again(client: Any, tmp_path: Path, key: str) -> 
     progress, _ = drive(client, RSVD, tmp_path)
     assert progress.step == ALL
     assert assembled(tiles, "P3", 2, 2) == pytest.approx(expected(tiles), rel=1e-10)
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_result_that_nothing_reads_is_checked_too(client: Any, tmp_path: Path, harm: str) -> None:
+    drive(client, RSVD, tmp_path)
+    path = tmp_path / "P3/0-1.tile"
+    if harm == "damaged":
+        path.write_bytes(path.read_bytes()[:-3] + b"abc")
+    else:
+        path.unlink()
+    progress, _ = drive(client, RSVD, tmp_path)
+    assert progress.step == ALL
+    tiles = TileStore(FolderStore(tmp_path))
+    assert assembled(tiles, "P3", 2, 2) == pytest.approx(expected(tiles), rel=1e-10)
+
+
+def test_times_of_an_earlier_run_count(tmp_path: Path) -> None:
+    progress = Progress(STEPS, {"product 1": (3, 6.0)})
+    progress.done("product 1", TileName("P1", 0, 0), 10.0)
+    progress.done("product 1", TileName("P1", 0, 0), 10.0)  # told twice, done once
+    assert (progress.step, progress.mean_s) == (10, {"product 1": 4.0})
+    kept = tmp_path / "done.json"
+    assert earlier_times(kept) == {}
+    kept.write_text(json.dumps({"step": 10, "times": progress.times}))
+    assert earlier_times(kept) == progress.times
 
 
 def test_a_task_that_fails_ends_the_program(client: Any, tmp_path: Path) -> None:

@@ -103,3 +103,14 @@ def test_an_operation_is_one_of_ours_or_a_function_of_the_user_s() -> None:
         operation_of("sum")
     with pytest.raises(InputError, match="operation 'math:no' cannot be imported"):
         operation_of("math:no")
+
+
+@pytest.mark.parametrize("tile", [np.eye(3), csr_array(np.eye(3))])
+def test_a_tile_in_memory_cannot_be_changed_in_place(tmp_path: Path, tile: object) -> None:
+    store, name = TileStore(FolderStore(tmp_path), cached=2), TileName("M", 0, 0)
+    store.write(name, tile)
+    for read in (store.read(name), TileStore(FolderStore(tmp_path), cached=2).read(name)):
+        with pytest.raises(ValueError, match="read-only"):
+            read *= 2.0
+    tile *= 3.0  # type: ignore[operator]  # the caller's own is not what is kept
+    assert store.read(name).sum() == 3.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.api.actions import WakeAt
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
 from ebbtide.policies.cookbook.policy import elastic_job
@@ -36,7 +39,8 @@ def on_the_engine(policy: RunCluster, trace: np.ndarray) -> eb.Outcome:
     series = PriceSeries(times_s[changed], described_chain().prices[trace][changed])
     prices = eb.PriceHistory({MARKET: series}, start_s=MONDAY_S, end_s=MONDAY_S + 30 * HOUR_S)
     job = elastic_job(WORK, "c3.xlarge")
-    scenario = Scenario((job,), prices, BILLING, delay=StartDelay(policy.delay_s, 0.0))
+    delay_s = getattr(policy, "policy", policy).delay_s
+    scenario = Scenario((job,), prices, BILLING, delay=StartDelay(delay_s, 0.0))
     return scenario.run(policy, MONDAY_S)
 
 
@@ -69,3 +73,31 @@ def test_what_does_not_go_together_is_refused() -> None:
         RunCluster(book, MARKET, Bids(np.zeros((3, 4))))
     with pytest.raises(InputError, match="must not be negative"):
         RunCluster(book, MARKET, Bids.infinite(book), delay_s=-1.0)
+
+
+class Late:
+    """A policy that is woken some time later than it asked for, as by a live clock."""
+
+    def __init__(self, policy: RunCluster, late_s: float) -> None:
+        self.policy, self.late_s = policy, late_s
+        self.name, self.wakes_on = policy.name, policy.wakes_on
+
+    def decide(self, view: Any) -> Iterator[Any]:
+        for action in self.policy.decide(view):
+            yield replace(action, time_s=action.time_s + self.late_s) if isinstance(action, WakeAt) else action
+
+
+@pytest.mark.parametrize("late_s", [0.003, 0.5, 20.0])
+def test_a_late_clock_releases_what_is_too_many_before_it_is_charged_again(late_s: float) -> None:
+    """Ten machines are held at first, since the price is low, and given back when it has risen."""
+    book = by_the_hour(described_chain(), WORK, 2)
+    trace = np.concatenate([np.zeros(8, dtype=int), np.full(15 * 12 - 8, len(described_chain().prices) // 2)])
+    policy = RunCluster(book, MARKET, Bids.infinite(book), 600.0, lead_s=60.0)
+    exact, late = on_the_engine(policy, trace), on_the_engine(Late(policy, late_s), trace)  # type: ignore[arg-type]
+    assert len({lease.ended_s for lease in exact.leases}) > 1
+    assert late.cost_usd == pytest.approx(exact.cost_usd, rel=0.1)
+    for outcome in (exact, late):
+        for lease in outcome.leases:
+            held_h = (lease.ended_s - lease.started_s) / HOUR_S
+            # Just before it would be charged again, or when all was done.
+            assert held_h % 1 > 1 - 61 / 3600 or lease.ended_s == outcome.end_s

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
-from ebbtide.jobs.tiled.rsvd import Count
+from ebbtide.jobs.tiled.rsvd import Count, Seed, Side
 from ebbtide.market.price_series import Floats
 
 
@@ -31,11 +31,11 @@ class Gnmf(Frozen):
 
     rows: Count
     columns: Count
-    tile: Count = 128
+    tile: Side = 128
     topics: Count = 10
     iterations: Count = 1
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def name(self) -> str:

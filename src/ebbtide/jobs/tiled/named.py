@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from ebbtide.jobs.tiled.rsvd import Rsvd
 
 PROGRAMS: dict[str, type[Rsvd] | type[Gnmf]] = {"rsvd": Rsvd, "gnmf": Gnmf}
 
+_MATRIX = re.compile(r"[A-Za-z0-9_-]+")
 _PARTS = ("name", "jobs", "results", "inputs")
 
 
@@ -38,6 +40,12 @@ def program_of(name: str, parameters: Mapping[str, Any], file: str | Path | None
         problem = unknown_name("program", name, PROGRAMS).problem
         raise InputError(f"{problem}; or your own, as FILE.py:CLASS", file=file, field="program")
     place, colon, within = name.partition(":")
+    if not place or place.startswith((".", "/", "~")) or ".." in Path(place).parts:
+        raise InputError(
+            f"{name!r:.80} is not in the folder of your code, which machines get; name FILE.py:CLASS there",
+            file=file,
+            field="program",
+        )
     if place.endswith(".py") and file is not None:
         place = str(Path(file).parent / place)
     made = find(f"{place}{colon}{within}", "program", _candidates)
@@ -55,18 +63,47 @@ def _check(program: TiledProgram, name: str, file: str | Path | None) -> None:
     seen = set()
     jobs = list(program.jobs)
     names = [job.name for job in jobs]
-    if not jobs or len(set(names)) < len(names):
-        raise InputError(f"{name} needs jobs, each with a name of its own; it has {names}", file=file)
+    is_named = all(isinstance(each, str) and each for each in names) and len(set(names)) == len(names)
+    if not jobs or not is_named or len(list(program.jobs)) != len(jobs):
+        raise InputError(
+            f"{name} needs jobs, the same whenever asked, each with a name of its own; it has {names}",
+            file=file,
+            field="program",
+        )
+    there = {place for place, _ in program.inputs()}
     for job in jobs:
         if not job.tasks:
             raise InputError(f"{name}: job {job.name!r} has no task", file=file, field="program")
         for task in job.tasks:
+            needed = next((place for places in task.operands for place in places if place not in there), None)
+            if needed is not None:
+                raise InputError(
+                    f"{name}: job {job.name!r} needs {needed.key}, which is no input and no job before makes",
+                    file=file,
+                    field="program",
+                )
+            if not _MATRIX.fullmatch(task.output.matrix):
+                raise InputError(
+                    f"{name}: a matrix is called {task.output.matrix!r:.60}; use letters, digits, _ and -",
+                    file=file,
+                    field="program",
+                )
             if task.output in seen:
                 raise InputError(f"{name}: two tasks write {task.output.key}", file=file, field="program")
             seen.add(task.output)
+        there |= {task.output for task in job.tasks}
     made = {place.matrix for place in seen}
     if not program.results or not made.issuperset(program.results):
         raise InputError(f"{name}: no task writes its results {list(program.results)}", file=file, field="program")
+    for matrix in program.results:
+        of_it = {(place.row, place.column) for place in seen if place.matrix == matrix}
+        rows, columns = (1 + max(place[side] for place in of_it) for side in (0, 1))
+        if len(of_it) != rows * columns:
+            raise InputError(
+                f"{name}: its result {matrix} has {len(of_it)} of {rows} by {columns} tiles",
+                file=file,
+                field="program",
+            )
 
 
 def _candidates(module: ModuleType) -> list[str]:

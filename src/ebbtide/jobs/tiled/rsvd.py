@@ -13,7 +13,10 @@ from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
 from ebbtide.market.price_series import Floats
 
-Count = Annotated[int, Field(ge=1)]
+# Larger ones would be more tiles than any run makes, or tiles that no memory holds.
+Count = Annotated[int, Field(ge=1, le=1000)]
+Side = Annotated[int, Field(ge=1, le=20_000)]
+Seed = Annotated[int, Field(ge=0)]
 
 
 class Rsvd(Frozen):
@@ -31,9 +34,9 @@ class Rsvd(Frozen):
     rows: Count
     columns: Count
     sketch_rows: Count = 1
-    tile: Count = 128
-    power: Annotated[int, Field(ge=0)] = 1
-    seed: int = 0
+    tile: Side = 128
+    power: Annotated[int, Field(ge=0, le=1000)] = 1
+    seed: Seed = 0
 
     @property
     def name(self) -> str:

@@ -28,9 +28,10 @@ from ebbtide.trial import MACHINES, SECRET
 _PORT = "EBBTIDE_DASK_PORT"
 _RETRY_S = 0.5
 _LOOK_S = 0.05
-# Machines that are taken are no fault of the tasks that they were at, and who is gone is noticed soon.
+# Machines that are taken are no fault of the tasks that they were at; a task that so many were lost at is. Who is
+# gone is noticed soon.
 _SCHEDULER: Mapping[str, Any] = NO_HTTP | {
-    "distributed.scheduler.allowed-failures": 1_000_000,
+    "distributed.scheduler.allowed-failures": 30,
     "distributed.scheduler.worker-ttl": "30s",
     # Tasks wait at the scheduler, not at busy workers, so that a worker that comes later has some.
     "distributed.scheduler.worker-saturation": 1.0,
@@ -122,17 +123,27 @@ async def _head(words: Sequence[str]) -> int:
         dashboard_address="127.0.0.1:0",
     )
     async with scheduler:
-        worker = await _start([sys.executable, "-m", "ebbtide.live.agent.dask_cluster", "worker"], {})
+        workers: list[asyncio.subprocess.Process] = []
+        keeping = asyncio.create_task(_keep_worker(workers))
         joins = environment_of(os.environ[SECRET], _scheduler_address())
         program = await _start([sys.executable, *words], joins)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, program.send_signal, signal.SIGTERM)
         try:
             code = await program.wait()
         finally:
-            for process in (program, worker):
+            keeping.cancel()
+            for process in (program, *workers):
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
     return code if code >= 0 else 128 - code
+
+
+async def _keep_worker(started: list[asyncio.subprocess.Process]) -> None:
+    """Keep a worker on the head's machine, begun again whenever it ends, such as by want of memory."""
+    while True:
+        started[:] = [await _start([sys.executable, "-m", "ebbtide.live.agent.dask_cluster", "worker"], {})]
+        await started[0].wait()
+        await asyncio.sleep(_RETRY_S)
 
 
 async def _start(command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -169,7 +180,7 @@ async def _worker() -> int:
             )
             try:
                 await worker
-            except (OSError, TimeoutError, asyncio.CancelledError):
+            except (OSError, TimeoutError, RuntimeError):
                 await asyncio.sleep(_RETRY_S)
                 continue
             gone = asyncio.create_task(worker.finished())

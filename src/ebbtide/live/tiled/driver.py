@@ -34,37 +34,40 @@ _RETRIES = 2
 _MOST_REMADE = 3
 _LOOK_S = 0.2
 _KEPT_EVERY_S = 2.0
+_KEPT = "done.json"
 # A larger result is left as tiles.
 _MOST_RESULT_BYTES = 1 << 30
 
 
 class Progress:
-    """How many steps are done, as `ebbtide.trial` reports and saves them.
+    """How many steps are done, and how long tasks took.
 
     Args:
         steps: Steps of a task, by name of its job.
+        times: Number of measured tasks and their seconds in all, by name of their job, of earlier runs.
     """
 
-    def __init__(self, steps: Mapping[str, int]) -> None:
+    def __init__(self, steps: Mapping[str, int], times: Mapping[str, tuple[int, float]] | None = None) -> None:
         self._steps = steps
-        self._done: Counter[str] = Counter()
-        self.times_s: dict[str, list[float]] = {}
+        self._done: dict[TileName, str] = {}
+        self.times: dict[str, tuple[int, float]] = dict(times or {})
 
-    def done(self, job: str, duration_s: float | None) -> None:
+    def done(self, job: str, output: TileName, duration_s: float | None) -> None:
         """A task of a job is done; its duration is known if it was made in this run."""
-        self._done[job] += 1
-        if duration_s is not None:
-            self.times_s.setdefault(job, []).append(duration_s)
+        if output not in self._done and duration_s is not None:
+            count, total_s = self.times.get(job, (0, 0.0))
+            self.times[job] = (count + 1, total_s + duration_s)
+        self._done[output] = job
 
     @property
     def step(self) -> int:
         """Steps done."""
-        return sum(count * self._steps[job] for job, count in self._done.items())
+        return sum(self._steps[job] for job in self._done.values())
 
     @property
     def mean_s(self) -> dict[str, float]:
-        """Mean seconds of a task by name of its job, as measured in this run."""
-        return {job: float(np.mean(times)) for job, times in self.times_s.items()}
+        """Mean seconds of a task by name of its job, as measured."""
+        return {job: total_s / count for job, (count, total_s) in self.times.items()}
 
 
 class Driver:
@@ -102,10 +105,18 @@ class Driver:
         written = self._tiles.written()
         for job in self._jobs:
             left = deque(task for task in job.tasks if task.output.key not in written)
-            for _ in range(len(job.tasks) - len(left)):
-                self._progress.done(job.name, None)
+            for task in job.tasks:
+                if task.output.key in written:
+                    self._progress.done(job.name, task.output, None)
             self._report()
             self._do(job, left)
+        # What no task has read was not checked yet.
+        for job in self._jobs:
+            for task in job.tasks:
+                while task.output.matrix in self._program.results and not self._is_whole(task.output):
+                    left = deque[TileTask]()
+                    self._make_again(task.output, None, left)
+                    self._do(job, left)
 
     def _do(self, job: TiledJob, left: deque[TileTask]) -> None:
         while left or self._flying:
@@ -131,12 +142,14 @@ class Driver:
         future.add_done_callback(lambda done, task=task: self._ended.put((task, done)))
 
     def _hear(self, job: TiledJob, task: TileTask, future: Any, left: deque[TileTask]) -> None:
-        # A result that went with its machine is not asked for: its tile is there.
         error = future.exception() if future.status == "error" else None
-        duration_s = None
-        if error is None and future.status == "finished":
-            duration_s = _result_of(future)
+        is_known = error is None and future.status == "finished"
+        # A result that went with its machine is not asked for: its tile is there, unless the task was given up.
+        duration_s = _result_of(future) if is_known else None
         future.release()
+        if error is None and not is_known and not self._tiles.has(task.output):
+            left.appendleft(task)
+            return
         if isinstance(error, DamagedTileError):
             self._make_again(error.name, task, left)
         elif error is not None:
@@ -144,17 +157,18 @@ class Driver:
         else:
             left.extend(self._waiting.pop(task, ()))
             if task in job.tasks:
-                self._progress.done(job.name, duration_s)
+                self._progress.done(job.name, task.output, duration_s)
                 self._report()
 
-    def _make_again(self, name: TileName, task: TileTask, left: deque[TileTask]) -> None:
-        """Set a damaged tile aside and make it again, before the task that needs it."""
+    def _make_again(self, name: TileName, task: TileTask | None, left: deque[TileTask]) -> None:
+        """Set a damaged tile aside and make it again, before the task that needs it, if one does."""
+        needing = [] if task is None else [task]
         maker = self._makers.get(name)
         if maker is not None and maker in self._waiting:
-            self._waiting[maker].append(task)
+            self._waiting[maker].extend(needing)
             return
         if self._is_whole(name):
-            left.appendleft(task)  # it was made again meanwhile
+            left.extendleft(needing)  # it was made again meanwhile
             return
         self._remade[name] += 1
         if self._remade[name] > _MOST_REMADE:
@@ -162,12 +176,12 @@ class Driver:
         self._tiles.discard(name)
         if maker is not None:
             left.appendleft(maker)
-            self._waiting[maker] = [task]
+            self._waiting[maker] = needing
             return
         write_inputs(self._program, self._tiles)
         if not self._tiles.has(name):
-            raise InputError(f"task {task.output.key} needs tile {name.key}, which nothing makes")
-        left.append(task)
+            raise InputError(f"task {needing[0].output.key} needs tile {name.key}, which nothing makes")
+        left.extend(needing)
 
     def _is_whole(self, name: TileName) -> bool:
         try:
@@ -184,7 +198,8 @@ def _slots(dask_scheduler: Any) -> int:
 
 def _result_of(future: Any) -> float | None:
     try:
-        return float(future.result(timeout=1.0))
+        found = future.result(timeout=1.0)
+        return None if found is None else float(found)
     except Exception:
         return None
 
@@ -218,8 +233,17 @@ class Reports:
         print(json.dumps({"step": self._progress.step}), flush=True)
         if is_last or time.monotonic() - self._kept_s >= _KEPT_EVERY_S:
             self._kept_s = time.monotonic()
-            write_text(self._folder / "done.json", json.dumps({"step": self._progress.step}) + "\n")
+            kept = {"step": self._progress.step, "times": self._progress.times}
+            write_text(self._folder / _KEPT, json.dumps(kept) + "\n")
             write_text(Path("task-times.json"), json.dumps(self._progress.mean_s, indent=2) + "\n")
+
+
+def earlier_times(kept: Path) -> dict[str, tuple[int, float]]:
+    """The times that an earlier run left in a checkpoint; none, if there is none."""
+    if not kept.is_file():
+        return {}
+    times = json.loads(kept.read_text(encoding="utf-8")).get("times", {})
+    return {str(job): (int(count), float(total_s)) for job, (count, total_s) in times.items()}
 
 
 def main(words: Sequence[str]) -> int:
@@ -235,7 +259,7 @@ def main(words: Sequence[str]) -> int:
     store = f"{os.environ[STORE].rstrip('/')}/tiles/{trial_id}"
     try:
         program = program_of(told["program"], told["parameters"])
-        progress = Progress(told["steps"])
+        progress = Progress(told["steps"], earlier_times(Path(os.environ[CHECKPOINT_DIR]) / _KEPT))
         reports = Reports(progress)
         with Client() as client:
             Driver(client, program, store, progress, reports).run()

@@ -52,16 +52,16 @@ def _read(tiles: TileStore, name: TileName) -> Tile:
         raise DamagedTileError(name) from None
 
 
-def run_timed(task: TileTask, store: str) -> float:
-    """On a worker: carry out a task; returns how long it took, seconds.
+def run_timed(task: TileTask, store: str) -> float | None:
+    """On a worker: carry out a task; returns how long it took, seconds; None: its tile was there.
 
     Args:
         task: The task to carry out.
         store: Where its tiles are: a folder, or s3://bucket/prefix.
     """
     began_s = time.monotonic()
-    run_task(task, _tiles_of(store))
-    return time.monotonic() - began_s
+    was_made = run_task(task, _tiles_of(store))
+    return time.monotonic() - began_s if was_made else None
 
 
 @lru_cache(maxsize=4)

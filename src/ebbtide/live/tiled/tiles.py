@@ -53,7 +53,7 @@ class TileStore:
     def write(self, name: TileName, tile: Tile) -> bool:
         """Write a tile, unless it is there; whether it was written."""
         payload = save(_arrays(tile))
-        self._keep(name, tile)
+        self._keep(name, _tile(load(payload)) if self._cached else tile)
         return self._objects.put_once(name.key, hashlib.sha256(payload).digest() + payload)
 
     def read(self, name: TileName) -> Tile:
@@ -87,6 +87,9 @@ class TileStore:
 
     def _keep(self, name: TileName, tile: Tile) -> None:
         if self._cached:
+            # Who changed it in place would change what others read here, and what is stored would differ.
+            for array in _arrays(tile).values():
+                array.flags.writeable = False
             self._cache[name] = tile
             if len(self._cache) > self._cached:
                 self._cache.popitem(last=False)

@@ -36,6 +36,8 @@ from ebbtide.policies.field_checks import check_fields
 
 # A cookbook has so many levels of work left.
 _LEVELS = 60
+# And no more holdings: numbers of machines by when each was charged.
+_MOST_STATES = 1000
 _TICK_S = 300.0
 # A chain of prices is fitted to no less; below a week it is that of all hours.
 _LEAST_HISTORY_S = DAY_S
@@ -64,6 +66,7 @@ class ByCookbook:
         risk_aversion: gamma: USD of expected cost that a USD of standard deviation is worth.
         delay_s: Seconds from the request for a machine to its start, by which `SKYLINE`, `FIXED` and `DBA` decide
             ahead.
+        lead_s: Seconds before a charge by which they release a machine that is not to be charged again.
         on_demand: Whether they rent on demand while spot costs more, and where time gets short.
         ahead: Steps that the skyline looks ahead.
         size: Machines of `FIXED` and `DBA`; 0: the fewest that are done in three quarters of the time.
@@ -82,6 +85,7 @@ class ByCookbook:
     step_s: float = HOUR_S
     risk_aversion: float = 0.0
     delay_s: float = 600.0
+    lead_s: float = 60.0
     on_demand: bool = False
     ahead: int = 4
     size: int = 0
@@ -98,6 +102,7 @@ class ByCookbook:
             between={
                 "step_s": (_TICK_S, DAY_S),
                 "delay_s": (0.0, DAY_S),
+                "lead_s": (0.0, HOUR_S),
                 "ahead": (0, 1000),
                 "size": (0, 10_000),
                 "history_s": (_LEAST_HISTORY_S, 400 * DAY_S),
@@ -179,7 +184,9 @@ class ByCookbook:
             ticks_s = np.arange(seen.times_s[0], started_s, _TICK_S)
             is_dba = self.rule is CookbookRule.DBA
             bids = Bids.dba(book, seen.at_each(ticks_s)) if is_dba else Bids.fixed(book, bid)
-        return RunCluster(book, market, bids, self.delay_s, on_demand=self.on_demand, fixed_size=size)
+        return RunCluster(
+            book, market, bids, self.delay_s, on_demand=self.on_demand, fixed_size=size, lead_s=self.lead_s
+        )
 
     def _book(self, view: View, job: Job, market: Market, started_s: float) -> Cookbook:
         workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
@@ -194,6 +201,19 @@ class ByCookbook:
                     field="step_s",
                 )
         ahead = 0 if follows else math.ceil(self.delay_s / _TICK_S - 1e-9)
+        if ahead and ahead * _TICK_S >= self.step_s:
+            raise InputError(
+                f"is {self.delay_s:g}; a step is {self.step_s:g} s, and a decision is made in the step before: "
+                "give less, or longer steps",
+                field="delay_s",
+            )
+        states = math.comb(min(job.most_machines, _MOST_STATES) + count, count)
+        if states > _MOST_STATES:
+            raise InputError(
+                f"is {self.step_s:g}; with {job.most_machines} machines and {count} steps a charge a cookbook has "
+                f"more than {_MOST_STATES} holdings: give longer steps, or fewer machines",
+                field="step_s",
+            )
         listed = None if follows or not self.on_demand else view.on_demand_price(market)
         return _solved(
             (prices.times_s.tobytes(), prices.prices.tobytes()),

@@ -43,6 +43,8 @@ class RunCluster:
         on_demand: Whether to rent on demand while spot costs more, and where another try for spot would come too
             late (6.8).
         fixed_size: Number of machines to hold always (6.7); 0: as the cookbook says.
+        lead_s: Seconds before a charge by which a machine is released that is not to be charged again; in a live
+            run more than it takes to end it.
     """
 
     book: Cookbook
@@ -51,6 +53,7 @@ class RunCluster:
     delay_s: float = 600.0
     on_demand: bool = False
     fixed_size: int = 0
+    lead_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.bids.table.shape != self.book.actions.shape[:2]:
@@ -68,13 +71,20 @@ class RunCluster:
 
     def decide(self, view: View) -> Iterable[Action]:
         started_s: float = view.memory.setdefault("started_s", view.now_s)
-        going: list[int] = view.memory.setdefault("going", [])
+        going: list[list[float]] = view.memory.setdefault("going", [])
         (job,) = view.jobs
         if job.is_finished:
             return
         effect_s = view.now_s + self.delay_s
         leases = [lease for lease in view.leases_of(0) if not self._is_outbid(lease, view)]
-        due = [lease for lease in leases if lease.lease_id not in going and self._is_due(lease, effect_s, view)]
+        leaving = _leaving(view)
+        # A live clock never stands at a moment: what was charged since the last look is due as well.
+        since_s = view.memory.get("due_s", -math.inf)
+        due = [
+            lease
+            for lease in leases
+            if lease.lease_id not in leaving and self._is_due(lease, since_s, effect_s, view)
+        ]
         price = view.price(self.market)
         lost = any(event.wake in (Wake.LAUNCH_FAILED, Wake.ENDED) for event in view.events)
         changed = lost or price != view.memory.get("price")
@@ -82,15 +92,17 @@ class RunCluster:
         step_s = self.book.problem.step_h * HOUR_S
         idle_s = view.now_s - view.memory.get("asked_s", -math.inf)
         if idle_s > _CLOCK_S and (changed or due or idle_s >= step_s / 2 - _CLOCK_S):
-            view.memory["asked_s"] = view.now_s
+            view.memory["asked_s"], view.memory["due_s"] = view.now_s, effect_s
             left_h = job.steps_left / job.job.steps * self.book.problem.workflow.work_h
             then_h = self._left_then(left_h, leases, effect_s, view)
-            staying = [lease for lease in leases if lease.lease_id not in going]
+            staying = [lease for lease in leases if lease.lease_id not in leaving]
             yield from self._resize(view, (effect_s - started_s) / HOUR_S, then_h, staying, due)
             yield WakeAt(view.now_s + step_s / 2)
         for lease in leases:
-            if lease.lease_id in going and self._is_due(lease, view.now_s, view):
+            goes_s = _leaving(view).get(lease.lease_id, math.inf)
+            if view.now_s >= goes_s - self.lead_s - _CLOCK_S:
                 yield Release(lease.lease_id)
+        view.memory["going"] = [pair for pair in going if any(pair[0] == lease.lease_id for lease in leases)]
         yield from self._wakes(view, leases)
 
     def _resize(
@@ -111,13 +123,13 @@ class RunCluster:
         free, swapped = max(held - size, 0), 0
         for lease in due:
             if lease.lease_id in unsure:
-                going.append(lease.lease_id)
+                going.append([lease.lease_id, self._next_charge_s(lease, view)])
             elif free > 0:
                 free -= 1
-                going.append(lease.lease_id)
+                going.append([lease.lease_id, self._next_charge_s(lease, view)])
             elif self.on_demand and lease.on_demand != wants_listed:
                 swapped += 1
-                going.append(lease.lease_id)
+                going.append([lease.lease_id, self._next_charge_s(lease, view)])
         step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         offer = math.inf if urgent else float(self.bids.table[step, book.level(left_h)])
         more = max(size - held, 0) + swapped
@@ -137,8 +149,8 @@ class RunCluster:
         present = []
         for lease in leases:
             comes_s, goes_s = self._comes_s(lease), math.inf
-            if lease.lease_id in view.memory["going"]:
-                goes_s = self._next_charge_s(lease, view)
+            if lease.lease_id in _leaving(view):
+                goes_s = _leaving(view)[lease.lease_id]
             present.append((max(comes_s, view.now_s), goes_s))
         moments = {view.now_s, until_s, *(time_s for pair in present for time_s in pair)}
         for low_s, high_s in pairwise(sorted(time_s for time_s in moments if view.now_s <= time_s <= until_s)):
@@ -152,9 +164,11 @@ class RunCluster:
         known = [time_s for time_s in view.memory.get("wakes", ()) if time_s > view.now_s - _CLOCK_S]
         view.memory["wakes"] = known
         for lease in leases:
-            leaves = lease.lease_id in view.memory["going"]
-            ahead_s = 0.0 if leaves else self.delay_s
-            time_s = self._next_charge_s(lease, view, after_s=view.now_s + ahead_s) - ahead_s
+            goes_s = _leaving(view).get(lease.lease_id)
+            if goes_s is None:
+                time_s = self._next_charge_s(lease, view, after_s=view.now_s + self.delay_s) - self.delay_s
+            else:
+                time_s = max(goes_s - self.lead_s, view.now_s)
             if time_s not in known:
                 known.append(time_s)
                 yield WakeAt(time_s)
@@ -182,10 +196,11 @@ class RunCluster:
             found[count - min(max(ago, 1), count)] += 1
         return found
 
-    def _is_due(self, lease: LeaseView, time_s: float, view: View) -> bool:
-        """Whether a machine is charged again at a time."""
-        age_s, period_s = time_s - self._comes_s(lease), _period_s(view)
-        return age_s > _CLOCK_S and abs(age_s - round(age_s / period_s) * period_s) < _CLOCK_S
+    def _is_due(self, lease: LeaseView, since_s: float, time_s: float, view: View) -> bool:
+        """Whether a machine is charged again after one time, and not later than another."""
+        period_s, comes_s = _period_s(view), self._comes_s(lease)
+        charges = math.floor((time_s - comes_s + _CLOCK_S) / period_s)
+        return charges >= 1 and comes_s + charges * period_s > since_s + _CLOCK_S
 
     def _next_charge_s(self, lease: LeaseView, view: View, after_s: float | None = None) -> float:
         """The time of a machine's next charge, seconds: now at the earliest, or after a given time."""
@@ -198,6 +213,11 @@ class RunCluster:
 def _period_s(view: View) -> float:
     """Length of a charge period; where it is shorter than prices are looked at, so long."""
     return max(view.billing.period_s, _LEAST_PERIOD_S)
+
+
+def _leaving(view: View) -> dict[int, float]:
+    """When each machine that is to be released would be charged again, by lease id, seconds since 1970."""
+    return {int(lease_id): goes_s for lease_id, goes_s in view.memory["going"]}
 
 
 def _can_be_taken(lease: LeaseView) -> bool:
