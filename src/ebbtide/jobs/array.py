@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import PositiveFloat, name_of, words_of
 from ebbtide.jobs.parsing import Frozen, validated
 from ebbtide.jobs.random_search import Value
-from ebbtide.jobs.resources import MachineCount, Resources
-from ebbtide.jobs.sweep import Decides, MarketFilter, Sweep
+from ebbtide.jobs.run_terms import RunTerms
+from ebbtide.jobs.sweep import Sweep
 
 # More are refused: each is a result of its own in storage.
 MOST_TASKS = 1_000_000
@@ -50,11 +49,10 @@ class TaskRange(Frozen):
 Tasks = Annotated[int, Field(ge=1, le=MOST_TASKS)] | TaskRange | Annotated[list[Value], Field(min_length=1)]
 
 
-class TaskArray(Resources):
+class TaskArray(RunTerms):
     """An array as users write it in YAML.
 
     Attributes:
-        name: Name in tables and tags; by default that of the program.
         command: What does one task: a command line, or a list of its arguments; never given to a shell. `{task}`
             in it is the value of the task, `{result_dir}` the folder whose files are its result.
         tasks: How many tasks there are, with the values 0, 1, 2...; or a range, `{first: 1, last: 2000}`; or a
@@ -64,36 +62,13 @@ class TaskArray(Resources):
         steps_per_hour: Measured tasks per hour of one machine, by instance type; if this and the next are empty,
             the speed is measured during the run.
         other_steps_per_hour_per_vcpu: Tasks per hour and vCPU of other types.
-        markets: Where machines may be rented.
-        budget_usd: The most that may be spent, USD.
-        deadline_h: Hours from the start by which all should be done.
-        decides: Whether price or capacity decides when machines are revoked.
-        billing: Name of the billing preset of spot leases.
-        policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
-    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-array"])
     command: str | _Arguments = Field(examples=["python score.py --part {task} --out {result_dir}"])
     tasks: Tasks = Field(examples=[2000])
-    machines: MachineCount = Field(default=1, examples=[8])
     cpus_per_task: Annotated[int, Field(ge=1)] = Field(default=1, examples=[1])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"c5.xlarge": 480}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[120])
-    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
-    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
-    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
-    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
-    billing: str = Field(default="ec2-second", examples=["ec2-second"])
-    policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
-
-    @classmethod
-    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> TaskArray:
-        """An array from plain values; errors name `file` and the field.
-
-        Raises:
-            InputError: Fields are unknown or out of range; all of them are listed.
-        """
-        return validated(cls, content, file)
 
     @property
     def values(self) -> Sequence[Value]:

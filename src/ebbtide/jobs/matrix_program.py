@@ -11,11 +11,10 @@ from pydantic import Field
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import Checkpointing, NonNegativeFloat, PositiveFloat
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.resources import MachineCount, Resources
-from ebbtide.jobs.sweep import Decides, MarketFilter, Sweep
+from ebbtide.jobs.run_terms import RunTerms
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import TiledProgram, speedup_of
 
@@ -26,11 +25,10 @@ DRIVER = "ebbtide.live.tiled.driver"
 _STEPS_PER_S = 1000
 
 
-class MatrixProgram(Resources):
+class MatrixProgram(RunTerms):
     """A matrix program as users write it in YAML.
 
     Attributes:
-        name: Name in tables and tags; by default that of the program.
         program: `rsvd` or `gnmf`, or a class of your own, `FILE.py:CLASS`.
         parameters: What the program is called with: sizes of its matrices.
         machines: How many machines its workers have, at most; they come and go while it runs. Its head has one
@@ -38,37 +36,14 @@ class MatrixProgram(Resources):
         task_s: Measured seconds of a task by instance type: a number for all jobs of the program, or one for each
             by its name. A run leaves them in `task-times.json`. Policies that plan for a deadline need them.
         start_s: Seconds that a machine which is added needs until it does tasks.
-        markets: Where machines may be rented.
-        budget_usd: The most that may be spent, USD.
-        deadline_h: Hours from the start by which it should be done.
-        decides: Whether price or capacity decides when machines are revoked.
-        billing: Name of the billing preset of spot leases.
-        policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
-    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-program"])
     program: Annotated[str, Field(min_length=1)] = Field(examples=["rsvd"])
     parameters: dict[str, Any] = Field(default_factory=dict, examples=[{"rows": 8, "columns": 8, "tile": 512}])
-    machines: MachineCount = Field(default=1, examples=[4])
     task_s: dict[str, PositiveFloat | dict[str, PositiveFloat]] = Field(
         default_factory=dict, examples=[{"c5.xlarge": 12}]
     )
     start_s: NonNegativeFloat = Field(default=0.0, examples=[60])
-    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
-    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
-    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
-    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
-    billing: str = Field(default="ec2-second", examples=["ec2-second"])
-    policy: AskedPolicy | None = Field(default=None, examples=[{"name": "skyline"}])
-
-    @classmethod
-    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> MatrixProgram:
-        """A program from plain values; errors name `file` and the field.
-
-        Raises:
-            InputError: Fields are unknown or out of range; all of them are listed.
-        """
-        return validated(cls, content, file)
 
     def sweep(self, file: str | Path | None = None) -> Sweep:
         """The program as what live runs run: a sweep of one job with a framework.

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.resources import MachineCount, Resources
-from ebbtide.jobs.sweep import Decides, Direction, MarketFilter, Sweep
+from ebbtide.jobs.run_terms import RunTerms
+from ebbtide.jobs.sweep import Direction, Sweep
 
 _Arguments = Annotated[list[str], Field(min_length=1)]
 
 
-class SingleTraining(Resources):
+class SingleTraining(RunTerms):
     """A job as users write it in YAML; only `command` is needed to run it.
 
     Attributes:
-        name: Name in tables and tags; by default that of the program.
         command: A command line, or a list of its arguments; never given to a shell. `{checkpoint_dir}` in it is
             the folder for checkpoints, and `{max_steps}` the number of steps.
         steps: Number of training steps; None: it ends when its program does.
@@ -36,18 +34,10 @@ class SingleTraining(Resources):
             and from which it resumes; None: it uses `{checkpoint_dir}`.
         metric: Name of the metric that it reports.
         direction: Whether a lower or a higher metric is better.
-        markets: Where machines may be rented.
-        budget_usd: The most that may be spent, USD.
-        deadline_h: Hours from the start by which it should be done.
-        decides: Whether price or capacity decides when machines are revoked.
-        billing: Name of the billing preset of spot leases.
-        policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
-    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-training"])
     command: str | _Arguments | None = Field(default=None, examples=["python train.py --epochs 10"])
     steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
-    machines: MachineCount = Field(default=1, examples=[4])
     speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
@@ -55,21 +45,6 @@ class SingleTraining(Resources):
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
-    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
-    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
-    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
-    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
-    billing: str = Field(default="ec2-second", examples=["ec2-second"])
-    policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
-
-    @classmethod
-    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> SingleTraining:
-        """A training from plain values; errors name `file` and the field.
-
-        Raises:
-            InputError: Fields are unknown or out of range; all of them are listed.
-        """
-        return validated(cls, content, file)
 
     def sweep(self, file: str | Path | None = None) -> Sweep:
         """The training as a sweep of one trial.

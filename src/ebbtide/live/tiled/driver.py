@@ -22,7 +22,7 @@ import numpy as np
 from ebbtide._files import write_text
 from ebbtide.errors import EbbtideError, InputError, MissingObjectError
 from ebbtide.jobs.tiled.named import program_of
-from ebbtide.jobs.tiled.program import TiledJob, TiledProgram, TileName, TileTask
+from ebbtide.jobs.tiled.program import TiledProgram, TileName, TileTask
 from ebbtide.live.storage import object_store
 from ebbtide.live.tiled.tasks import assembled, run_timed, write_inputs
 from ebbtide.live.tiled.tiles import DamagedTileError, TileStore
@@ -42,6 +42,9 @@ _MOST_RESULT_BYTES = 1 << 30
 class Progress:
     """How many steps are done, and how long tasks took.
 
+    Attributes:
+        step: Steps done.
+
     Args:
         steps: Steps of a task, by name of its job.
         times: Number of measured tasks and their seconds in all, by name of their job, of earlier runs.
@@ -49,20 +52,19 @@ class Progress:
 
     def __init__(self, steps: Mapping[str, int], times: Mapping[str, tuple[int, float]] | None = None) -> None:
         self._steps = steps
-        self._done: dict[TileName, str] = {}
+        self._done: set[TileName] = set()
+        self.step = 0
         self.times: dict[str, tuple[int, float]] = dict(times or {})
 
     def done(self, job: str, output: TileName, duration_s: float | None) -> None:
-        """A task of a job is done; its duration is known if it was made in this run."""
-        if output not in self._done and duration_s is not None:
+        """A task of a job is done; its duration is known if it was made here. One made again counts once."""
+        if output in self._done:
+            return
+        self._done.add(output)
+        self.step += self._steps[job]
+        if duration_s is not None:
             count, total_s = self.times.get(job, (0, 0.0))
             self.times[job] = (count + 1, total_s + duration_s)
-        self._done[output] = job
-
-    @property
-    def step(self) -> int:
-        """Steps done."""
-        return sum(self._steps[job] for job in self._done.values())
 
     @property
     def mean_s(self) -> dict[str, float]:
@@ -88,6 +90,7 @@ class Driver:
         self._tiles = TileStore(object_store(store))
         self._jobs = list(program.jobs)
         self._makers = {task.output: task for job in self._jobs for task in job.tasks}
+        self._job_of = {task: job.name for job in self._jobs for task in job.tasks}
         self._program = program
         self._ended: queue.Queue[tuple[TileTask, Any]] = queue.Queue()
         self._flying: dict[TileTask, Any] = {}
@@ -109,16 +112,16 @@ class Driver:
                 if task.output.key in written:
                     self._progress.done(job.name, task.output, None)
             self._report()
-            self._do(job, left)
+            self._do(left)
         # What no task has read was not checked yet.
         for job in self._jobs:
             for task in job.tasks:
                 while task.output.matrix in self._program.results and not self._is_whole(task.output):
                     left = deque[TileTask]()
                     self._make_again(task.output, None, left)
-                    self._do(job, left)
+                    self._do(left)
 
-    def _do(self, job: TiledJob, left: deque[TileTask]) -> None:
+    def _do(self, left: deque[TileTask]) -> None:
         while left or self._flying:
             # One that waited at a busy worker would not go to one that comes later.
             for _ in range(min(self._free(), len(left))):
@@ -128,7 +131,7 @@ class Driver:
             except queue.Empty:
                 continue
             if self._flying.pop(task, None) is future:
-                self._hear(job, task, future, left)
+                self._hear(task, future, left)
 
     def _free(self) -> int:
         """How many tasks the workers that are there can begin now."""
@@ -141,7 +144,7 @@ class Driver:
         self._flying[task] = future
         future.add_done_callback(lambda done, task=task: self._ended.put((task, done)))
 
-    def _hear(self, job: TiledJob, task: TileTask, future: Any, left: deque[TileTask]) -> None:
+    def _hear(self, task: TileTask, future: Any, left: deque[TileTask]) -> None:
         error = future.exception() if future.status == "error" else None
         is_known = error is None and future.status == "finished"
         # A result that went with its machine is not asked for: its tile is there, unless the task was given up.
@@ -156,9 +159,8 @@ class Driver:
             raise InputError(f"task {task.output.key} failed: {error}")
         else:
             left.extend(self._waiting.pop(task, ()))
-            if task in job.tasks:
-                self._progress.done(job.name, task.output, duration_s)
-                self._report()
+            self._progress.done(self._job_of[task], task.output, duration_s)
+            self._report()
 
     def _make_again(self, name: TileName, task: TileTask | None, left: deque[TileTask]) -> None:
         """Set a damaged tile aside and make it again, before the task that needs it, if one does."""

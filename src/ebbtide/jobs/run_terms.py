@@ -1,0 +1,47 @@
+"""What the file of every job that runs says in the same words: machines, where, for how much, until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from ebbtide.jobs.asked_policy import AskedPolicy
+from ebbtide.jobs.job import PositiveFloat
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.resources import MachineCount, Resources
+from ebbtide.jobs.sweep import Decides, MarketFilter
+
+
+class RunTerms(Resources):
+    """The fields that all kinds of jobs have in common, as users write them in YAML.
+
+    Attributes:
+        name: Name in tables and tags; by default that of the program.
+        machines: How many machines it has; what that means is said by the kind of job.
+        markets: Where machines may be rented.
+        budget_usd: The most that may be spent, USD.
+        deadline_h: Hours from the start by which it should be done.
+        decides: Whether price or capacity decides when machines are revoked.
+        billing: Name of the billing preset of spot leases.
+        policy: The policy that decides, by name, or with parameters; None: the one that suits.
+    """
+
+    name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-job"])
+    machines: MachineCount = Field(default=1, examples=[4])
+    markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
+    budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
+    deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
+    decides: Decides = Field(default=Decides.PRICE, examples=["price"])
+    billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
+
+    @classmethod
+    def parse(cls, content: dict[str, Any], file: str | Path | None = None) -> Self:
+        """A job from plain values; errors name `file` and the field.
+
+        Raises:
+            InputError: Fields are unknown or out of range; all of them are listed.
+        """
+        return validated(cls, content, file)
