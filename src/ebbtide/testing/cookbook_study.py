@@ -44,7 +44,7 @@ from ebbtide.simulation.start_delay import StartDelay
 
 _TYPE = "c3.xlarge"
 _START_S = 1_434_326_400.0
-_HISTORY_H, _RECORD_H = 240.0, 36.0
+_HISTORY_H, _RECORD_H = 240.0, 96.0
 # Spikes of the past and of the run, by turns of these heights: the skyline's bids are below the higher ones.
 _CALM_USD, _SPIKES_USD = 0.03, (0.4, 0.8, 1.1, 1.4)
 # Hours for which a price stays high.
@@ -69,11 +69,11 @@ class Size:
     """
 
     tile: int = 768
-    power: int = 6
+    power: int = 14
     machines: int = 3
     speed: float = 240.0
-    deadline_h: float = 16.0
-    every_h: float = 0.7
+    deadline_h: float = 48.0
+    every_h: float = 0.8
     killed_after_s: float = 30.0
 
 
