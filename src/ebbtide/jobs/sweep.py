@@ -389,6 +389,20 @@ class Sweep(Resources):
         return tuple(f"{self.name}-{trial.number}" if self.has_choice else self.name for trial in self.trials())
 
     @property
+    def setting_names(self) -> tuple[str, ...]:
+        """The values of each trial in words, in the order of trials."""
+        return tuple(trial.name for trial in self.trials())
+
+    @property
+    def parts(self) -> tuple[Sweep, ...]:
+        """What it runs; a list of jobs has several."""
+        return (self,)
+
+    def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
+        """What a training of its run is a trial of, by its number in the run."""
+        return self, self.trials()[job_id]
+
+    @property
     def has_choice(self) -> bool:
         """Whether there are settings to try; if not, it is one training."""
         return any(way is not None for way in (self.grid, self.list, self.random))

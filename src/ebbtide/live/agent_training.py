@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.engine.snapshot import Items
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -43,8 +42,6 @@ from ebbtide.live.agent_state import (
     TrialRecord,
     restore_trial,
     resumed,
-    trial_stamp,
-    values_without_metrics,
     warnings_of,
 )
 from ebbtide.live.checkpoints.whole import Whole
@@ -94,7 +91,8 @@ class AgentTraining:
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
         log: Called with a trial's id and a line for its log.
-        metric: Name of the metric that trials are compared by; None: there is none.
+        metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
+        speeds: Where measured speeds are kept; None: in an object of its own.
         runtime: Gives the time of the controller's own clock.
     """
 
@@ -111,7 +109,8 @@ class AgentTraining:
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         log: Callable[[str, str], None] = lambda _trial, _line: None,
-        metric: str | None = None,
+        metric: Callable[[int], str | None] = lambda _job_id: None,
+        speeds: MeasuredSpeeds | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
@@ -122,6 +121,7 @@ class AgentTraining:
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
+        self._of_job: dict[int, Trial] = {}
         # The trial and rank of each id under which machines report.
         self._by_id: dict[str, tuple[Trial, int]] = {}
         self._silent: dict[tuple[int, int], _Silence] = {}
@@ -129,7 +129,7 @@ class AgentTraining:
         self._on: dict[int, dict[int, Trial]] = {}
         self._assigned: dict[int, dict[int, Trial]] = {}
         self._warned: set[str] = set()
-        self.speeds = MeasuredSpeeds()
+        self.speeds = MeasuredSpeeds() if speeds is None else speeds
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Make a trial for each job.
@@ -142,15 +142,16 @@ class AgentTraining:
                 raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
             trial = Trial(progress, f"{self._run}-{progress.job_id:03d}")
             self.trials.append(trial)
+            self._of_job[progress.job_id] = trial
             ranks = progress.job.most_machines if trial.is_gang else 1
             self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
-        self._assign(self.trials[job_id], leases)
+        self._assign(self._of_job[job_id], leases)
         # Where storage does not answer, the next look tries again, and tells of it.
         with suppress(OSError):
-            self._converge(self.trials[job_id])
+            self._converge(self._of_job[job_id])
 
     def converge(self) -> None:
         """Give the orders that are missing."""
@@ -166,12 +167,12 @@ class AgentTraining:
 
     def save(self, job_id: int) -> None:
         """Order the agent of a job to save it; programs on several machines agree on the step."""
-        for member in self.trials[job_id].present[:1]:
+        for member in self._of_job[job_id].present[:1]:
             self._order(member.lease_id, Save())
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
-        trial = self.trials[job_id]
+        trial = self._of_job[job_id]
         trial.stopping = trial.progress.stopped = True
         if trial.present:
             self._leave(trial)
@@ -180,14 +181,14 @@ class AgentTraining:
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         """Tell once when a job has done so many steps: at once where it has."""
-        trial = self.trials[job_id]
+        trial = self._of_job[job_id]
         if not trial.ended:
             trial.milestones = tuple(sorted({*trial.milestones, step}))
             self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
-        found = sorted(self.trials[job_id].metrics.items())
+        found = sorted(self._of_job[job_id].metrics.items())
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
@@ -228,11 +229,6 @@ class AgentTraining:
             trial, member = found
             self._heard(trial, member)
             self._receive_of(trial, member, lease, report)
-
-    @property
-    def items(self) -> Items:
-        """The trials, each with the id of its job, without their metrics."""
-        return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
         """Continue from what a snapshot has.
@@ -480,7 +476,7 @@ class AgentTraining:
 
     def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""
-        for warning in warnings_of(trial, self._metric, is_over=is_over):
+        for warning in warnings_of(trial, self._metric(trial.progress.job_id), is_over=is_over):
             if warning not in trial.warnings:
                 trial.warnings = (*trial.warnings, warning)
                 self._log(trial.trial_id, f"ebbtide: warning: {warning}")
@@ -492,7 +488,7 @@ class AgentTraining:
     def _withdraw_warnings(self, trial: Trial) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
-            still = warnings_of(trial, self._metric)
+            still = warnings_of(trial, self._metric(trial.progress.job_id))
             trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
 
     def _receive_of(self, trial: Trial, member: Member, lease: Lease, report: OfTrial) -> None:

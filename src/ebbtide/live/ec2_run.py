@@ -11,6 +11,7 @@ from typing import Any
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
@@ -38,7 +39,7 @@ _MTTR_S = 6 * HOUR_S
 
 
 def begin_ec2(
-    sweep: Sweep,
+    sweep: Runnable,
     sweep_folder: Path,
     new: NewRun,
     settings: Ec2Settings,
@@ -66,9 +67,10 @@ def begin_ec2(
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
-    if sweep.live_jobs(catalogue)[0].most_machines > 1 and len(settings.regions) > 1:
+    together = next((job for job in sweep.live_jobs(catalogue) if job.most_machines > 1), None)
+    if together is not None and len(settings.regions) > 1:
         raise InputError(
-            f"the machines of a trial of {sweep.name} train as one and reach each other by private addresses, "
+            f"the machines of {together.name} work as one and reach each other by private addresses, "
             f"which they do within one region; give one of {', '.join(settings.regions)}",
             field="regions",
         )
@@ -106,7 +108,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     live, settings = folder.settings, _ec2_settings(folder)
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
-    sweep = Sweep.model_validate(live.sweep)
+    sweep = runnable(live.sweep)
     store = PriceStore(folder.path / "prices.db")
     prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue)
     agent = AgentConfig(
@@ -154,10 +156,15 @@ def _no_prices() -> PriceHistory:
     raise InputError("no prices are asked for where machines are only ended")
 
 
-def _longest_s(sweep: Sweep) -> float:
-    """Seconds that the longest trial takes on its slowest machine; the deadline, if there is one."""
-    if sweep.deadline_h is not None:
-        return sweep.deadline_h * HOUR_S
+def _longest_s(work: Runnable) -> float:
+    """Seconds that the longest trial takes on its slowest machine, and jobs one after the other; the deadline, if
+    there is one."""
+    if work.deadline_h is not None:
+        return work.deadline_h * HOUR_S
+    return sum(map(_longest_trial_s, work.parts))
+
+
+def _longest_trial_s(sweep: Sweep) -> float:
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
     if slowest is None or sweep.max_trial_steps is None:
         return HOUR_S

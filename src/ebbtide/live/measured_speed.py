@@ -68,14 +68,18 @@ class MeasuredSpeeds:
 
     Attributes:
         seen: Measurements by job id and instance type.
+        programs: The number of the program of each job, by id: what is measured of one says nothing of another.
+            Those that are not named have the same.
     """
 
     seen: dict[int, dict[str, Seen]] = field(default_factory=dict)
+    programs: Mapping[int, int] = field(default_factory=dict)
     _last: dict[int, _Report] = field(default_factory=dict)
     # Declared steps a second by job id and instance type, as far as they were asked for.
     _declared: dict[int, dict[str, float]] = field(default_factory=dict)
-    # Mean of measured over declared rates of all trainings; None: it is to be calculated anew.
-    _of_all: float | None = None
+    # Mean of measured over declared rates of all trainings of a program, by its number; without those that are to
+    # be calculated anew.
+    _of_all: dict[int, float] = field(default_factory=dict)
 
     def begin(self, job_id: int, attempt: int, instance_type: str, step: int, speedup: float = 1.0) -> None:
         """A training starts on a machine of an instance type, at its resume step.
@@ -114,7 +118,7 @@ class MeasuredSpeeds:
         seen = self.seen.setdefault(job_id, {}).setdefault(instance_type, Seen())
         seen.steps += steps
         seen.duration_s += duration_s
-        self._of_all = None
+        self._of_all.pop(self._program(job_id), None)
         rate = seen.steps_per_s
         if rate is None or seen.told:
             return ""
@@ -145,7 +149,8 @@ class MeasuredSpeeds:
         known = self._declared.setdefault(job_id, {})
         if known.get(instance_type) != declared:
             known[instance_type] = declared
-            self._of_all = None if job_id in self.seen else self._of_all
+            if job_id in self.seen:
+                self._of_all.pop(self._program(job_id), None)
         if not self.seen:
             return declared
         return self.measured(job_id, instance_type) or declared * self._off(job_id)
@@ -162,17 +167,23 @@ class MeasuredSpeeds:
     def restore(self, kept: SpeedRecords) -> None:
         """Continue from what `snapshot` gave."""
         self.seen = {int(job): {name: Seen(**seen) for name, seen in of.items()} for job, of in kept.items()}
-        self._of_all = None
+        self._of_all = {}
 
     def _off(self, job_id: int) -> float:
-        """Geometric mean of measured over declared rates, of this training if it was measured, else of all."""
+        """Geometric mean of measured over declared rates, of this training if it was measured, else of all of its
+        program."""
         own = self._ratios(job_id)
         if own:
             return _geometric_mean(own)
-        if self._of_all is None:
+        program = self._program(job_id)
+        if program not in self._of_all:
             # Asked for each training and market, and changed by reports alone.
-            self._of_all = _geometric_mean([ratio for job in self.seen for ratio in self._ratios(job)])
-        return self._of_all
+            alike = (job for job in self.seen if self._program(job) == program)
+            self._of_all[program] = _geometric_mean([ratio for job in alike for ratio in self._ratios(job)])
+        return self._of_all[program]
+
+    def _program(self, job_id: int) -> int:
+        return self.programs.get(job_id, 0)
 
     def _ratios(self, job_id: int) -> list[float]:
         declared = self._declared.get(job_id, {})

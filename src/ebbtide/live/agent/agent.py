@@ -17,6 +17,7 @@ from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, link_checkpoints, outputs_id, unpack
 from ebbtide.live.agent.gang import command_of, neighbours, restore_parts
 from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.inputs import fetch_inputs
 from ebbtide.live.agent.machine import Machine, ThisMachine, checkpoints_of
 from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
 from ebbtide.live.agent.metadata import Notice
@@ -52,7 +53,7 @@ from ebbtide.live.agent.watching import LogLines
 from ebbtide.live.agent.work import SavingTimes, Work
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
-from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
+from ebbtide.trial import AGENT, CHECKPOINT_DIR, INPUTS, MAX_STEPS, TRIAL_ID
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -160,6 +161,10 @@ class Agent:
     @property
     def _code_folder(self) -> Path:
         return self._folder / "code"
+
+    @property
+    def _inputs_folder(self) -> Path:
+        return self._folder / "inputs"
 
     # What is watched, in threads of their own.
 
@@ -313,6 +318,7 @@ class Agent:
                         lacks = f"the code in storage is not used: {error}"
                         raise
                 assignment = work.assignment
+                fetch_inputs(self._objects, assignment.inputs, self._inputs_folder)
                 writer = store.begin_writing(
                     self._config.machine, attempt=assignment.attempt, machines=assignment.machines
                 )
@@ -370,6 +376,8 @@ class Agent:
             CHECKPOINT_DIR: str(work.folder),
             AGENT: "1",
         }
+        if assignment.inputs:
+            environment[INPUTS] = str(self._inputs_folder)
         if assignment.max_steps:
             environment[MAX_STEPS] = str(assignment.max_steps)
         environment |= neighbours(assignment, bytes.fromhex(self._config.key), self._config.store)

@@ -25,7 +25,7 @@ from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
 from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
 from ebbtide.policies.field_checks import check_fields
@@ -92,7 +92,7 @@ class Deadline:
             view: The view that `decide` is given.
             jobs: Jobs, each with the steps that it is to do later, after another start; time is reserved for them.
         """
-        begun = {"began_s": view.now_s, "refused": {}, "jobs": {}}
+        begun = {"began_s": run_started_s(view), "refused": {}, "jobs": {}}
         memory: dict[str, Any] = view.memory.setdefault("deadline", begun)
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
