@@ -154,6 +154,13 @@ class SimulatedTasks:
         self._milestones: list[int] = []
         self._stopping = False
         self._events: list[Event] = []
+        # Whether another job that is to leave a machine is still on it.
+        self.is_being_left: Callable[[Lease], bool] = lambda _lease: False
+
+    @property
+    def leaving(self) -> list[Lease]:
+        """The machines that still have tasks, and are to leave."""
+        return [machine.lease for machine in self._machines if machine.lease not in self._assigned]
 
     def assign(self, leases: Sequence[Lease], now_s: float) -> list[Event]:
         """Have tasks done by exactly these, as soon as they have booted."""
@@ -272,7 +279,8 @@ class SimulatedTasks:
 
     def _target(self) -> list[Lease]:
         """The machines that are to have tasks: those without a notice, those that have some first."""
-        steady = [lease for lease in self._assigned if lease.is_booted and lease.state is LeaseState.RUNNING]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.is_being_left(lease)]
+        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         steady.sort(key=lambda lease: not self.is_on(lease))
         return steady[: self.progress.job.most_machines]
 

@@ -85,6 +85,8 @@ class SimulatedTraining:
         self._head: Lease | None = None
         # Of a cluster: whether a machine on demand was requested that has not booted yet.
         self.head_comes: Callable[[], bool] = lambda: False
+        # Whether another job that is to leave a machine is still on it.
+        self.is_being_left: Callable[[Lease], bool] = lambda _lease: False
         self._groups = [_Group()] if self.job.coupling is Coupling.GANG else []
         self._milestones: list[int] = []
         self._stopping = False
@@ -102,6 +104,12 @@ class SimulatedTraining:
     def concerns(self, lease: Lease) -> bool:
         """Whether the job is on the machine or is to be."""
         return lease in self._assigned or self.is_on(lease)
+
+    @property
+    def leaving(self) -> list[Lease]:
+        """The machines that it is still on, and is to leave."""
+        on = (lease for group in self._groups for lease in group.members)
+        return [lease for lease in on if lease not in self._assigned]
 
     def is_on(self, lease: Lease) -> bool:
         """Whether a group is on the machine."""
@@ -310,7 +318,7 @@ class SimulatedTraining:
 
     def _ready(self, now_s: float) -> list[Lease]:
         """The machines not noticed; if those are too few, those that still have time, too."""
-        booted = [lease for lease in self._assigned if lease.is_booted]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.is_being_left(lease)]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         if len(steady) == len(booted):
             return steady
