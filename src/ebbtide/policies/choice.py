@@ -330,7 +330,9 @@ def within_budget(sweep: Runnable, policy: Policy) -> Policy:
         )
     if isinstance(sweep, Sweep) and sweep.framework is not None:
         policy = WithHead(policy)
-    return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
+    if sweep.budget_usd is None:
+        return policy
+    return WithinBudget(policy, sweep.budget_usd, watches_saves=sweep.bucket is not None)
 
 
 def policy_summary(policy: str) -> str:
