@@ -186,7 +186,7 @@ def test_a_budget_is_not_passed_by_uploads(
         save_s=10.0, restore_s=10.0, size_bytes=2 * GIB, interval_s=interval_s, by_region=True
     )
     update = {"checkpoint": checkpoint, "bucket": Bucket(cloud="aws", region=region)}
-    policy = eb.WithinBudget(DeepSpotCloud(when), budget_usd, watches_saves=seed % 2 == 0)
+    policy = eb.WithinBudget(DeepSpotCloud(when), budget_usd)
     result = eb.backtest([policy], job(30).model_copy(update=update), prices, starts=[prices.start_s + 3600])
     (outcome,) = result.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd

@@ -330,9 +330,7 @@ def within_budget(sweep: Runnable, policy: Policy) -> Policy:
         )
     if isinstance(sweep, Sweep) and sweep.framework is not None:
         policy = WithHead(policy)
-    if sweep.budget_usd is None:
-        return policy
-    return WithinBudget(policy, sweep.budget_usd, watches_saves=sweep.bucket is not None)
+    return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
 
 
 def policy_summary(policy: str) -> str:
