@@ -118,7 +118,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     object_store(live.store).put_once(agent_key, bundle())
     sweep = runnable(live.sweep)
     store = PriceStore(folder.path / "prices.db")
-    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue)
+    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue, every_s=settings.price_poll_s)
     agent = AgentConfig(
         live.run,
         "",

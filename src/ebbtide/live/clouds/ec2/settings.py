@@ -67,6 +67,7 @@ class Ec2Settings(Frozen):
         volume_gib: Size of the root volume in GiB; 0: as the image has it.
         controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
         poll_s: Seconds between looks for orders and reports.
+        price_poll_s: Seconds between fetches of prices.
         notice_poll_s: Seconds between looks at the instance metadata.
     """
 
@@ -81,6 +82,7 @@ class Ec2Settings(Frozen):
     volume_gib: Annotated[int, Field(ge=0)] = 0
     controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
     poll_s: Annotated[float, Field(gt=0)] = 5.0
+    price_poll_s: Annotated[float, Field(ge=1)] = 300.0
     notice_poll_s: Annotated[float, Field(gt=0)] = 5.0
 
     @model_validator(mode="after")
@@ -91,8 +93,6 @@ class Ec2Settings(Frozen):
                 f"{', '.join(lacking)} has no image: write `image_id: ami-0123456789abcdef0` there, or once for "
                 "all regions `image: {name: my-training-1, copy_from: us-east-1}`"
             )
-        if self.image is not None and not lacking:
-            raise ValueError("image is for regions without an image_id, and all have one: leave one of them out")
         return self
 
     def image_in(self, region: str) -> str:
@@ -113,4 +113,12 @@ class Ec2Settings(Frozen):
         Raises:
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.
         """
-        return validated(cls, read_mapping(path, "EC2 settings: a mapping with regions, store..."), path)
+        found = validated(cls, read_mapping(path, "EC2 settings: a mapping with regions, store..."), path)
+        # Those that a run keeps have both, once the image was found.
+        if found.image is not None and all(region.image_id for region in found.regions.values()):
+            raise InputError(
+                "is for regions without an image_id, and all have one: leave one of them out",
+                file=path,
+                field="image",
+            )
+        return found
