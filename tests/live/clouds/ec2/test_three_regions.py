@@ -34,9 +34,11 @@ EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 HOME, EUROPE, ASIA = "us-east-1", "eu-west-1", "ap-northeast-1"
 MARKETS = {region: eb.Market("aws", region, f"{region}a", "c3.xlarge") for region in (HOME, EUROPE, ASIA)}
 IMAGE, STEPS = "training of three regions", 2_200
-# Each checkpoint weighs a different tenth of a megabyte or so, so that no sum is right by chance.
-HEAVY = PROGRAM.replace(
-    "    part = folder", '    (folder / "blob").write_bytes(bytes(100_000 + 7 * step))\n    part = folder'
+# Each checkpoint has a weight of its own, so that no sum is right by chance; none is written while another is stored.
+HEAVY = PROGRAM.replace("step % 20 ==", "step % 150 ==").replace(
+    "    part = folder",
+    '    heavy = folder / ".blob.part"; heavy.write_bytes(bytes(100_000 + 7 * step)); heavy.rename(folder / "blob")\n'
+    "    part = folder",
 )
 
 
@@ -111,7 +113,10 @@ def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: E
     assert run is not None
     assert outcome["finished"]
     assert outcome["failed"] == []
-    assert outcome["revocations"] == 1
+    # One move was for the price. The other was forced by the notice, even if the machine was left before its time.
+    told = [kind for _, kind, *_ in journal.moments()]
+    assert told.count(str(eb.Wake.NOTICE)) == 1
+    assert outcome["revocations"] <= 1
     # The result is that of a training that nobody has disturbed.
     (log,) = (folder.path / "logs").iterdir()
     assert float(log.read_text().split()[-1]) == pytest.approx(total(0.1, STEPS))
@@ -122,14 +127,18 @@ def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: E
         for transfer, lease_id, usd in run["engine"]["transfers"]
     ]
     expected = crossing(api, machines)
-    assert len(expected) >= 4
+    assert len(expected) > 8
     assert {region for region, _ in expected} == {EUROPE, ASIA}
     assert sorted((region, size_bytes) for region, size_bytes, _ in entered) == sorted(expected)
     assert [usd for _, _, usd in entered] == [pytest.approx(0.02 * size / GIB) for _, size, _ in entered]
     egress_usd = 0.02 * sum(size for _, size in expected) / GIB
-    rented_usd = billed(machines.all.values(), api.prices, billing_preset("ec2-second"))
-    assert egress_usd > 1e-4
-    assert outcome["cost_usd"] == pytest.approx(rented_usd + egress_usd, abs=1e-4)
+    bills = [bill for _, bill in run["engine"]["bills"]]
+    paid_usd = sum(charge["usd"] for bill in bills for charge in bill["charges"])
+    paid_usd -= sum(bill["refund_usd"] for bill in bills)
+    assert outcome["cost_usd"] == pytest.approx(paid_usd + egress_usd, abs=1e-12)
+    assert paid_usd == pytest.approx(
+        billed(machines.all.values(), api.prices, billing_preset("ec2-second")), abs=1e-4
+    )
 
 
 def crossing(api: StandInApi, machines: StandInMachines) -> list[tuple[str, int]]:
