@@ -13,6 +13,8 @@ from moto import mock_aws
 from tests.live.sweeps import sweep
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, ListedJob
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.transfers import Bucket
 from ebbtide.live.clouds.ec2.bucket import bucket_region, with_bucket
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
@@ -99,3 +101,24 @@ def test_without_checkpoints_and_at_another_address_nothing_is_looked_up(tmp_pat
     assert with_bucket(said, elsewhere, Silent()).bucket == EUROPE
     without = sweep(tmp_path, checkpoint=None)
     assert with_bucket(without, settings(), Silent()).bucket is None
+
+
+def test_each_job_of_a_list_has_it(client: Any) -> None:
+    def listed(*buckets: Bucket) -> JobList:
+        works = [Sweep(name=f"j{number}", command="x", bucket=bucket) for number, bucket in enumerate(buckets)]  # type: ignore[call-arg]
+        return JobList(name="all", listed=tuple(ListedJob(work=work) for work in works))
+
+    plain = JobList(
+        name="all",
+        listed=(
+            ListedJob(work=Sweep(name="one", command="x")),  # type: ignore[call-arg]
+            ListedJob(work=Sweep(name="two", command="x", checkpoint=None), needs=("one",)),  # type: ignore[call-arg]
+        ),
+    )
+    assert len(plain.job_names) == 2
+    found = with_bucket(plain, settings(), client)
+    assert [part.bucket for part in found.parts] == [EUROPE, None]
+    assert [part.bucket for part, _ in (found.part_of(0), found.part_of(1))] == [EUROPE, None]
+    assert found.listed[1].needs == ("one",)
+    with pytest.raises(InputError, match="field jobs.1.bucket: says aws us-east-1"):
+        with_bucket(listed(EUROPE, EAST), settings(), client)

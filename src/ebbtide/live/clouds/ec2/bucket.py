@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, Runnable, in_list
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.transfers import Bucket
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
@@ -12,30 +13,46 @@ from ebbtide.live.clouds.ec2.settings import Ec2Settings
 _HEADER = "x-amz-bucket-region"
 
 
-def with_bucket(sweep: Sweep, settings: Ec2Settings, client: Any = None) -> Sweep:
-    """The sweep with the place of the store's bucket.
+def with_bucket(work: Runnable, settings: Ec2Settings, client: Any = None) -> Runnable:
+    """What is to be run, with the place of the store's bucket: a sweep, or each job of a list.
 
-    What the sweep says counts where it cannot be looked up: where the bucket's owner forbids that, and at another
+    What its file says counts where it cannot be looked up: where the bucket's owner forbids that, and at another
     address than AWS, where without it no place is assumed.
 
     Args:
-        sweep: The sweep that is to be trained.
+        work: The sweep, or the list of jobs.
         settings: Settings of machines, with the address of the store.
         client: A boto3 client of S3; None: a new one.
 
     Raises:
-        InputError: There is no such bucket, it is in another region than the sweep says, or neither is known.
+        InputError: There is no such bucket, it is in another region than the file says, or neither is known.
     """
-    if sweep.checkpoint is None or settings.store_endpoint_url:
-        return sweep
-    region = bucket_region(settings.store, client, is_needed=sweep.bucket is None)
+    stored = [part for part in work.parts if part.checkpoint is not None]
+    if not stored or settings.store_endpoint_url:
+        return work
+    region = bucket_region(settings.store, client, is_needed=any(part.bucket is None for part in stored))
     if region is None:
-        return sweep
+        return work
     found = Bucket(cloud="aws", region=region)
+    if isinstance(work, Sweep):
+        return _placed(work, found, settings.store)
+    listed = []
+    for place, job in enumerate(work.listed):
+        try:
+            listed.append(job.model_copy(update={"work": _placed(job.work, found, settings.store)}))
+        except InputError as error:
+            raise in_list(error, place, None) from None
+    # A copy would keep what was worked out of the jobs before.
+    return JobList(**{name: getattr(work, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
+
+
+def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
+    if sweep.checkpoint is None:
+        return sweep
     if sweep.bucket not in (None, found):
         said = sweep.bucket.place if sweep.bucket else None
         raise InputError(
-            f"says {said}, and {settings.store} is in {found.place}; leave it out, since it is looked up",
+            f"says {said}, and {store} is in {found.place}; leave it out, since it is looked up",
             field="bucket",
         )
     return sweep.model_copy(update={"bucket": found})
