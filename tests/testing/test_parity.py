@@ -11,6 +11,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.engine.outcome import Outcome
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.registry import POLICIES
 from ebbtide.policies.spottune.policy import SpotTune
@@ -104,6 +105,29 @@ def test_every_wake_comes_live_as_in_replay(billing: str) -> None:
     assert not found.ledger_difference_usd
     assert found.finished
     assert found.decisions > 300
+
+
+@pytest.mark.parametrize("name", ["deepspotcloud-migrate", "deepspotcloud-best-price", "reactive", "deadline"])
+def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, models: eb.ModelBundle) -> None:
+    """The tape's markets are in the east and the west of the US, and so is the bucket, on one side."""
+    tape = _tapes()[1]
+    scenario = scenario_of(name, tape, BILLINGS[1])
+    (job,) = scenario.jobs
+    assert job.checkpoint is not None
+    checkpoint = job.checkpoint.model_copy(update={"interval_s": 1217.0 if name == "reactive" else None})
+    for region in ("us-west-2", "us-east-1"):
+        bucket = Bucket(cloud="aws", region=region)
+        with_bucket = replace(
+            scenario, jobs=(job.model_copy(update={"bucket": bucket, "checkpoint": checkpoint}),)
+        )
+        made = eb.policy(name, models)
+        found = compare(name, with_bucket, tape.name, tape.start_s, made)
+        assert [str(each) for each in found.differences[:1]] == []
+        assert not found.ledger_difference_usd
+        assert found.finished
+        outcome = with_bucket.run(made, tape.start_s)
+        moved = {(move.source.region, move.destination.region) for move in outcome.jobs[0].transfers}
+        assert outcome.egress_usd > 0 or not moved
 
 
 def _live_without_prices(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:

@@ -69,6 +69,7 @@ _OF_BOTH = frozenset(
         "checkpoint",
         "machines",
         "speedup",
+        "bucket",
     }
 )
 _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour, is needed"

@@ -19,10 +19,21 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import MOST, UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, check_known
+from ebbtide.jobs.job import (
+    MOST,
+    NO_CHECKPOINT,
+    UNKNOWN_STEPS,
+    Checkpointing,
+    Coupling,
+    Job,
+    PositiveFloat,
+    Speedup,
+    check_known,
+)
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -137,6 +148,8 @@ class Sweep(Resources):
         checkpoint: What saving costs; null: trials cannot be checkpointed.
         checkpoints: The folder, relative to where the program runs, into which the program writes its checkpoints
             itself and from which it resumes; None: it uses `{checkpoint_dir}`.
+        bucket: Cloud and region of the storage of checkpoints, to which each is uploaded; None: a checkpoint
+            stays in the region of the machine that saved it, and on EC2 the region of its storage is looked up.
         tasks: The values of the tasks of an array, which is one job with a step for each; None: it is none.
         cpus_per_task: Number of vCPUs of each of its tasks.
         framework: Name of the framework whose head runs the command and has workers on other machines, `spark` or
@@ -168,6 +181,7 @@ class Sweep(Resources):
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
     framework: Literal["spark", "dask"] | None = None
@@ -188,6 +202,8 @@ class Sweep(Resources):
             raise ValueError(f"entry_point {self.entry_point!r} is not of the form package.module:function")
         if self.decides is Decides.CAPACITY and self.deadline_h is None:
             raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
+        if self.bucket is not None and self.checkpoint is None:
+            raise ValueError(NO_CHECKPOINT)
         if len(ways) > 1:
             raise ValueError(f"needs one of grid, list, random, not {' and '.join(ways)}")
         if self.tasks is not None:
@@ -374,6 +390,7 @@ class Sweep(Resources):
                 cpus_per_task=None if self.tasks is None else self.cpus_per_task,
                 framework=self.framework,
                 speedup=self.speedup,
+                bucket=self.bucket,
             )
             for name in self.job_names
         )

@@ -221,7 +221,8 @@ class AgentCluster:
             rank=1,
         )
         self._order(lease.lease_id, Train(self._meeting(trial, lease.lease_id, plain, addresses)))
-        trial.progress.begin_on([lease], self._now())
+        # What a worker needs it has from the head.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _meeting(
         self, trial: Trial, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.engine.snapshot import Items, event_of, event_values
-from ebbtide.errors import CloudError, CloudGoneError, InputError
+from ebbtide.errors import CloudError, CloudGoneError, DamagedCheckpointError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.heartbeats import Heartbeats
@@ -159,6 +159,7 @@ class AgentProvider:
                 agent.run,
                 *given,
                 has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
+                stored_bytes=self._stored_bytes,
                 newest_whole=self._newest_whole,
                 address=address,
                 secret=secret,
@@ -551,6 +552,11 @@ class AgentProvider:
         ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]
         expected, aside = trial.stored_number, trial.aside
         return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
+
+    def _stored_bytes(self, trial_id: str, number: int) -> int:
+        with suppress(DamagedCheckpointError, OSError):
+            return CheckpointStore(self._objects, trial_id, self._runtime).manifest(number).size_bytes
+        return 0
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):

@@ -201,8 +201,8 @@ class AgentTasks:
         match report:
             case TaskDone(task=number, told_s=told_s, duration_s=duration_s) if number in member.tasks:
                 self._measure(trial, lease, told_s, duration_s)
+                trial.progress.saved_on(lease, self._now(), report.size_bytes)
                 self._done(trial, member, number, duration_s)
-                trial.progress.saved_at = lease.market.place
                 self._converge(trial)
             case TaskFailed(task=number) if number in member.tasks:
                 self._failed(trial, member, report)
@@ -264,7 +264,8 @@ class AgentTasks:
         self._order(lease.lease_id, Train(assignment))
         if math.isnan(trial.began_s):
             trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
-        trial.progress.begin_on([lease], self._now())
+        # Results are uploaded to a bucket, and none is downloaded.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _hand_out(self, trial: Trial, target: Mapping[int, Lease]) -> None:
         """Keep each machine in tasks: as many as it does at a time, and those it needs until there are others."""

@@ -18,9 +18,11 @@ from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
-from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.ec2.bucket import with_bucket
+from ebbtide.live.clouds.ec2.cloud import Ec2Cloud, client_of
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
+from ebbtide.live.clouds.ec2.images import with_images
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
@@ -36,6 +38,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Mean seconds until a machine is revoked, where nothing else is known.
 _MTTR_S = 6 * HOUR_S
+# Tries of each request for images: nothing is rented yet, and nobody waits for a stop.
+_IMAGE_TRIES = 5
 
 
 def begin_ec2(
@@ -63,7 +67,8 @@ def begin_ec2(
 
     Raises:
         InputError: There is a run with that id; the sweep has no budget, or calls a file that is not beside it;
-            there are no credentials, or they end too early; there is too much code.
+            there are no credentials, or they end too early; there is too much code; the region of the store is not
+            known; a region has no image.
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
@@ -78,6 +83,9 @@ def begin_ec2(
     warning = check_credentials(time.time() + _longest_s(sweep))
     if warning:
         _LOGGER.warning("%s", warning)
+    sweep = with_bucket(sweep, settings)
+    # What is found or copied now is kept, so that a run that is resumed has the same machines.
+    settings = with_images(settings, lambda region: client_of(region, _IMAGE_TRIES))
     folder = new.folder(sweep.name)
     run = folder.path.name
     code = packed(sweep_folder)
@@ -110,7 +118,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     object_store(live.store).put_once(agent_key, bundle())
     sweep = runnable(live.sweep)
     store = PriceStore(folder.path / "prices.db")
-    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue)
+    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue, every_s=settings.price_poll_s)
     agent = AgentConfig(
         live.run,
         "",

@@ -238,7 +238,7 @@ class SimulatedTasks:
             progress.steps_on[lease_id] = progress.steps_on.get(lease_id, 0.0) + 1.0
             progress.training_s += machine.task_s / machine.side_by_side
             progress.checkpoints += 1
-            progress.saved_at = machine.lease.market.place
+            progress.saved_on(machine.lease, now_s)
             for step in [step for step in self._milestones if self._done >= step]:
                 self._milestones.remove(step)
                 self._tell(Wake.MILESTONE, now_s, f"step {step}")
@@ -265,7 +265,9 @@ class SimulatedTasks:
             if not self.is_on(lease):
                 rate, vcpus = self._rate(lease), self._vcpus(lease)
                 machine = task_machine(lease, self.progress, rate, vcpus, now_s)
-                machine.ready_s += self.progress.begin_on([lease], now_s)
+                machine.ready_s += self.progress.begin_on(
+                    [lease], now_s, downloads=self.progress.job.bucket is None
+                )
                 self.progress.moving_s += machine.ready_s - now_s
                 self._machines.append(machine)
         for machine in self._machines:

@@ -117,7 +117,7 @@ class SimulatedTraining:
 
     def lease_noticed(self, lease: Lease, now_s: float) -> list[Event]:
         """Plan to be off the machine, saved, just before it goes; where that cannot be, stay to the end."""
-        save_s = self.job.save_s(self._vcpus(lease))
+        save_s = self.job.save_s(self._vcpus(lease), lease.market.place)
         save_by_s = lease.revoke_at_s - self._margin_s - save_s
         can_save = self.job.checkpoint is not None and lease.revoke_at_s - save_s >= now_s
         self._leave_at_s[lease.lease_id] = max(save_by_s, now_s) if can_save else lease.revoke_at_s
@@ -356,7 +356,7 @@ class SimulatedTraining:
 
     def _begin_save(self, group: _Group, now_s: float) -> None:
         group.leaves = False
-        save_s = self.job.save_s(self._slowest(group.members))
+        save_s = self.job.save_s(self._slowest(group.members), group.members[0].market.place)
         self.progress.moving_s += save_s
         self._enter(group, _Phase.SAVING, now_s, now_s + save_s)
 
@@ -373,7 +373,7 @@ class SimulatedTraining:
         self.progress.steps_lost += self.progress.steps_saved + whole - saved
         self.progress.steps_saved = saved
         self.progress.checkpoints += 1
-        self.progress.saved_at = group.members[0].market.place
+        self.progress.saved_on(group.members[0], now_s)
         self._tell(Wake.SAVED, now_s, f"step {self.progress.steps_saved:.0f}")
 
     def _lose(self, group: _Group) -> None:

@@ -283,20 +283,21 @@ class TaskRunner:
         )
         while not self._is_closed:
             try:
-                self._results.keep(result, running.results)
+                kept = self._results.keep(result, running.results)
             except OSError as error:
                 _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
                 runtime.sleep(_RETRY_S)
                 continue
             stored_s = runtime.monotonic_s() - began_s
-            self._put(partial(self._stored, running, duration_s, stored_s))
+            size_bytes = 0 if kept is None else kept.size_bytes
+            self._put(partial(self._stored, running, duration_s, stored_s, size_bytes))
             return
 
-    def _stored(self, running: _Running, duration_s: float, stored_s: float) -> None:
+    def _stored(self, running: _Running, duration_s: float, stored_s: float, size_bytes: int) -> None:
         self._storing_s = max(stored_s, self._storing_s / 2)
         self._task_s = duration_s if math.isnan(self._task_s) else (self._task_s + duration_s) / 2
         told_s = self._machine.runtime.epoch_s()
-        self._over(running, TaskDone(*self._about, running.number, told_s, duration_s))
+        self._over(running, TaskDone(*self._about, running.number, told_s, duration_s, size_bytes))
 
     def _over(self, running: _Running, report: TaskDone | TaskFailed | None) -> None:
         running.is_over = True

@@ -254,7 +254,7 @@ class SpotTune:
         if not self._in_time(view, job, seconds)[place]:
             return False
         vcpus = view.machine(here).vcpus
-        moving_s = job.job.save_s(vcpus) + job.job.restore_s(vcpus)
+        moving_s = job.job.save_s(vcpus, here.place) + job.job.restore_s(vcpus)
         best = self._best(view, job, times)
         staying = self.provisioner.staying(view, place, markets, seconds)
         return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
