@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -166,6 +166,11 @@ class Trial:
         return [member for member in self.members if not member.ended]
 
     @property
+    def share(self) -> float:
+        """The share of a machine that it fills."""
+        return self.progress.job.share
+
+    @property
     def is_gang(self) -> bool:
         """Whether several machines train it as one, or may."""
         job = self.progress.job
@@ -290,7 +295,10 @@ class TaskStateRecord(TypedDict):
 
 
 class TrialRecord(TypedDict):
-    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
+    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value.
+
+    A trial that has all of its machine has no share, as in runs from before machines could be shared.
+    """
 
     assigned: list[int]
     members: list[MemberRecord]
@@ -324,6 +332,7 @@ class TrialRecord(TypedDict):
     workers: list[MemberRecord]
     worker_attempt: int
     worker_failures: int
+    share: NotRequired[float]
 
 
 def trial_values(trial: Trial) -> TrialRecord:
@@ -365,6 +374,7 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
         "workers": [_member_values(worker) for worker in trial.workers],
         "worker_attempt": trial.worker_attempt,
         "worker_failures": trial.worker_failures,
+        **({"share": trial.share} if trial.share < 1.0 else {}),
     }
 
 
@@ -440,7 +450,7 @@ def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
     return {each["lease_id"]: max(now_s - at_s, 0.0) for each, at_s in zip(present, begins, strict=True)}
 
 
-_LINKED = frozenset({"assigned", "members", "metrics", "stretches", "tasks", "workers"})
+_LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
 
 # Differs, between two looks, whenever `values_without_metrics` does.
 trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))

@@ -167,7 +167,7 @@ class AgentTraining:
     def save(self, job_id: int) -> None:
         """Order the agent of a job to save it; programs on several machines agree on the step."""
         for member in self.trials[job_id].present[:1]:
-            self._order(member.lease_id, Save())
+            self._order(member.lease_id, Save(self.trials[job_id].id_of(member.rank)))
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
@@ -304,7 +304,7 @@ class AgentTraining:
             self._resumes_as_one(trial, whole, seats)
         for member in trial.members:
             self._heard(trial, member)
-            self._order(member.lease_id, Train(self._ordered(trial, member)))
+            self._order(member.lease_id, self._train_order(trial, member))
         progress.begin_on(seats, self._now())
 
     def _seats(self, trial: Trial, leases: Sequence[Lease]) -> list[Lease]:
@@ -357,8 +357,8 @@ class AgentTraining:
                 continue
             silence.since_s, silence.asked = now_s, silence.asked + 1
             # An agent that has obeyed an order does not obey it again.
-            train = Train(self._ordered(trial, member))
-            self._order(member.lease_id, self._leave_order(trial, member) if trial.leaving else train)
+            leaves = trial.leaving
+            self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
             self._order(member.lease_id, Repeat())
 
     def _ordered(self, trial: Trial, member: Member) -> Assignment:
@@ -367,6 +367,7 @@ class AgentTraining:
             self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
         )
         if not trial.is_gang:
+            assignment = replace(assignment, share=trial.progress.job.share)
             plain = replace(assignment, aside=tuple(trial.aside), expected=trial.stored_number)
             return plain if self.complete is None else self.complete(trial, member, plain)
         return replace(
@@ -380,6 +381,18 @@ class AgentTraining:
                 member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
             ),
         )
+
+    def _train_order(self, trial: Trial, member: Member) -> Train:
+        """The order to train it on a machine, beside those that have the rest of it and stay."""
+        on = self._on.get(member.lease_id, {})
+        others = [other for _, other in sorted(on.items()) if other is not trial and not other.leaving]
+        beside = [
+            other.id_of(each.rank)
+            for other in others
+            for each in other.present
+            if each.lease_id == member.lease_id
+        ]
+        return Train(self._ordered(trial, member), tuple(beside))
 
     @staticmethod
     def _leave_order(trial: Trial, member: Member) -> Leave:
@@ -578,7 +591,7 @@ class AgentTraining:
         self._saved(trial, lease, whole[-1], numbers[0][whole[-1]])
         for member, of_member in zip(savers, numbers, strict=True):
             if len(whole) > 1 and not member.ended:
-                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]]))
+                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]], trial.id_of(member.rank)))
 
     def _is_any_noticed(self, trial: Trial) -> bool:
         of_trial = {member.lease_id for member in trial.members}
@@ -599,7 +612,7 @@ class AgentTraining:
 
     def _done_with(self, trial: Trial, member: Member) -> None:
         """A restarted agent reads its orders again: tell it that this assignment is over."""
-        self._order(member.lease_id, Leave(trial.attempt))
+        self._order(member.lease_id, Leave(trial.attempt, trial.id_of(member.rank), reported=True))
 
     def _failed(self, trial: Trial, ended: Ended) -> None:
         """The program failed: it is tried again a few times, from an older checkpoint if necessary."""

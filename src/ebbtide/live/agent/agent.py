@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.machine import Machine, ThisMachine
 from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
@@ -20,8 +20,6 @@ from ebbtide.live.agent.protocol import (
     Channel,
     Down,
     End,
-    Ended,
-    Ending,
     Hand,
     Keep,
     Leave,
@@ -34,9 +32,7 @@ from ebbtide.live.agent.protocol import (
     Train,
     Up,
 )
-from ebbtide.live.agent.tasks import TaskRunner
-from ebbtide.live.agent.training import Loop, Training
-from ebbtide.live.agent.work import SavingTimes
+from ebbtide.live.agent.trainings import Trainings, is_about
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -64,15 +60,9 @@ class Agent:
         self._outbox = Outbox(reports, config.report_s, self._runtime)
         self._happened: deque[Callable[[], None]] = deque()
         self._woken = self._runtime.flag()
-        self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
-        # A training under way, or tasks of an array; never both.
-        self._training: Training | None = None
-        self._tasks: TaskRunner | None = None
-        self._hands: list[Hand] = []
-        self._next: Assignment | None = None
-        self._attempts: dict[str, int] = {}
-        # How the last assignment of each trial ended here, to be repeated on request.
-        self._endings: dict[str, Ended] = {}
+        self._trainings = Trainings(
+            config, self._machine, self._put, lambda report, urgent: self._outbox.put(report, urgent=urgent)
+        )
         self._epoch = 0
         self._beat = 0
         self._taken_at_s = math.inf
@@ -93,24 +83,13 @@ class Agent:
             (self._machine.remember, self._machine.remembers_every_s),
         ):
             self._runtime.begin(partial(self._repeat, watch, every_s))
-        while self._code is None or self._is_busy:
+        while self._code is None or self._trainings.is_busy:
             if not self._happened:
                 self._woken.wait(self._config.tick_s)
                 self._woken.clear()
-            try:
-                if self._happened:
-                    self._happened.popleft()()
-                self._tick()
-            except Exception as error:
-                if self._tasks is not None:
-                    _LOGGER.exception("tasks of %s cannot be continued", self._tasks.assignment.trial_id)
-                    self._conclude_tasks(self._tasks)
-                    continue
-                if self._training is None:
-                    raise
-                # What this training does would end every agent that takes it: it is the training that fails.
-                _LOGGER.exception("trial %s cannot be continued", self._training.assignment.trial_id)
-                self._training.fail(f"the agent cannot go on with it: {type(error).__name__}: {error}")
+            if self._happened:
+                self._happened.popleft()()
+            self._tick()
         self._closing.set()
         self._outbox.put(Down())
         self._outbox.close()
@@ -120,10 +99,6 @@ class Agent:
         """Called from any thread: what happened is handled by the loop."""
         self._happened.append(happened)
         self._woken.set()
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._training is not None or self._tasks is not None
 
     # What is watched, in threads of their own.
 
@@ -167,54 +142,25 @@ class Agent:
     # What happens.
 
     def _ordered(self, order: Order) -> None:
-        training = self._training
         match order:
-            case Train(assignment):
-                if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
-                    return  # written twice
-                self._attempts[assignment.trial_id] = assignment.attempt
-                self._next = assignment
-                self._leave()
-                if not self._is_busy:
-                    self._begin()
-            case Hand(attempt):
-                if self._tasks is not None and attempt == self._tasks.assignment.attempt:
-                    self._tasks.hand(order)
-                else:
-                    self._hands.append(order)
-            case Save() if training is not None:
-                training.ask_to_save()
-            case Keep(attempt, number):
-                if training is not None and attempt == training.assignment.attempt:
-                    training.keep(number)
-            case Leave(attempt, trial, alone):
-                if self._next is not None and attempt == self._next.attempt:
-                    self._next = None
-                if training is not None and attempt == training.assignment.attempt:
-                    training.leave(alone=alone)
-                elif self._tasks is not None and attempt == self._tasks.assignment.attempt:
-                    self._tasks.leave(self._runtime.monotonic_s())
-                elif trial:
-                    # It never began on this machine, or before this agent started: it need not be waited for.
-                    self._outbox.put(Ended(trial, attempt, Ending.LEFT, 0))
+            case Train() if self._code is None:
+                self._trainings.train(order)
+            case Hand():
+                self._trainings.hand(order)
+            case Save():
+                self._trainings.save(order)
+            case Keep(attempt, number, trial):
+                self._trainings.keep(trial, attempt, number)
+            case Leave():
+                self._trainings.leave(order)
             case End():
                 self._end(ENDS_MACHINE)
             case Repeat():
-                for ended in self._endings.values():
-                    self._outbox.put(ended)
-                if self._tasks is not None:
-                    self._tasks.repeat()
+                self._trainings.repeat()
 
     def _end(self, code: int) -> None:
-        self._code, self._next = code, None
-        self._leave()
-
-    def _leave(self) -> None:
-        """What is under way is to save and end."""
-        if self._training is not None:
-            self._training.leave()
-        if self._tasks is not None:
-            self._tasks.leave(self._runtime.monotonic_s())
+        self._code = code
+        self._trainings.close()
 
     def _noticed(self, notice: Notice) -> None:
         before, self._notice = self._notice, notice
@@ -225,36 +171,7 @@ class Agent:
             left_s = notice.taken_at_s - self._runtime.epoch_s()
             self._taken_at_s = self._runtime.monotonic_s() + left_s
             self._outbox.put(Noticed(notice.taken_at_s))
-            if self._training is not None:
-                self._training.noticed()
-
-    def _begin(self) -> None:
-        """Start the next assignment: restore its newest checkpoint, and train."""
-        assert self._next is not None
-        assignment, self._next = self._next, None
-        if assignment.side_by_side:
-            self._tasks = TaskRunner(
-                assignment,
-                self._folder / f"{assignment.trial_id}-{assignment.attempt}",
-                self._folder / "code",
-                self._config.machine,
-                self._config.margin_s,
-                self._machine,
-                self._put,
-                lambda report, urgent: self._outbox.put(report, urgent=urgent),
-            )
-            for hand in self._hands:
-                if hand.attempt == assignment.attempt:
-                    self._tasks.hand(hand)
-            self._hands = [hand for hand in self._hands if hand.attempt > assignment.attempt]
-            return
-        loop = Loop(
-            put=lambda _, happened: self._put(happened),
-            tell=lambda report, urgent: self._outbox.put(report, urgent=urgent),
-            over=self._over,
-            is_waiting=lambda _: bool(self._happened),
-        )
-        self._training = Training(assignment, self._config, self._machine, self._times, loop)
+            self._trainings.noticed()
 
     # What is checked at every tick.
 
@@ -266,46 +183,36 @@ class Agent:
             self._end(ENDS_MACHINE)
             # A machine that nobody knows of any more must not wait for ever for storage that may be gone.
             self._gives_up_s = now_s + self._config.controller_limit_s
-        training, tasks = self._training, self._tasks
-        if tasks is not None:
-            self._machine.reap(tasks.programs)
-            tasks.tick(now_s, self._taken_at_s)
-            if now_s >= self._gives_up_s or tasks.has_left:
-                self._conclude_tasks(tasks)
-            return
-        program = None if training is None else training.program
-        self._machine.reap([] if program is None else [program])
-        if training is not None:
-            training.tick(now_s, self._taken_at_s, self._gives_up_s)
-
-    def _over(self, training: Training, ended: Ended) -> None:
-        """A training is over on this machine: what waited for that begins."""
-        if training is self._training:
-            self._training = None
-        self._tell_end(ended)
-        if self._next is not None and self._code is None:
-            self._begin()
-
-    def _conclude_tasks(self, tasks: TaskRunner) -> None:
-        self._tasks = None
-        tasks.close()
-        assignment = tasks.assignment
-        self._tell_end(Ended(assignment.trial_id, assignment.attempt, Ending.LEFT, tasks.done))
-        if self._next is not None and self._code is None:
-            self._begin()
-
-    def _tell_end(self, ended: Ended) -> None:
-        self._endings[ended.trial] = ended
-        self._outbox.put(ended)
+        self._trainings.tick(now_s, self._taken_at_s, self._gives_up_s)
 
 
 def _in_force(orders: list[Order]) -> list[Order]:
-    """The orders that an agent has to obey when it starts, of all that the machine ever received: the last order
-    to train, unless that training is over, and every order after it."""
-    last = max((place for place, order in enumerate(orders) if isinstance(order, Train)), default=None)
-    if last is None:
-        return orders
-    train, rest = orders[last], orders[last + 1 :]
-    assert isinstance(train, Train)
-    over = any(isinstance(order, Leave) and order.attempt == train.assignment.attempt for order in rest)
-    return rest if over else [train, *rest]
+    """The orders that an agent has to obey when it starts, of all that the machine ever received: to train what is
+    not over, and what came after that. Of what was to leave, and is not known to have, the end is reported."""
+    found: list[Order] = []
+    for order in orders:
+        if isinstance(order, Train):
+            found = [each for each in (_beside(before, order) for before in found) if each is not None]
+        elif isinstance(order, Leave):
+            found = [each for each in found if not _is_over(each, order)]
+        found.append(order)
+    return found
+
+
+def _beside(before: Order, new: Train) -> Order | None:
+    """What is left of an order once there is an order to train; None: nothing."""
+    if isinstance(before, Train):
+        trial_id, attempt = before.assignment.trial_id, before.assignment.attempt
+        return before if trial_id in new.beside else Leave(attempt, trial_id)
+    return before if isinstance(before, Leave) and before.trial and not before.reported else None
+
+
+def _is_over(before: Order, left: Leave) -> bool:
+    """Whether an order is about an assignment that was left since."""
+    if isinstance(before, Train):
+        return is_about(left, before.assignment)
+    return (
+        left.reported
+        and isinstance(before, Leave)
+        and (before.trial, before.attempt) == (left.trial, left.attempt)
+    )

@@ -8,11 +8,14 @@ from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import PrivateFolder, link_checkpoints
 from ebbtide.live.agent.gang import command_of, neighbours
 from ebbtide.live.agent.machine import Machine, OnLine, Program
+from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.work import Work
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 
 
-def start_program(work: Work, config: AgentConfig, machine: Machine, code: Path, on_line: OnLine) -> Program:
+def start_program(
+    work: Work, config: AgentConfig, machine: Machine, code: Path, part: Part, on_line: OnLine
+) -> Program:
     """Start the program of a training that is restored.
 
     Args:
@@ -20,6 +23,7 @@ def start_program(work: Work, config: AgentConfig, machine: Machine, code: Path,
         config: The configuration of the machine.
         machine: The machine.
         code: Folder with the user's code, if it has any.
+        part: The part of the machine that it has.
         on_line: Called, from another thread, with what it prints.
 
     Raises:
@@ -30,6 +34,7 @@ def start_program(work: Work, config: AgentConfig, machine: Machine, code: Path,
     environment = {
         # Python keeps lines back where no terminal reads them: metrics would come late, or in another order.
         "PYTHONUNBUFFERED": "1",
+        **part.environment,
         **assignment.environment,
         TRIAL_ID: assignment.trial_id,
         CHECKPOINT_DIR: str(work.folder),
@@ -42,7 +47,7 @@ def start_program(work: Work, config: AgentConfig, machine: Machine, code: Path,
     runs_in = _private(work, code)
     if assignment.checkpoints:
         link_checkpoints(runs_in, assignment.checkpoints, work.folder)
-    return machine.start(arguments, environment, runs_in, on_line)
+    return machine.start(arguments, environment, runs_in, on_line, part.cores)
 
 
 def _private(work: Work, code: Path) -> Path:

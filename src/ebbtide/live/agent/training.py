@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import keep_outputs, outputs_id
 from ebbtide.live.agent.machine import Machine, Program, checkpoints_of
+from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.program_lines import Heard, is_duration, number_of, step_of
 from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.live.agent.restoring import Restoration, restored
@@ -46,12 +47,14 @@ class Loop:
         tell: Reports something, at once if it is urgent.
         over: Called once a training has ended here, with how.
         is_waiting: Whether something that happened to a training is not handled yet.
+        end_left: Ends what the program of a training has left running, and nothing of the others.
     """
 
     put: Callable[[Training, Callable[[], None]], None]
     tell: Callable[[Report, bool], None]
     over: Callable[[Training, Ended], None]
     is_waiting: Callable[[Training], bool]
+    end_left: Callable[[Training], None]
 
 
 class Training:
@@ -63,13 +66,23 @@ class Training:
         machine: The machine.
         times: How long saving takes on this machine, as far as it is known.
         loop: The agent's loop.
+        part: The part of the machine that it has.
+
+    Attributes:
+        times: How long saving it takes.
     """
 
     def __init__(
-        self, assignment: Assignment, config: AgentConfig, machine: Machine, times: SavingTimes, loop: Loop
+        self,
+        assignment: Assignment,
+        config: AgentConfig,
+        machine: Machine,
+        times: SavingTimes,
+        loop: Loop,
+        part: Part,
     ) -> None:
         self._config, self._machine, self._runtime, self._loop = config, machine, machine.runtime, loop
-        self._times = times
+        self.times, self._part = times, part
         home = Path(config.folder).resolve()
         self._code_folder = home / "code"
         folder, now_s = home / f"{assignment.trial_id}-{assignment.attempt}", self._runtime.monotonic_s()
@@ -86,6 +99,11 @@ class Training:
     def program(self) -> Program | None:
         """Its program; None: it is not started yet, or never will be."""
         return self._work.process
+
+    @property
+    def folder(self) -> Path:
+        """The folder for its checkpoints, which its program and all that this starts know by their environment."""
+        return self._work.folder
 
     # What the agent asks for.
 
@@ -111,27 +129,30 @@ class Training:
         if self.assignment.framework:
             # The sooner a worker leaves, the more of what it has reaches others.
             self.leave()
-        if not self._times.is_known:
+        if not self.times.is_known:
             # How long saving takes was not measured yet, and there is still time to do so.
             self.ask_to_save()
 
     def fail(self, problem: str) -> None:
         """End it, since the agent cannot go on with it."""
+        if self._work.over:
+            return
         if self._work.process is not None:
             self._work.process.kill()
         self._failed_to_start(problem, code=None)
 
-    def tick(self, now_s: float, taken_at_s: float, gives_up_s: float) -> None:
+    def tick(self, now_s: float, taken_at_s: float, gives_up_s: float, others: Sequence[SavingTimes] = ()) -> None:
         """Look at it, and do what is due.
 
         Args:
             now_s: The present time in monotonic seconds.
             taken_at_s: When the machine is taken; infinite: nothing is known of that.
             gives_up_s: When what is not stored is given up.
+            others: How long saving takes for those beside it, which are saved when it is.
         """
         work = self._work
         if work.is_running:
-            self._save_in_time(now_s, taken_at_s)
+            self._save_in_time(now_s, taken_at_s, self.times.needed_beside_s(others))
         elif now_s >= gives_up_s:
             _LOGGER.warning("trial %s: what is not stored by now is given up", self.assignment.trial_id)
             self._conclude()
@@ -185,6 +206,7 @@ class Training:
                 self._config,
                 self._machine,
                 self._code_folder,
+                self._part,
                 lambda line: self._put(lambda: self._read_output(line)),
             )
         except (OSError, ValueError) as error:
@@ -238,7 +260,7 @@ class Training:
             metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
             self._loop.tell(Stepped(*work.about, work.step, told_s, step, metric, *work.origin), False)
         if is_duration(step_s := number_of(line.get("step_s"))):
-            self._times.stepped(step_s)
+            self.times.stepped(step_s)
         saved = step_of(line.get("saved"))
         if "left" in line:
             work.has_left = True
@@ -246,7 +268,7 @@ class Training:
             work.written, work.saved_s = saved, self._runtime.monotonic_s()
             work.step = max(work.step, work.written)
             if is_duration(save_s := number_of(line.get("save_s"))):
-                self._times.saved(save_s)
+                self.times.saved(save_s)
             if work.uploads is not None:
                 folder = line.get("folder", "")
                 work.uploads.add(folder if isinstance(folder, str) else "", work.written)
@@ -275,7 +297,7 @@ class Training:
             if work.process is not None:
                 work.process.kill()
             return
-        self._times.uploaded(found.seconds)
+        self.times.uploaded(found.seconds)
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
@@ -302,8 +324,8 @@ class Training:
 
     # How it ends.
 
-    def _save_in_time(self, now_s: float, taken_at_s: float) -> None:
-        work, needed_s = self._work, self._times.needed_s
+    def _save_in_time(self, now_s: float, taken_at_s: float, needed_s: float) -> None:
+        work = self._work
         # A program that does not say when it has saved gets as much time again.
         if now_s >= taken_at_s - needed_s * (1.0 if work.mirror is None else 2.0):
             self.leave()
@@ -316,7 +338,7 @@ class Training:
             if (waits_for_ever or too_long) and work.process:
                 _LOGGER.warning("trial %s does not leave; it is killed", self.assignment.trial_id)
                 work.process.kill()
-        elif now_s - work.saved_s >= self._times.interval_s(self.assignment.mttr_s / self.assignment.machines):
+        elif now_s - work.saved_s >= self.times.interval_s(self.assignment.mttr_s / self.assignment.machines):
             self.ask_to_save()
 
     def _is_quiet(self, now_s: float) -> bool:
@@ -327,7 +349,7 @@ class Training:
                 work.exited_s = now_s
             elif now_s - work.exited_s > _LAST_OUTPUT_S:
                 # A process that it started still runs, and holds its output open.
-                self._machine.end_left()
+                self._loop.end_left(self)
             return False
         return not (work.keeps_outputs or self._loop.is_waiting(self) or self._is_uploading())
 
@@ -379,7 +401,7 @@ class Training:
         if work.uploads is not None:
             work.uploads.close()
         # What its program put into other sessions must not run beside the next one.
-        self._machine.end_left()
+        self._loop.end_left(self)
         shutil.rmtree(work.folder.parent, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +62,20 @@ class SavingTimes:
             return self.first_s + self.factor * step_s + self.margin_s
         slowest = max(self._saves_s, default=0.0) + max(self._uploads_s) + step_s
         return self.factor * slowest + self.margin_s
+
+    def needed_beside_s(self, others: Sequence[SavingTimes]) -> float:
+        """Seconds of a notice that must be left where others on the machine save at the same time: their uploads
+        share its network, and the last to be done has waited for all.
+
+        Args:
+            others: How long saving takes for each of the others.
+        """
+        return self.needed_s + math.fsum(self.factor * other.upload_s for other in others)
+
+    @property
+    def upload_s(self) -> float:
+        """Seconds that moving a checkpoint to storage takes; not measured yet: those assumed for saving."""
+        return max(self._uploads_s, default=self.first_s)
 
     def interval_s(self, mttr_s: float) -> float:
         """Seconds between saves on machines that may be taken without notice.
