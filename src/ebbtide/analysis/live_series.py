@@ -144,7 +144,7 @@ def trial_points(kept: RunSnapshot, figures: Figures | None, number: int) -> lis
     now_s = math.nan if figures is None else float(figures["time_s"])
     trials = kept["provider"]["trials"]
     times = [
-        {lease_id: trial.get("share", 1.0) * own_s for lease_id, own_s in times_of(trial, now_s).items()}
+        {lease_id: trial["share"] * own_s for lease_id, own_s in times_of(trial, now_s).items()}
         for trial in trials
     ]
     shares = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -295,10 +295,7 @@ class TaskStateRecord(TypedDict):
 
 
 class TrialRecord(TypedDict):
-    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value.
-
-    A trial that has all of its machine has no share, as in runs from before machines could be shared.
-    """
+    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
 
     assigned: list[int]
     members: list[MemberRecord]
@@ -332,7 +329,7 @@ class TrialRecord(TypedDict):
     workers: list[MemberRecord]
     worker_attempt: int
     worker_failures: int
-    share: NotRequired[float]
+    share: float
 
 
 def trial_values(trial: Trial) -> TrialRecord:
@@ -374,7 +371,7 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
         "workers": [_member_values(worker) for worker in trial.workers],
         "worker_attempt": trial.worker_attempt,
         "worker_failures": trial.worker_failures,
-        **({"share": trial.share} if trial.share < 1.0 else {}),
+        "share": trial.share,
     }
 
 

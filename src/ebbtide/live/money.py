@@ -93,13 +93,13 @@ def money_of(
         paid = max(float(figures["spent_usd"]), paid) + rate * max(later_s, 0.0) / HOUR_S
     # Of a machine that trainings share, each has its share: so no second of it counts twice.
     stretches = [
-        (trial.get("share", 1.0), stretch)
+        (trial["share"], stretch)
         for trial in kept["provider"]["trials"]
         for stretch in decode_stretches(trial["stretches"])
     ]
     now_s = figures["time_s"] if figures else math.nan
     under_way = [
-        (leases[lease_id], trial.get("share", 1.0) * duration_s)
+        (leases[lease_id], trial["share"] * duration_s)
         for trial in kept["provider"]["trials"]
         for lease_id, duration_s in present_s(trial, now_s).items()
     ]
