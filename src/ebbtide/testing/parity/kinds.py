@@ -70,8 +70,7 @@ class Kind:
 
 
 def kinds() -> tuple[Kind, ...]:
-    """One training, a sweep, one whose trials share machines, machines that train as one, an array, and a cluster of
-    each framework."""
+    """One training, a sweep, one whose trials share machines, machines that train as one, an array, clusters."""
     trials, curves = trials_with_curves(_LONGER)
     sweep: dict[str, Any] = {"command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
     halves = tuple(trial.model_copy(update={"share": 0.5}) for trial in trials)
