@@ -83,7 +83,7 @@ class Cluster:
         return [o.assignment for to, o in self.orders if to == lease.lease_id and isinstance(o, Train)]
 
     def left(self, lease: Lease) -> list[Leave]:
-        return [o for to, o in self.orders if to == lease.lease_id and isinstance(o, Leave) and o.trial]
+        return [o for to, o in self.orders if to == lease.lease_id and isinstance(o, Leave) and not o.reported]
 
     def end(self, lease: Lease, how: Ending, **others: Any) -> None:
         (last,) = self.trained(lease)[-1:]

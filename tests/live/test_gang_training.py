@@ -109,7 +109,7 @@ class Gang:
     def left(self) -> list[tuple[int, Leave]]:
         """Orders to leave that are waited for."""
         found = [(lease_id, order) for lease_id, order in self.orders if isinstance(order, Leave)]
-        return [(lease_id, order) for lease_id, order in found if order.trial]
+        return [(lease_id, order) for lease_id, order in found if not order.reported]
 
 
 def test_it_begins_when_all_are_there_and_each_knows_the_others() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from tests.live.sweeps import START_S, flapping, sweep, total
+from tests.live.sweeps import START_S, A, flapping, sweep, total
 
 import ebbtide as eb
 from ebbtide.engine.outcome import Outcome
@@ -28,9 +29,15 @@ from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER
 from ebbtide.live.controller import Controller
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
+from ebbtide.live.money import money_of
 from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
 from ebbtide.live.settings import NewRun, RunFolder, find_run
 from ebbtide.live.storage import object_store
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.leases import LeaseState
+from ebbtide.policies.api.actions import Action, Assign, Release, Request
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.master import ExoSphere
 
 CONTROLLER = """
@@ -273,3 +280,56 @@ def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
     outcome = Outcome("p", 0.0, 1.0, True, 0.0, 0.0, 0, 0, 0.0, (), (), ledger, Timeline(), 0)
     found = Controller._end_remaining(controller, outcome)
     assert (charged, found.cost_usd) == (["all"], 2.0)
+
+
+@dataclass(frozen=True)
+class InPairs:
+    """Trials 0 and 1 share a machine, as do 2 and 3; when that is taken they go to another, in the other market."""
+
+    name: str = "in pairs"
+    wakes_on: frozenset[Wake] = frozenset()
+
+    def decide(self, view: View) -> Iterable[Action]:
+        for first in (0, 2):
+            pair = [job for job in view.jobs[first : first + 2] if not job.is_finished]
+            steady = [
+                lease
+                for job in pair
+                for lease in view.leases_of(job.job_id)
+                if math.isinf(lease.revoke_at_s) and lease.is_open
+            ]
+            if pair and not steady:
+                cheapest = min(view.markets, key=view.price)
+                yield Request(cheapest, 0.2, job=pair[0].job_id, keep=True)
+            for job in pair:
+                if steady and steady[0].is_booted and steady[0] not in view.leases_of(job.job_id):
+                    yield Assign(job.job_id, [steady[0].lease_id])
+        used = {lease.lease_id for job in view.jobs for lease in view.leases_of(job.job_id)}
+        for lease in view.leases:
+            if lease.lease_id not in used and lease.is_booted:
+                yield Release(lease.lease_id)
+
+
+def test_trials_that_share_machines_resume_together_elsewhere(begun: list[RunFolder], tmp_path: Path) -> None:
+    folder = begin(begun, tmp_path, trials=4, steps=400, share=0.5)
+    ended = run_local(folder, InPairs())
+    outcome = ended.outcome
+    assert outcome.finished
+    assert ended.left_running == 0
+    assert outcome.cost_usd == pytest.approx(ended.billed_usd, abs=1e-12)
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 400)) for n in range(4)}
+    kept = Journal(folder.journal).run()
+    assert kept is not None
+    trials = kept["provider"]["trials"]
+    on = [[stretch["lease_id"] for stretch in trial["stretches"]] for trial in trials]
+    taken = [lease.lease_id for lease in outcome.leases if lease.state is LeaseState.REVOKED]
+    assert taken
+    # Both trainings of a machine that was taken have resumed on the same next one.
+    shared = set(on[0]) & set(on[1]), set(on[2]) & set(on[3])
+    assert any(lease_id in pair and len(pair) > 1 for lease_id in taken for pair in shared)
+    # No second of a shared machine counts twice.
+    money = money_of(kept, default_catalogue())
+    lived_s = math.fsum(lease.ended_s - lease.started_s for lease in outcome.leases)
+    listed = default_catalogue().on_demand_usd_per_hour(A, START_S)
+    assert listed is not None
+    assert 0.0 < money.on_demand_usd <= lived_s / 3600.0 * listed

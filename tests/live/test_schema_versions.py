@@ -136,7 +136,9 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=1.0)
     kept = migrated(json.loads(json.dumps(OLD_RUN["provider"]))) | {
         "leases": [0],
-        "mailboxes": [{"lease_id": 0, "read": 2, "received": {"boot": 5}, "pending": [{"kind": "save"}]}],
+        "mailboxes": [
+            {"lease_id": 0, "read": 2, "received": {"boot": 5}, "pending": [{"kind": "save", "trial": ""}]}
+        ],
         "launching": [0],
         "speeds": {"0": {"c3.xlarge": {"steps": 5, "duration_s": 2.0, "told": True}}},
         "unended": [[0, "refused"]],

@@ -134,7 +134,7 @@ def run_points(kept: RunSnapshot, figures: Figures | None) -> list[Point]:
 def trial_points(kept: RunSnapshot, figures: Figures | None, number: int) -> list[Point]:
     """Cost and refunds of one trial over time, USD, and how often it moved to another machine.
 
-    A machine's cost is divided among the trials that trained on it, by time.
+    A machine's cost is divided among the trials that trained on it, by time and by the share that each fills.
 
     Args:
         kept: The controller's snapshot, as the journal has it.
@@ -143,7 +143,10 @@ def trial_points(kept: RunSnapshot, figures: Figures | None, number: int) -> lis
     """
     now_s = math.nan if figures is None else float(figures["time_s"])
     trials = kept["provider"]["trials"]
-    times = [times_of(trial, now_s) for trial in trials]
+    times = [
+        {lease_id: trial["share"] * own_s for lease_id, own_s in times_of(trial, now_s).items()}
+        for trial in trials
+    ]
     shares = {}
     for lease_id, own_s in times[number].items():
         whole_s = math.fsum(each.get(lease_id, 0.0) for each in times)

@@ -24,6 +24,9 @@ from ebbtide.market.markets import Place
 # The largest number accepted: more than any job needs, and its squares and sums are still finite.
 MOST = 10**15
 
+# The part of a machine that a job fills.
+Share = Annotated[float, Field(gt=0, le=1)]
+
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
@@ -246,7 +249,7 @@ class Job(Resources):
     cpus_per_task: Annotated[int, Field(ge=1)] | None = None
     framework: Annotated[str, Field(min_length=1)] | None = None
     speedup: Speedup | None = None
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    share: Share = 1.0
     dataset: Dataset | None = None
     bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     command: str | Annotated[list[str], Field(min_length=1)] | None = None

@@ -68,6 +68,7 @@ _OF_BOTH = frozenset(
         "other_steps_per_hour_per_vcpu",
         "checkpoint",
         "machines",
+        "share",
         "speedup",
         "bucket",
     }
@@ -296,11 +297,8 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         raise InputError("is a list of jobs, and one job is needed; give each a file of its own", file=path)
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
-        if job.coupling is not Coupling.GANG or job.share < 1:
-            raise InputError(
-                "wants a part of a machine, or machines that work alone; `ebbtide backtest` replays that",
-                file=path,
-            )
+        if job.coupling is not Coupling.GANG:
+            raise InputError("wants machines that work alone; `ebbtide backtest` replays that", file=path)
         if job.dataset is not None:
             raise InputError("dataset is for `ebbtide backtest`, which replays this job", file=path)
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import PositiveFloat
+from ebbtide.jobs.job import PositiveFloat, Share
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.sweep import Decides, MarketFilter
@@ -21,6 +21,8 @@ class RunTerms(Resources):
     Attributes:
         name: Name in tables and tags; by default that of the program.
         machines: How many machines it has; what that means is said by the kind of job.
+        share: The part of a machine that it fills, above 0 and at most 1; policies may put others of its run on
+            the same machine, if their shares fit. Below 1 it has to train on one machine.
         markets: Where machines may be rented.
         budget_usd: The most that may be spent, USD.
         deadline_h: Hours from the start by which it should be done.
@@ -33,6 +35,7 @@ class RunTerms(Resources):
 
     name: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["my-job"])
     machines: MachineCount = Field(default=1, examples=[4])
+    share: Share = Field(default=1.0, examples=[0.5])
     markets: MarketFilter = Field(default=MarketFilter(), examples=[{"regions": ["us-east-1"]}])
     budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])

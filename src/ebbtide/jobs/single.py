@@ -62,16 +62,14 @@ def sweep_of(job: Job) -> Sweep:
 
     Raises:
         InputError: The job has no command, or asks for what only replays know: machines that work alone, a part
-            of one, a dataset.
+            of each of several, a dataset.
     """
     if job.command is None:
         raise InputError(
             f"job {job.name} has nothing to run: give it a command, `command: python train.py`", field="command"
         )
-    if job.coupling is not Coupling.GANG or job.share < 1:
-        raise InputError(
-            f"job {job.name} wants a part of a machine, or machines that work alone: `ebbtide backtest` replays it"
-        )
+    if job.coupling is not Coupling.GANG:
+        raise InputError(f"job {job.name} wants machines that work alone: `ebbtide backtest` replays it")
     if job.dataset is not None:
         raise InputError(f"dataset of job {job.name} is for replays")
     shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}

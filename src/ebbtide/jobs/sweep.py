@@ -27,6 +27,7 @@ from ebbtide.jobs.job import (
     Coupling,
     Job,
     PositiveFloat,
+    Share,
     Speedup,
     check_known,
 )
@@ -131,6 +132,8 @@ class Sweep(Resources):
         direction: Whether a lower or a higher metric is better.
         machines: How many machines each trial has: all of them or none (`4`), or as many as there are
             (`{min: 2, max: 8}`); they train as one.
+        share: The part of a machine that each trial fills, above 0 and at most 1; policies may put several trials
+            whose shares fit on one machine. Below 1 each trial has to train on one machine.
         speedup: Of n machines over one; perfect if None.
         max_trial_steps: Steps of a complete trial; None: one trial, which ends when its program does.
         theta: Share of a trial's steps after which its final metric is predicted (SpotTune III-C).
@@ -168,6 +171,7 @@ class Sweep(Resources):
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
     max_trial_steps: Annotated[int, Field(gt=0, le=MOST)] | None = Field(default=None, examples=[24_000])
     machines: MachineCount = Field(default=1, examples=[4])
+    share: Share = Field(default=1.0, examples=[0.5])
     speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     theta: Annotated[float, Field(gt=0, le=1)] = Field(default=0.7, examples=[0.7])
     mcnt: Annotated[int, Field(ge=1)] = Field(default=3, examples=[3])
@@ -204,6 +208,14 @@ class Sweep(Resources):
             raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
         if self.bucket is not None and self.checkpoint is None:
             raise ValueError(NO_CHECKPOINT)
+        if self.share < 1 and (self.machines != 1 or self.tasks is not None or self.framework is not None):
+            what = (
+                "an array" if self.tasks is not None else "a cluster" if self.framework is not None else "one job"
+            )
+            raise ValueError(
+                f"share {self.share:g} is for trainings on one machine; machines of {what} are each filled whole: "
+                "leave out `share`, or write `machines: 1`"
+            )
         if len(ways) > 1:
             raise ValueError(f"needs one of grid, list, random, not {' and '.join(ways)}")
         if self.tasks is not None:
@@ -386,6 +398,7 @@ class Sweep(Resources):
                 other_steps_per_hour_per_vcpu=other,
                 checkpoint=self.checkpoint,
                 machines=self.machines,
+                share=self.share,
                 coupling=Coupling.GANG if self.tasks is None and self.framework is None else Coupling.INDEPENDENT,
                 cpus_per_task=None if self.tasks is None else self.cpus_per_task,
                 framework=self.framework,

@@ -145,7 +145,7 @@ class AgentCluster:
         if worker is None:
             self._head.receive(lease, report)
         elif isinstance(report, Ended):
-            self._order(worker.lease_id, Leave(worker.attempt))
+            self._order(worker.lease_id, Leave(worker.attempt, report.trial, reported=True))
             self._drop([worker])
             if report.how is Ending.LEFT:
                 self._trial.worker_failures = 0

@@ -177,6 +177,11 @@ class Trial:
         return [member for member in self.members if not member.ended]
 
     @property
+    def share(self) -> float:
+        """The share of a machine that it fills."""
+        return self.progress.job.share
+
+    @property
     def is_gang(self) -> bool:
         """Whether several machines train it as one, or may."""
         job = self.progress.job
@@ -335,6 +340,7 @@ class TrialRecord(TypedDict):
     workers: list[MemberRecord]
     worker_attempt: int
     worker_failures: int
+    share: float
 
 
 def trial_values(trial: Trial) -> TrialRecord:
@@ -376,6 +382,7 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
         "workers": [_member_values(worker) for worker in trial.workers],
         "worker_attempt": trial.worker_attempt,
         "worker_failures": trial.worker_failures,
+        "share": trial.share,
     }
 
 
@@ -451,7 +458,7 @@ def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
     return {each["lease_id"]: max(now_s - at_s, 0.0) for each, at_s in zip(present, begins, strict=True)}
 
 
-_LINKED = frozenset({"assigned", "members", "metrics", "stretches", "tasks", "workers"})
+_LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
 
 # Differs, between two looks, whenever `values_without_metrics` does.
 trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))

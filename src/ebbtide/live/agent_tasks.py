@@ -210,7 +210,7 @@ class AgentTasks:
             case Ended():
                 self._gave_up(trial, member)
                 # A restarted agent reads its orders again: this assignment is over.
-                self._order(member.lease_id, Leave(member.attempt))
+                self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
                 self._left(trial, member, report.how.value)
 
     def _trial_of(self, job_id: int) -> Trial:

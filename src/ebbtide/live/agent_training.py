@@ -173,8 +173,9 @@ class AgentTraining:
 
     def save(self, job_id: int) -> None:
         """Order the agent of a job to save it; programs on several machines agree on the step."""
-        for member in self._of_job[job_id].present[:1]:
-            self._order(member.lease_id, Save())
+        trial = self._of_job[job_id]
+        for member in trial.present[:1]:
+            self._order(member.lease_id, Save(trial.id_of(member.rank)))
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
@@ -308,7 +309,7 @@ class AgentTraining:
             self._resumes_as_one(trial, whole, seats)
         for member in trial.members:
             self._heard(trial, member)
-            self._order(member.lease_id, Train(self._ordered(trial, member)))
+            self._order(member.lease_id, self._train_order(trial, member))
         # Where a bucket says what a download costs, it counts once the machine has said what it resumes from.
         progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
 
@@ -362,8 +363,8 @@ class AgentTraining:
                 continue
             silence.since_s, silence.asked = now_s, silence.asked + 1
             # An agent that has obeyed an order does not obey it again.
-            train = Train(self._ordered(trial, member))
-            self._order(member.lease_id, self._leave_order(trial, member) if trial.leaving else train)
+            leaves = trial.leaving
+            self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
             self._order(member.lease_id, Repeat())
 
     def _ordered(self, trial: Trial, member: Member) -> Assignment:
@@ -372,6 +373,7 @@ class AgentTraining:
             self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
         )
         if not trial.is_gang:
+            assignment = replace(assignment, share=trial.progress.job.share)
             plain = replace(assignment, aside=tuple(trial.aside), expected=trial.stored_number)
             return plain if self.complete is None else self.complete(trial, member, plain)
         return replace(
@@ -385,6 +387,18 @@ class AgentTraining:
                 member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
             ),
         )
+
+    def _train_order(self, trial: Trial, member: Member) -> Train:
+        """The order to train it on a machine, beside those that have the rest of it and stay."""
+        on = self._on.get(member.lease_id, {})
+        others = [other for _, other in sorted(on.items()) if other is not trial and not other.leaving]
+        beside = [
+            other.id_of(each.rank)
+            for other in others
+            for each in other.present
+            if each.lease_id == member.lease_id
+        ]
+        return Train(self._ordered(trial, member), tuple(beside))
 
     @staticmethod
     def _leave_order(trial: Trial, member: Member) -> Leave:
@@ -621,7 +635,7 @@ class AgentTraining:
         self._saved(trial, whole[-1], numbers[0][whole[-1]])
         for member, of_member in zip(savers, numbers, strict=True):
             if len(whole) > 1 and not member.ended:
-                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]]))
+                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]], trial.id_of(member.rank)))
 
     def _is_any_noticed(self, trial: Trial) -> bool:
         of_trial = {member.lease_id for member in trial.members}
@@ -642,7 +656,7 @@ class AgentTraining:
 
     def _done_with(self, trial: Trial, member: Member) -> None:
         """A restarted agent reads its orders again: tell it that this assignment is over."""
-        self._order(member.lease_id, Leave(trial.attempt))
+        self._order(member.lease_id, Leave(trial.attempt, trial.id_of(member.rank), reported=True))
 
     def _failed(self, trial: Trial, ended: Ended) -> None:
         """The program failed: it is tried again a few times, from an older checkpoint if necessary."""

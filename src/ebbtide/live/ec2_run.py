@@ -129,6 +129,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
         notice_poll_s=settings.notice_poll_s,
         report_s=settings.poll_s,
         controller_limit_s=settings.controller_limit_s,
+        pins_cores=True,
     )
     controller = Controller(
         folder,

@@ -35,7 +35,7 @@ class Money:
         refund_usd: USD refunded of what was charged.
         usd_per_hour: Present cost rate in USD an hour; 0: no machine runs.
         on_demand_usd: List price in USD of the machine time whose work was kept: what training alone, never
-            interrupted, would have cost on the same machines.
+            interrupted, would have cost on the same machines; of a training that shares one, its share of that.
         lost_s: Seconds of machine time, by the market's clock, whose work was lost, boots and notices included.
         lost_usd: What that lost time cost in USD.
     """
@@ -91,16 +91,21 @@ def money_of(
     if figures is not None and figures["spent_usd"] is not None:
         rate = float(figures["usd_per_hour"] or 0.0)
         paid = max(float(figures["spent_usd"]), paid) + rate * max(later_s, 0.0) / HOUR_S
+    # Of a machine that trainings share, each has its share: so no second of it counts twice.
     stretches = [
-        stretch for trial in kept["provider"]["trials"] for stretch in decode_stretches(trial["stretches"])
+        (trial["share"], stretch)
+        for trial in kept["provider"]["trials"]
+        for stretch in decode_stretches(trial["stretches"])
     ]
     now_s = figures["time_s"] if figures else math.nan
     under_way = [
-        (leases[lease_id], duration_s)
+        (leases[lease_id], trial["share"] * duration_s)
         for trial in kept["provider"]["trials"]
         for lease_id, duration_s in present_s(trial, now_s).items()
     ]
-    on_demand = [_listed(leases[stretch.lease_id], stretch.kept_s, catalogue) for stretch in stretches]
+    on_demand = [
+        _listed(leases[stretch.lease_id], share * stretch.kept_s, catalogue) for share, stretch in stretches
+    ]
     on_demand += [_listed(lease, duration_s, catalogue) for lease, duration_s in under_way if duration_s > 0]
     lost_s = _lost_s(stretches, leases)
     lost_usd = math.fsum(time_s * _usd_per_s(leases[lease_id], bills) for lease_id, time_s in lost_s.items())
@@ -131,17 +136,17 @@ def _usd_per_s(lease: Lease, bills: Mapping[int, float]) -> float:
     return bills[lease.lease_id] / duration_s if lease.lease_id in bills and duration_s > 0 else 0.0
 
 
-def _lost_s(stretches: Sequence[Stretch], leases: Sequence[Lease]) -> dict[int, float]:
-    """Seconds whose work was lost, by lease id.
+def _lost_s(stretches: Sequence[tuple[float, Stretch]], leases: Sequence[Lease]) -> dict[int, float]:
+    """Seconds whose work was lost, by lease id, from pairs of a training's share of a machine and its time there.
 
     The time before training and after it (boot, notice) served the work done on the machine, so the same share of
     it is lost.
     """
     found: dict[int, float] = {}
-    for lease_id in sorted({stretch.lease_id for stretch in stretches}):
-        there = [stretch for stretch in stretches if stretch.lease_id == lease_id]
-        lost_s = math.fsum(stretch.lost_s for stretch in there)
-        trained_s = math.fsum(stretch.duration_s for stretch in there)
+    for lease_id in sorted({stretch.lease_id for _, stretch in stretches}):
+        there = [(share, stretch) for share, stretch in stretches if stretch.lease_id == lease_id]
+        lost_s = math.fsum(share * stretch.lost_s for share, stretch in there)
+        trained_s = math.fsum(share * stretch.duration_s for share, stretch in there)
         lived_s = leases[lease_id].ended_s - leases[lease_id].started_s
         has_ended = lived_s > trained_s > 0.0
         found[lease_id] = lost_s * lived_s / trained_s if has_ended else lost_s

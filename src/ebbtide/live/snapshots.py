@@ -18,7 +18,7 @@ from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 7
+PROVIDER_VERSION = 8
 
 
 class ProviderSnapshot(TypedDict):
@@ -140,7 +140,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_5(kept)
     if version < 6:
         kept = _to_version_6(kept)
-    return _to_version_7(kept) if version < 7 else kept  # type: ignore[return-value]
+    if version < 7:
+        kept = _to_version_7(kept)
+    return _to_version_8(kept) if version < 8 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -150,6 +152,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_8(kept: dict[str, Any]) -> dict[str, Any]:
+    """Each trial filled its machine."""
+    return {**kept, "version": 8, "trials": [{**trial, "share": 1.0} for trial in kept["trials"]]}
 
 
 def _to_version_7(kept: dict[str, Any]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class ReplayProvider:
             else:
                 training = SimulatedTraining(progress, rate, vcpus, self._save_margin_s)
                 training.head_comes = self._head_comes
-            training.is_being_left = self._is_being_left
+            training.has_no_room = partial(self._has_no_room, progress)
             self._training.append(training)
         if watch_prices:
             self._market.watch_prices()
@@ -179,8 +179,12 @@ class ReplayProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
-    def _is_being_left(self, lease: Lease) -> bool:
-        return self._left_by[lease.lease_id] > 0
+    def _has_no_room(self, job: JobProgress, lease: Lease) -> bool:
+        """Whether jobs that are to leave a machine still fill it."""
+        if self._left_by[lease.lease_id] <= 0:
+            return False
+        others = (each.progress for each in self._training if each.is_on(lease))
+        return math.fsum(other.job.share for other in others if other is not job) + job.job.share > 1.0 + 1e-9
 
     def _concerned(self, lease: Lease) -> list[_Simulated]:
         return [training for training in self._training if training.concerns(lease)]

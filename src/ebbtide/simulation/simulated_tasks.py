@@ -154,8 +154,8 @@ class SimulatedTasks:
         self._milestones: list[int] = []
         self._stopping = False
         self._events: list[Event] = []
-        # Whether another job that is to leave a machine is still on it.
-        self.is_being_left: Callable[[Lease], bool] = lambda _lease: False
+        # Whether other jobs that are to leave a machine still fill it.
+        self.has_no_room: Callable[[Lease], bool] = lambda _lease: False
 
     @property
     def leaving(self) -> list[Lease]:
@@ -281,7 +281,7 @@ class SimulatedTasks:
 
     def _target(self) -> list[Lease]:
         """The machines that are to have tasks: those without a notice, those that have some first."""
-        booted = [lease for lease in self._assigned if lease.is_booted and not self.is_being_left(lease)]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.has_no_room(lease)]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         steady.sort(key=lambda lease: not self.is_on(lease))
         return steady[: self.progress.job.most_machines]

@@ -85,8 +85,8 @@ class SimulatedTraining:
         self._head: Lease | None = None
         # Of a cluster: whether a machine on demand was requested that has not booted yet.
         self.head_comes: Callable[[], bool] = lambda: False
-        # Whether another job that is to leave a machine is still on it.
-        self.is_being_left: Callable[[Lease], bool] = lambda _lease: False
+        # Whether other jobs that are to leave a machine still fill it.
+        self.has_no_room: Callable[[Lease], bool] = lambda _lease: False
         self._groups = [_Group()] if self.job.coupling is Coupling.GANG else []
         self._milestones: list[int] = []
         self._stopping = False
@@ -318,7 +318,7 @@ class SimulatedTraining:
 
     def _ready(self, now_s: float) -> list[Lease]:
         """The machines not noticed; if those are too few, those that still have time, too."""
-        booted = [lease for lease in self._assigned if lease.is_booted and not self.is_being_left(lease)]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.has_no_room(lease)]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         if len(steady) == len(booted):
             return steady

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +103,17 @@ class Machine:
         assert self.orders.write(self.sent, [Envelope("b", self.sent, epoch, message)])
 
     def train(
-        self, *arguments: object, trial: str = "t-1", steps: int = 40, attempt: int = 1, **options: Any
+        self,
+        *arguments: object,
+        trial: str = "t-1",
+        steps: int = 40,
+        attempt: int = 1,
+        beside: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         command = (sys.executable, *map(str, arguments))
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
-        self.order("train", assignment=assignment.encode())
+        self.order("train", assignment=assignment.encode(), beside=list(beside))
 
     def until(self, kind: str, *, step: int = 0, within_s: float = 120.0) -> dict[str, Any]:
         end_s = time.monotonic() + within_s

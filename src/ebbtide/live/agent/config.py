@@ -32,6 +32,8 @@ class AgentConfig:
         controller_limit_s: Seconds without a heartbeat after which the agent saves and ends its machine.
         first_save_s: Seconds that saving is assumed to take before it was measured.
         margin_s: Seconds of a notice kept in reserve beside what saving needs.
+        pins_cores: Whether trainings that share the machine are each kept to cores of their own. Not where several
+            machines are one computer, as those of the local cloud.
         key: What messages between the machine and its controller are sealed with, as hexadecimal digits.
     """
 
@@ -48,6 +50,7 @@ class AgentConfig:
     controller_limit_s: float = 900.0
     first_save_s: float = 30.0
     margin_s: float = 5.0
+    pins_cores: bool = False
     key: str = field(default="", repr=False)
 
     def encode(self) -> str:
@@ -102,6 +105,7 @@ class Assignment:
         side_by_side: Number of tasks that the machine does at a time, where it is handed tasks of an array, of
             which each is a call of the program; 0: it is no array.
         inputs: What the jobs that its job needs have stored, fetched before it begins.
+        share: The share of the machine that it fills, at most 1; others may be trained beside it.
     """
 
     trial_id: str
@@ -126,6 +130,7 @@ class Assignment:
     framework: str = ""
     side_by_side: int = 0
     inputs: tuple[Input, ...] = ()
+    share: float = 1.0
 
     @property
     def machines(self) -> int:

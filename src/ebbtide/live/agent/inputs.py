@@ -37,6 +37,11 @@ class Input:
     is_array: bool = False
 
 
+def inputs_beside(code: Path) -> Path:
+    """The folder of a machine's inputs, beside that of the user's code."""
+    return code.parent / "inputs"
+
+
 def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> None:
     """Fetch what is not there yet, each whole or not at all.
 

@@ -67,6 +67,9 @@ class LeftProcesses:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._recorded: set[tuple[int, int, int]] = set()
+        # Of each process that was seen, the program that started it, which may have ended since.
+        self._origins: dict[tuple[int, int], int] = {}
+        self._programs: tuple[int, ...] = ()
 
     def begin(self) -> None:
         """Mark and adopt all that this process starts from now on, and end what an earlier agent left."""
@@ -78,6 +81,7 @@ class LeftProcesses:
     def remember(self) -> None:
         """Write down which processes there are now, for whoever comes after this agent if it is killed."""
         table = _table()
+        self._note_origins(table)
         found = {
             (each.pid, each.started, each.session)
             for each in _with_descendants(_adopted(table), table)
@@ -93,8 +97,9 @@ class LeftProcesses:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs.
 
         Args:
-            programs: Ids of the processes whose exit codes somebody else collects.
+            programs: Ids of the processes whose exit codes somebody else collects: those of the programs.
         """
+        self._programs = tuple(programs)
         if sys.platform != "linux":
             return
         own = os.getsid(0)
@@ -108,6 +113,41 @@ class LeftProcesses:
     def end(self) -> None:
         """Kill them all, now that their assignment is over."""
         _end(lambda table: [*_adopted(table), *_marked(MACHINE, str(self._folder), table)])
+
+    def end_of(self, program: int, name: str, value: str) -> None:
+        """Kill what one program started, now that its assignment is over, while others run.
+
+        One that has a session of its own, no environment and no parent is known only if `remember` has seen it
+        while it had one; if not, it ends with the last of those that run beside it.
+
+        Args:
+            program: Id of the program's process.
+            name: Name of an environment variable that all that it started has.
+            value: Value of that variable.
+        """
+        self._note_origins(_table())
+
+        def found(table: _Table) -> list[_Process]:
+            own = [
+                each
+                for each in table.values()
+                if each.session == program or self._origins.get(each.key) == program
+            ]
+            return [*own, *_marked(name, value, table)]
+
+        _end(found)
+
+    def _note_origins(self, table: _Table) -> None:
+        """Note which program started which process, as far as that can be seen now."""
+        began = {program: [table[program]] for program in self._programs if program in table}
+        for (pid, started), program in self._origins.items():
+            if (each := table.get(pid)) is not None and each.started == started:
+                began.setdefault(program, []).append(each)
+        self._origins = {
+            each.key: program
+            for program, processes in began.items()
+            for each in _with_descendants(processes, table)
+        }
 
 
 def end_machine(folder: Path) -> int:

@@ -16,6 +16,7 @@ from ebbtide.live.agent.watching import Mirror
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore, object_store
+from ebbtide.trial import CHECKPOINT_DIR
 
 # Called with each line of JSON that a program prints as a mapping, each other line as text, and None at its end.
 OnLine = Callable[[Mapping[str, Any] | str | None], None]
@@ -98,7 +99,12 @@ class Machine(Protocol):
         ...
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, on_line: OnLine
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        on_line: OnLine,
+        cores: Sequence[int] = (),
     ) -> Program:
         """Start a program.
 
@@ -107,6 +113,7 @@ class Machine(Protocol):
             environment: Variables that are added to the agent's.
             folder: Working directory of the program.
             on_line: Called, from another thread, with what it prints.
+            cores: Numbers of the cores that it is kept to; empty: it may use any.
 
         Raises:
             OSError: There is no such executable.
@@ -138,8 +145,13 @@ class Machine(Protocol):
         """
         ...
 
-    def end_left(self) -> None:
-        """End all that its programs started and left."""
+    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
+        """End what its programs started and left.
+
+        Args:
+            program: Only what this one did, since others run; None: all that ever ran here.
+            folder: The folder for that program's checkpoints, which all that it starts knows.
+        """
         ...
 
 
@@ -170,14 +182,19 @@ class ThisMachine:
         return self._metadata.notice()
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, on_line: OnLine
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        on_line: OnLine,
+        cores: Sequence[int] = (),
     ) -> Program:
         """Start a program as a process of its own."""
         # Checked before the start, since `setpriv`, which starts the program, reports less.
         name, path = arguments[0], environment.get("PATH", program_path())
         if shutil.which(str(folder / name) if "/" in name else name, path=path) is None:
             raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
-        return TrainingProcess(arguments, environment, folder, on_line)
+        return TrainingProcess(arguments, environment, folder, on_line, cores)
 
     def mirror(
         self, program: Program, folder: Path, found: Callable[[Path], None], is_busy: Callable[[], bool]
@@ -193,9 +210,12 @@ class ThisMachine:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs."""
         self._left.reap([program.pid for program in programs])
 
-    def end_left(self) -> None:
-        """Kill what the last program left."""
-        self._left.end()
+    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
+        """Kill what programs left."""
+        if program is None or folder is None:
+            self._left.end()
+        else:
+            self._left.end_of(program.pid, CHECKPOINT_DIR, str(folder))
 
 
 def checkpoints_of(machine: Machine, trial_id: str) -> CheckpointStore:

@@ -20,6 +20,8 @@ from ebbtide.live.agent.left_processes import end_program
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
 _SETPRIV = shutil.which("setpriv")
+# It keeps a program to some cores from its first instruction on; where it is missing, all cores are used.
+_TASKSET = shutil.which("taskset")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _GRACE_S = 5.0
@@ -44,6 +46,7 @@ class TrainingProcess:
         folder: Working directory of the program.
         on_line: Called, from another thread, with each line of JSON as a mapping, each other line as text, and
             None when the program has ended.
+        cores: Numbers of the cores that it is kept to; empty: it may use any.
     """
 
     def __init__(
@@ -52,11 +55,13 @@ class TrainingProcess:
         environment: Mapping[str, str],
         folder: Path,
         on_line: Callable[[Mapping[str, Any] | str | None], None],
+        cores: Sequence[int] = (),
     ) -> None:
         self._on_line = on_line
         # The process that uses `ebbtide.trial`, where the program starts that from a script; None: none said so.
         self._speaker: int | None = None
-        guarded = [_SETPRIV, "--pdeathsig", "KILL", "--", *arguments] if _SETPRIV else list(arguments)
+        kept = [_TASKSET, "--cpu-list", ",".join(map(str, cores))] if _TASKSET and cores else []
+        guarded = [*([_SETPRIV, "--pdeathsig", "KILL", "--"] if _SETPRIV else []), *kept, *arguments]
         self.process = subprocess.Popen(
             guarded,
             stdout=subprocess.PIPE,

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Union
 
 from ebbtide.live.agent.config import Assignment
 
-# Counted up whenever an older Ebbtide would misread a record. What it does not know, it ignores.
-VERSION = 1
+# Counted up whenever an older Ebbtide would misread a record. What it does not know, it ignores. A record has the
+# lowest version that says what is in it: version 2 has trainings side by side, of which older agents know nothing.
+VERSION = 2
 # Steps and other whole numbers are no larger.
 MOST_STEPS = (1 << 60) - 1
 
@@ -50,17 +51,24 @@ class Train:
 
     Attributes:
         assignment: What to train, and how.
+        beside: Ids of the trials that are not left, but trained beside it.
     """
 
     kind: ClassVar[str] = "train"
     assignment: Assignment
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Save:
-    """Order: save what is trained now."""
+    """Order: save a trial.
+
+    Attributes:
+        trial: Its id; empty: whatever is trained now, as older controllers say.
+    """
 
     kind: ClassVar[str] = "save"
+    trial: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,15 +77,18 @@ class Leave:
 
     Attributes:
         attempt: Number of the assignment.
-        trial: Id of its trial, whose end is to be reported even if it never began there; empty: it has been.
+        trial: Id of its trial, since others may have an assignment of that number; empty: any of that number, as
+            older controllers say of one whose end was reported.
         alone: Whether a machine that it trains with is gone, so that it may wait for ever for that one, and is
             killed soon.
+        reported: Whether its end was reported, so that it need not be again where it is not known, or never began.
     """
 
     kind: ClassVar[str] = "leave"
     attempt: int
     trial: str = ""
     alone: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,11 +98,13 @@ class Keep:
     Attributes:
         attempt: Number of the assignment.
         number: Number of this machine's checkpoint, which stays, as do later ones.
+        trial: Id of its trial; empty: any that has an assignment of that number.
     """
 
     kind: ClassVar[str] = "keep"
     attempt: int
     number: int
+    trial: str = ""
 
 
 @dataclass(frozen=True)
@@ -389,7 +402,7 @@ class Channel:
         message = envelope.message
         assert message is not None
         content = {
-            "version": VERSION,
+            "version": _version_of(message),
             "boot": envelope.boot,
             "count": envelope.count,
             "epoch": envelope.epoch,
@@ -431,6 +444,12 @@ class Channel:
 
     def _mac(self, content: Mapping[str, Any]) -> str:
         return mac_of(self.key, "orders" if self.kinds is ORDERS else "reports", self.machine, content)
+
+
+def _version_of(message: Message) -> int:
+    """The lowest version that has what a message says."""
+    shares = isinstance(message, Train) and (message.assignment.share < 1.0 or bool(message.beside))
+    return 2 if shares else 1
 
 
 def mac_of(key: bytes, *said: Any) -> str:
@@ -506,7 +525,8 @@ def decoded(content: Mapping[str, Any], kinds: Mapping[str, type[Message]]) -> M
         return None
     try:
         if kind is Train:
-            return Train(Assignment.decode(_typed(content["assignment"], dict)))
+            beside = _texts(content.get("beside", []))
+            return Train(Assignment.decode(_typed(content["assignment"], dict)), beside)
         known = {each.name: content[each.name] for each in fields(kind) if each.name in content}
         return kind(**{name: _READ[name](value) for name, value in known.items()})
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -574,6 +594,7 @@ _READ: Mapping[str, Any] = {
     "code": lambda value: None if value is None else int(_typed(value, int)),
     "cannot_start": bool,
     "alone": bool,
+    "reported": bool,
     "began": lambda value: None if value is None else _whole(value),
     "restored": _whole,
 }

@@ -17,7 +17,7 @@ from typing import Any
 from ebbtide.errors import DamagedCheckpointError
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder, unpack
-from ebbtide.live.agent.inputs import fetch_inputs
+from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, Program
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
@@ -109,7 +109,7 @@ class TaskRunner:
         self._leaves_s: float | None = None
         self._storing_s = 0.0
         self._task_s = math.nan
-        self._inputs = code.parent / "inputs"
+        self._inputs = inputs_beside(code)
         folder.mkdir(parents=True, exist_ok=True)
         machine.runtime.begin(self._prepare)
 

@@ -103,9 +103,10 @@ class Uploads:
                 continue
             only, step, folder = given
             found = self._uploaded(folder, only, step)
-            self._busy = False
             if found is not None:
                 self._on_done(found)
+            # Only now: who sees that nothing is under way has been told of the end of all that was.
+            self._busy = False
 
     def _uploaded(self, folder: Path, only: str, step: int) -> Uploaded | None:
         """None: the checkpoint was dropped, since it is gone or a newer one waits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,20 @@ class SavingTimes:
         slowest = max(self._saves_s, default=0.0) + max(self._uploads_s) + step_s
         return self.factor * slowest + self.margin_s
 
+    def needed_beside_s(self, others: Sequence[SavingTimes]) -> float:
+        """Seconds of a notice that must be left where others on the machine save at the same time: their uploads
+        share its network, and the last to be done has waited for all.
+
+        Args:
+            others: How long saving takes for each of the others.
+        """
+        return self.needed_s + math.fsum(self.factor * other.upload_s for other in others)
+
+    @property
+    def upload_s(self) -> float:
+        """Seconds that moving a checkpoint to storage takes; not measured yet: those assumed for saving."""
+        return max(self._uploads_s, default=self.first_s)
+
     def interval_s(self, mttr_s: float) -> float:
         """Seconds between saves on machines that may be taken without notice.
 
@@ -86,7 +101,6 @@ class Work:
         assignment: What is to be trained, as ordered.
         folder: Folder on this machine for its checkpoints.
         began_s: When it was accepted, in monotonic seconds, as all times here.
-        times: How long saving takes on this machine.
         process: The training process; None: it is not started yet, or never will be.
         uploads: Uploads of its checkpoints; None: the trial is not restored yet.
         restored: Number of the checkpoint that it resumed from; 0: it started from the beginning.
@@ -110,13 +124,11 @@ class Work:
         exited_s: When the program was seen to have ended; None: it was not.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
-        fields: Names of the numbers that the program reported.
     """
 
     assignment: Assignment
     folder: Path
     began_s: float
-    times: SavingTimes
     process: Program | None = None
     uploads: Uploads | None = None
     restored: int = 0
@@ -140,7 +152,16 @@ class Work:
     exited_s: float | None = None
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
-    fields: set[str] = field(default_factory=set)
+
+    @property
+    def about(self) -> tuple[str, int]:
+        """Id of the trial and number of the assignment, as reports begin."""
+        return self.assignment.trial_id, self.assignment.attempt
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """The resume step of the assignment, and the number of its checkpoint."""
+        return self.began, self.restored
 
     @property
     def is_running(self) -> bool:

@@ -36,6 +36,7 @@ from ebbtide.policies.exosphere.applications import (
 )
 from ebbtide.policies.exosphere.candidates import COVARIANCES
 from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
+from ebbtide.policies.exosphere.sharing import Sharing, has_others, shares
 from ebbtide.policies.exosphere.trials import TRIALS_ALPHA, Trials, is_alone
 from ebbtide.policies.exosphere.up_calls import UpCalls, check_url
 from ebbtide.policies.field_checks import check_fields
@@ -52,7 +53,8 @@ class ExoSphere:
     """Portfolios of servers for transiency-aware applications, one portfolio for each application.
 
     Jobs without an application that train on one machine each, as the trials of a sweep do, share one portfolio: a
-    market gets its share of the trials.
+    market gets its share of the trials. Those that fill a part of a server are put where others have left it room,
+    before another server is rented (3.5).
 
     Attributes:
         applications: One application per job, in order; empty: `default_application` of each job.
@@ -94,10 +96,11 @@ class ExoSphere:
     def decide(self, view: View) -> Iterable[Action]:
         free = FreeList.in_memory(view.memory)
         trials = Trials.of(() if self.applications else view.jobs, view)
+        sharing = Sharing(view)
         for job in view.jobs:
             account = Account.in_memory(view.memory, job.job_id)
             if not job.is_finished and self._concerns(view, job, account):
-                yield from self._serve(view, job, account, free, trials)
+                yield from self._serve(view, job, account, free, trials, sharing)
         yield from self._free(view, free)
 
     def application(self, view: View, job: JobView) -> Application:
@@ -129,12 +132,14 @@ class ExoSphere:
                 lease = view.lease(event.lease_id)
                 if lease in job.leases and lease.lease_id not in account.servers:
                     account.servers.append(lease.lease_id)
+                # It may have waited for room on this server, which was rented for another.
+                concerned |= shares(job) and not view.leases_of(job.job_id)
             elif event.wake is not Wake.PRICE or event.market in held:
                 concerned = True
         return concerned
 
     def _serve(
-        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials
+        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials, sharing: Sharing
     ) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
@@ -159,7 +164,7 @@ class ExoSphere:
         if account.next_call_s <= view.now_s:
             account.next_call_s = view.now_s + CALL_EVERY_S
             yield WakeAt(account.next_call_s)
-        yield from self._rent(view, job, account, free, trials)
+        yield from self._rent(view, job, account, free, trials, sharing)
 
     # Up-calls.
 
@@ -236,7 +241,7 @@ class ExoSphere:
     # Renting and releasing.
 
     def _rent(
-        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials
+        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials, sharing: Sharing
     ) -> Iterator[Action]:
         """Rent the resources that are wanted but missing."""
         for event in view.events:
@@ -246,6 +251,11 @@ class ExoSphere:
         missing = account.wanted.without(held.steady)
         if missing.is_nothing or account.request is None:
             account.servers = [server.lease_id for server in held.servers]
+            return
+        if (place := sharing.place_for(job)) is not None:
+            if place.is_booted:
+                yield Assign(job.job_id, [*(server.lease_id for server in held.servers), place.lease_id])
+            account.servers = [lease.lease_id for lease in view.leases_of(job.job_id)]
             return
         open_now = self._open(view, account)
         if not open_now:
@@ -271,6 +281,7 @@ class ExoSphere:
         for market, count in counts.items():
             if count > 0:
                 yield Request(market, bids[market], job=job.job_id, count=count, keep=True)
+        sharing.rented(job)
 
     def _open(self, view: View, account: Account) -> list[Holding]:
         """The portfolio's markets that can be rented now."""
@@ -317,9 +328,7 @@ class ExoSphere:
             if not account.wanted.without(rest).is_nothing:
                 return
             left.remove(last)
-            account.drop(last.lease_id)
-            free.never(last.lease_id)
-            yield Release(last.lease_id)
+            yield from self._leave(view, job, account, free, last.lease_id)
 
     def _give_back(
         self, view: View, job: JobView, account: Account, free: FreeList, lease_ids: Iterable[int]
@@ -329,7 +338,16 @@ class ExoSphere:
             if lease_id not in mine:
                 raise InputError(f"lease {lease_id} is none of job {job.job.name}'s; it cannot give it back")
             account.wanted = account.wanted.without(mine[lease_id].resources)
-            account.drop(lease_id)
+            yield from self._leave(view, job, account, free, lease_id)
+
+    @staticmethod
+    def _leave(view: View, job: JobView, account: Account, free: FreeList, lease_id: int) -> Iterator[Action]:
+        """Give a server back, or where others are on it too, this job's part of it."""
+        account.drop(lease_id)
+        if has_others(view, job, lease_id):
+            leases = view.leases_of(job.job_id)
+            yield Assign(job.job_id, [lease.lease_id for lease in leases if lease.lease_id != lease_id])
+        else:
             free.never(lease_id)
             yield Release(lease_id)
 

@@ -1,4 +1,4 @@
-"""A policy that does whatever policies may do, at random: hedges, moves, saves, changes its mind."""
+"""A policy that does whatever policies may do, at random: hedges, moves, saves, shares, changes its mind."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from dataclasses import dataclass
 
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
 
 @dataclass(frozen=True)
 class Fickle:
-    """Rents for every job, and now and then saves it, moves it, hedges it or gives its machine back."""
+    """Rents for every job, and now and then saves it, moves it, hedges it or gives its machine back.
+
+    A job that fills a part of a machine is often put beside another, and now and then moved there.
+    """
 
     name: str = "fickle"
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE, Wake.SAVED, Wake.REBALANCE})
 
     def decide(self, view: View) -> Iterable[Action]:
-        random = view.random
+        random, given_back = view.random, set[int]()
         for job in view.jobs:
             if job.is_finished:
                 continue
             leases, chance = view.leases_of(job.job_id), random.random()
+            beside = [number for number in _beside(view, job) if number not in given_back]
+            if beside and random.random() < (0.06 if leases else 0.7):
+                yield Assign(job.job_id, [beside[int(random.integers(len(beside)))]])
+                # Of several in one decision, others would not know of it.
+                break
             if not leases or (chance < 0.04 and len(leases) < 2):
                 market = view.markets[int(random.integers(len(view.markets)))]
                 most = view.price(market) * random.uniform(1.02, 2.0) if random.random() < 0.6 else math.inf
@@ -31,6 +40,7 @@ class Fickle:
             elif chance < 0.10:
                 yield Save(job.job_id)
             elif chance < 0.13:
+                given_back.add(leases[0].lease_id)
                 yield Release(leases[0].lease_id, save=bool(random.random() < 0.7))
             elif chance < 0.16 and len(leases) > 1:
                 yield Assign(job.job_id, [leases[-1].lease_id])
@@ -41,3 +51,16 @@ class Fickle:
             if lease.lease_id not in used and lease.is_booted:
                 yield Release(lease.lease_id)
         yield WakeAt(view.now_s + float(random.uniform(10.0, 60.0)))
+
+
+def _beside(view: View, job: JobView) -> list[int]:
+    """Ids of the machines that have others of the run and room for a job; of one that fills a machine: none."""
+    used: dict[int, float] = {}
+    mine = {lease.lease_id for lease in view.leases_of(job.job_id)}
+    for other in view.jobs:
+        for lease in view.leases_of(other.job_id):
+            if lease.is_open and not other.is_finished:
+                used[lease.lease_id] = used.get(lease.lease_id, 0.0) + other.job.share
+    return [
+        number for number, share in sorted(used.items()) if number not in mine and share + job.job.share <= 1.0
+    ]

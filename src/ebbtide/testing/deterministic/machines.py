@@ -180,6 +180,7 @@ class SimulatedMachine:
         environment: Mapping[str, str],
         folder: Path,  # noqa: ARG002
         on_line: OnLine,
+        cores: Sequence[int] = (),  # noqa: ARG002
     ) -> Program:
         return CountingProgram(self._process, self._time, self._faults, environment, on_line, self._on_step)
 
@@ -198,7 +199,7 @@ class SimulatedMachine:
     def reap(self, programs: Sequence[Program]) -> None:
         """Nothing is left: all that a simulated program does ends with it."""
 
-    def end_left(self) -> None:
+    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
         """Nothing is left."""
 
 

@@ -24,6 +24,8 @@ _POLICIES = ("fickle", "fickle", "reactive", "on-demand", "cheapest-spot")
 _BILLING = ("ec2-second", "ec2-hourly", "gcp-spot")
 _MARKETS = tuple(Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
 _POLL_S = 3.0
+# In some runs the trials share machines: each fills one of these parts.
+_SHARING, _SHARES = 0.4, (0.5, 0.3)
 # Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
 TIGHT, _BUDGET_USD, _LONGER, _SLOWER = 0.06, (0.04, 0.09), 8, 6.0
 
@@ -52,6 +54,7 @@ class Scenario:
         number = faults.number
         is_tight = number("budget", 0.0, 1.0) < TIGHT
         trials = int(number("trials", 1, 4))
+        shares = number("sharing", 0.0, 1.0) < _SHARING
         sweep = Sweep.model_validate(
             {
                 "name": "simulated",
@@ -62,6 +65,7 @@ class Scenario:
                 "theta": 1.0,
                 "steps_per_hour": {"c3.xlarge": 1_200},
                 "billing": _BILLING[int(number("billing", 0, len(_BILLING)))],
+                "share": _SHARES[int(number("share", 0, len(_SHARES)))] if shares else 1.0,
                 "budget_usd": number("budget of", *_BUDGET_USD) if is_tight else 500.0,
             }
         )

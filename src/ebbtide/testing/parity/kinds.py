@@ -70,8 +70,10 @@ class Kind:
 
 
 def kinds() -> tuple[Kind, ...]:
-    """One training, a sweep, machines that train as one, an array, and a cluster of each framework."""
+    """One training, a sweep, one whose trials share machines, machines that train as one, an array, clusters."""
     trials, curves = trials_with_curves(_LONGER)
+    sweep: dict[str, Any] = {"command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
+    halves = tuple(trial.model_copy(update={"share": 0.5}) for trial in trials)
     array = TaskArray.parse(
         {
             "command": "estimate {task}",
@@ -88,12 +90,8 @@ def kinds() -> tuple[Kind, ...]:
     }
     return (
         _kind("single", 2),
-        Kind(
-            "sweep",
-            _sweep("sweep", 1, command="train {x}", grid={"x": [0, 1, 2, 3]}, metric="loss"),
-            trials,
-            curves,
-        ),
+        Kind("sweep", _sweep("sweep", 1, **sweep), trials, curves),
+        Kind("shared", _sweep("shared", 1, **sweep, share=0.5), halves, curves),
         _kind("gang", 4, machines=4, **as_one),
         _kind("elastic", 4, machines={"min": 2, "max": 4}, **as_one),
         Kind("array", array, array.jobs()),

@@ -29,11 +29,15 @@ from ebbtide.live.agent.protocol import (
 )
 from ebbtide.market.leases import Lease
 
+# Shares are sums of fractions such as 0.1.
+_ROUNDING = 1e-9
+
 
 class TapeWork(ABC):
     """What the agents of one job do, on all of its machines.
 
-    An agent is in it from `begin` until it is told to `end`, or its machine is gone. Times are seconds since 1970.
+    An agent is in it, with a seat for each assignment, from `begin` until it is told to `end`, or its machine is
+    gone. Times are seconds since 1970.
     """
 
     @property
@@ -42,19 +46,19 @@ class TapeWork(ABC):
         """When something happens next of itself; infinity: nothing does."""
 
     @abstractmethod
-    def begin(self, agent: TapeAgent, now_s: float) -> None:
+    def begin(self, agent: TapeSeat, now_s: float) -> None:
         """An agent begins its assignment."""
 
     @abstractmethod
-    def leave(self, agent: TapeAgent, now_s: float) -> None:
+    def leave(self, agent: TapeSeat, now_s: float) -> None:
         """An agent was ordered to leave its assignment."""
 
     @abstractmethod
-    def noticed(self, agent: TapeAgent, now_s: float) -> None:
+    def noticed(self, agent: TapeSeat, now_s: float) -> None:
         """An agent's machine will be revoked."""
 
     @abstractmethod
-    def gone(self, agent: TapeAgent, now_s: float) -> None:
+    def gone(self, agent: TapeSeat, now_s: float) -> None:
         """An agent's machine has ended, and with it what was not saved."""
 
     @abstractmethod
@@ -66,12 +70,51 @@ class TapeWork(ABC):
         """Do what is due, and report how far it is by now, if that is further than before."""
 
     @abstractmethod
-    def obey(self, agent: TapeAgent, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
         """An agent was given another order about its assignment.
 
         Raises:
             InputError: It is none for a job of this kind.
         """
+
+
+@dataclass(eq=False)
+class TapeSeat:
+    """One assignment that an agent has begun.
+
+    Attributes:
+        machine: The agent.
+        assignment: The assignment.
+    """
+
+    machine: TapeAgent
+    assignment: Assignment
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of its machine."""
+        return self.machine.lease
+
+    @property
+    def about(self) -> tuple[str, int]:
+        """Id of the trial and number of the assignment, as reports begin."""
+        return self.assignment.trial_id, self.assignment.attempt
+
+    def report(self, message: Message) -> None:
+        """Write a report."""
+        self.machine.report(message)
+
+    def end(self, how: Ending, step: int, now_s: float, stored: int = 0) -> None:
+        """Report how the assignment has ended, and begin what waits for its room.
+
+        Args:
+            how: How it has ended.
+            step: The step that it has reached.
+            now_s: The present moment, seconds since 1970.
+            stored: Number of the newest checkpoint that it has stored; 0: none.
+        """
+        self.report(Ended(*self.about, how, step, stored=stored))
+        self.machine.ended(self, now_s)
 
 
 @dataclass(eq=False)
@@ -83,7 +126,7 @@ class TapeAgent:
         orders: Log of its orders.
         reports: Log of its reports.
         work_of: Gives what is to be done for the id of a trial.
-        assignment: What it has now; None: nothing.
+        seats: What it has now, by id of the trial.
         count: How many reports it has written.
     """
 
@@ -91,9 +134,9 @@ class TapeAgent:
     orders: MessageLog
     reports: MessageLog
     work_of: Callable[[str], TapeWork]
-    assignment: Assignment | None = None
+    seats: dict[str, TapeSeat] = field(default_factory=dict)
     count: int = 0
-    _next: Assignment | None = None
+    _waiting: list[Assignment] = field(default_factory=list)
     _attempts: dict[str, int] = field(default_factory=dict)
 
     def boot(self) -> None:
@@ -103,14 +146,14 @@ class TapeAgent:
     def noticed(self, now_s: float) -> None:
         """The machine will be revoked."""
         self.report(Noticed(self.lease.revoke_at_s))
-        if self.assignment is not None:
-            self._work.noticed(self, now_s)
+        for seat in list(self.seats.values()):
+            self._work(seat).noticed(seat, now_s)
 
     def gone(self, now_s: float) -> None:
         """The machine has ended."""
-        if self.assignment is not None:
-            self._work.gone(self, now_s)
-            self.assignment = None
+        seats, self.seats, self._waiting = self.seats, {}, []
+        for seat in seats.values():
+            self._work(seat).gone(seat, now_s)
 
     def obey(self, now_s: float) -> bool:
         """Take the orders that have come; returns whether there were any."""
@@ -127,65 +170,57 @@ class TapeAgent:
         self.reports.read += 1
         self.reports.write(self.reports.read, [Envelope("tape", self.count, 0, message)])
 
-    def end(self, how: Ending, step: int, now_s: float, stored: int = 0) -> None:
-        """Report how the assignment has ended, and begin the next one if there is one.
+    def ended(self, seat: TapeSeat, now_s: float) -> None:
+        """An assignment has ended: what waits for its room begins."""
+        self.seats = {name: other for name, other in self.seats.items() if other is not seat}
+        self._begin_what_fits(now_s)
 
-        Args:
-            how: How it has ended.
-            step: The step that it has reached.
-            now_s: The present moment, seconds since 1970.
-            stored: Number of the newest checkpoint that it has stored; 0: none.
-        """
-        assert self.assignment is not None
-        self.report(Ended(self.assignment.trial_id, self.assignment.attempt, how, step, stored=stored))
-        self.assignment = None
-        self._begin(now_s)
-
-    @property
-    def about(self) -> tuple[str, int]:
-        """Id of the trial and number of the assignment, as reports begin."""
-        assert self.assignment is not None
-        return self.assignment.trial_id, self.assignment.attempt
-
-    @property
-    def _work(self) -> TapeWork:
-        return self.work_of(self.about[0])
+    def _work(self, seat: TapeSeat) -> TapeWork:
+        return self.work_of(seat.assignment.trial_id)
 
     def _obey(self, order: Message | None, now_s: float) -> None:
-        attempt = -1 if self.assignment is None else self.assignment.attempt
         match order:
-            case Train(assignment):
-                self._train(assignment, now_s)
-            case Save() if self.assignment is not None:
-                self._work.obey(self, order, now_s)
-            case Keep() | Hand() if order.attempt == attempt:
-                self._work.obey(self, order, now_s)
+            case Train():
+                self._train(order, now_s)
+            case Save():
+                for seat in [seat for name, seat in self.seats.items() if name == order.trial]:
+                    self._work(seat).obey(seat, order, now_s)
+            case Keep() | Hand():
+                for seat in [seat for seat in self.seats.values() if seat.assignment.attempt == order.attempt]:
+                    self._work(seat).obey(seat, order, now_s)
             case Leave():
                 self._leave(order, now_s)
 
-    def _train(self, assignment: Assignment, now_s: float) -> None:
+    def _train(self, order: Train, now_s: float) -> None:
         # A controller that has not heard for a while repeats its order.
+        assignment = order.assignment
         if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
             return
         self._attempts[assignment.trial_id] = assignment.attempt
-        self._next = assignment
-        if self.assignment is None:
-            self._begin(now_s)
-        else:
-            self._work.leave(self, now_s)
+        self._waiting = [*(other for other in self._waiting if other.trial_id in order.beside), assignment]
+        for name, seat in list(self.seats.items()):
+            if name not in order.beside:
+                self._work(seat).leave(seat, now_s)
+        self._begin_what_fits(now_s)
 
     def _leave(self, order: Leave, now_s: float) -> None:
-        following = self._next
-        if following is not None and (following.trial_id, following.attempt) == (order.trial, order.attempt):
-            self._next = None
-            self.report(Ended(order.trial, order.attempt, Ending.LEFT, 0))
-        elif self.assignment is not None and self.about[1] == order.attempt:
-            self._work.leave(self, now_s)
+        about = order.trial, order.attempt
+        if any((other.trial_id, other.attempt) == about for other in self._waiting):
+            self._waiting = [other for other in self._waiting if (other.trial_id, other.attempt) != about]
+            self.report(Ended(*about, Ending.LEFT, 0))
+        seat = self.seats.get(order.trial)
+        if seat is not None and seat.about == about:
+            self._work(seat).leave(seat, now_s)
 
-    def _begin(self, now_s: float) -> None:
-        if self._next is not None:
-            self.assignment, self._next = self._next, None
-            self._work.begin(self, now_s)
+    def _begin_what_fits(self, now_s: float) -> None:
+        waiting, self._waiting = self._waiting, []
+        for assignment in waiting:
+            used = math.fsum(seat.assignment.share for seat in self.seats.values())
+            if used + assignment.share <= 1.0 + _ROUNDING and assignment.trial_id not in self.seats:
+                seat = self.seats[assignment.trial_id] = TapeSeat(self, assignment)
+                self._work(seat).begin(seat, now_s)
+            else:
+                self._waiting.append(assignment)
 
 
 def next_time_s(works: list[TapeWork]) -> float:

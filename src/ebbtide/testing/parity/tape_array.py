@@ -14,7 +14,7 @@ from ebbtide.live.storage import ObjectStore
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.simulation.replay import SAVE_MARGIN_S
 from ebbtide.simulation.simulated_tasks import TaskMachine, task_machine
-from ebbtide.testing.parity.tape_agents import TapeAgent, TapeWork
+from ebbtide.testing.parity.tape_agents import TapeSeat, TapeWork
 
 
 class TapeArray(TapeWork):
@@ -28,14 +28,13 @@ class TapeArray(TapeWork):
 
     def __init__(self, progress: JobProgress, catalogue: Catalogue, store: ObjectStore) -> None:
         self._progress, self._catalogue, self._store = progress, catalogue, store
-        self._machines: dict[TapeAgent, TaskMachine] = {}
+        self._machines: dict[TapeSeat, TaskMachine] = {}
 
     @property
     def next_time_s(self) -> float:
         return min((machine.next_time_s() for machine in self._machines.values()), default=math.inf)
 
-    def begin(self, agent: TapeAgent, now_s: float) -> None:
-        assert agent.assignment is not None
+    def begin(self, agent: TapeSeat, now_s: float) -> None:
         lease, job = agent.lease, self._progress.job
         market = lease.market
         rate = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
@@ -44,20 +43,20 @@ class TapeArray(TapeWork):
         assert machine.side_by_side == agent.assignment.side_by_side
         self._machines[agent] = machine
 
-    def obey(self, agent: TapeAgent, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
         if not isinstance(order, Hand):
             raise InputError(f"{agent.about[0]} was ordered {order}, and an array has no checkpoints")
         self._machines[agent].hand(order.tasks, now_s)
 
-    def leave(self, agent: TapeAgent, now_s: float) -> None:
+    def leave(self, agent: TapeSeat, now_s: float) -> None:
         self._machines[agent].leave(now_s)
         self.advance(now_s)
 
-    def noticed(self, agent: TapeAgent, now_s: float) -> None:
+    def noticed(self, agent: TapeSeat, now_s: float) -> None:
         self._machines[agent].notice(SAVE_MARGIN_S, now_s)
         self.advance(now_s)
 
-    def gone(self, agent: TapeAgent, now_s: float) -> None:  # noqa: ARG002
+    def gone(self, agent: TapeSeat, now_s: float) -> None:  # noqa: ARG002
         del self._machines[agent]
 
     def advance(self, now_s: float) -> None:
@@ -73,7 +72,7 @@ class TapeArray(TapeWork):
     def tell_progress(self, now_s: float) -> None:
         self.advance(now_s)
 
-    def _store_result(self, agent: TapeAgent, number: int, duration_s: float) -> None:
+    def _store_result(self, agent: TapeSeat, number: int, duration_s: float) -> None:
         trial_id, attempt = agent.about
         result = TaskResult(number, str(number), str(agent.lease.lease_id), attempt, duration_s, "")
         # Without files: there are none below what is no folder.

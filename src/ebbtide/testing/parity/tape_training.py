@@ -26,7 +26,7 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.simulation.replay import SAVE_MARGIN_S
 from ebbtide.simulation.simulated_training import SimulatedTraining
-from ebbtide.testing.parity.tape_agents import TapeAgent, TapeWork
+from ebbtide.testing.parity.tape_agents import TapeSeat, TapeWork
 
 # Reports of a training, evenly over its steps; and the share of them after which a new attempt first reports, so
 # that its speed can be measured from there.
@@ -70,7 +70,7 @@ class _Counted(TapeWork):
     def tell_progress(self, now_s: float) -> None:
         self.advance(now_s)
 
-    def obey(self, agent: TapeAgent, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
         match order:
             case Save():
                 self._follow(self._training.save(now_s), now_s)
@@ -85,7 +85,7 @@ class _Counted(TapeWork):
 
     @property
     @abstractmethod
-    def _teller(self) -> TapeAgent | None:
+    def _teller(self) -> TapeSeat | None:
         """The agent that reports progress; None: nothing is done now."""
 
     @abstractmethod
@@ -162,11 +162,11 @@ class TapeTraining(_Counted):
         super().__init__(progress, catalogue, curve)
         self._store = store
         # Those that have its assignment now, by rank; whether they are all there, and train as one.
-        self._members: dict[int, TapeAgent] = {}
+        self._members: dict[int, TapeSeat] = {}
         self._is_one = False
         self._number = 0
 
-    def begin(self, agent: TapeAgent, now_s: float) -> None:
+    def begin(self, agent: TapeSeat, now_s: float) -> None:
         assignment = agent.assignment
         assert assignment is not None
         self._check_resume(agent)
@@ -182,16 +182,16 @@ class TapeTraining(_Counted):
         if self._is_one:
             self._tells_from_here(now_s)
 
-    def leave(self, agent: TapeAgent, now_s: float) -> None:
+    def leave(self, agent: TapeSeat, now_s: float) -> None:
         if self._is_one:
             self._follow(self._training.assign([], now_s), now_s)
         else:
             self._drop(agent).end(Ending.LEFT, self._steps_saved, now_s)
 
-    def noticed(self, agent: TapeAgent, now_s: float) -> None:
+    def noticed(self, agent: TapeSeat, now_s: float) -> None:
         self._follow(self._training.lease_noticed(agent.lease, now_s), now_s)
 
-    def gone(self, agent: TapeAgent, now_s: float) -> None:
+    def gone(self, agent: TapeSeat, now_s: float) -> None:
         self._drop(agent)
         self._is_one = False
         self._training.lease_lost(agent.lease, now_s)
@@ -204,13 +204,12 @@ class TapeTraining(_Counted):
             self._store.delete(_manifest_key(store, older))
 
     @property
-    def _teller(self) -> TapeAgent | None:
+    def _teller(self) -> TapeSeat | None:
         return self._members[0] if self._is_one else None
 
     def _saved(self) -> None:
         self._number += 1
         for agent in self._members.values():
-            assert agent.assignment is not None
             about, step, number = agent.about, self._steps_saved, self._number
             machines = agent.assignment.machines
             if machines > 1:
@@ -233,13 +232,12 @@ class TapeTraining(_Counted):
         for agent in members.values():
             agent.end(how, self._steps_saved, now_s)
 
-    def _drop(self, agent: TapeAgent) -> TapeAgent:
+    def _drop(self, agent: TapeSeat) -> TapeSeat:
         self._members = {rank: other for rank, other in self._members.items() if other is not agent}
         return agent
 
-    def _check_resume(self, agent: TapeAgent) -> None:
+    def _check_resume(self, agent: TapeSeat) -> None:
         """Whether several machines are told to resume from what they have stored last."""
-        assert agent.assignment is not None
         told = agent.assignment.resume
         if agent.assignment.machines == 1 or told is None:
             return
@@ -263,11 +261,10 @@ class TapeCluster(_Counted):
 
     def __init__(self, progress: JobProgress, catalogue: Catalogue) -> None:
         super().__init__(progress, catalogue)
-        self._members: list[TapeAgent] = []
-        self._leaving: list[TapeAgent] = []
+        self._members: list[TapeSeat] = []
+        self._leaving: list[TapeSeat] = []
 
-    def begin(self, agent: TapeAgent, now_s: float) -> None:
-        assert agent.assignment is not None
+    def begin(self, agent: TapeSeat, now_s: float) -> None:
         self._members.append(agent)
         if agent.assignment.rank == 0:
             self._told = self._steps_saved
@@ -276,20 +273,20 @@ class TapeCluster(_Counted):
         if agent is self._teller:
             self._tells_from_here(now_s)
 
-    def leave(self, agent: TapeAgent, now_s: float) -> None:
+    def leave(self, agent: TapeSeat, now_s: float) -> None:
         self._leaving.append(agent)
         self._assign(now_s)
 
-    def noticed(self, agent: TapeAgent, now_s: float) -> None:
+    def noticed(self, agent: TapeSeat, now_s: float) -> None:
         self._follow(self._training.lease_noticed(agent.lease, now_s), now_s)
 
-    def gone(self, agent: TapeAgent, now_s: float) -> None:
+    def gone(self, agent: TapeSeat, now_s: float) -> None:
         self._forget(agent)
         self._follow(self._training.lease_lost(agent.lease, now_s), now_s)
 
     @property
-    def _teller(self) -> TapeAgent | None:
-        return next((agent for agent in self._members if agent.assignment and agent.assignment.rank == 0), None)
+    def _teller(self) -> TapeSeat | None:
+        return next((agent for agent in self._members if agent.assignment.rank == 0), None)
 
     def _assign(self, now_s: float) -> None:
         # Without a head there is nothing to work for.
@@ -312,7 +309,7 @@ class TapeCluster(_Counted):
                 self._forget(agent)
                 agent.end(Ending.LEFT, self._steps_saved, now_s)
 
-    def _forget(self, agent: TapeAgent) -> None:
+    def _forget(self, agent: TapeSeat) -> None:
         self._members.remove(agent)
         self._leaving = [other for other in self._leaving if other is not agent]
 

@@ -1,0 +1,108 @@
+"""Restoring a training on this machine, in a thread of its own: its newest checkpoint, code, and inputs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.errors import DamagedCheckpointError, StorageError
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.folders import unpack
+from ebbtide.live.agent.gang import restore_parts
+from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
+from ebbtide.live.agent.machine import Machine, checkpoints_of
+from ebbtide.live.checkpoints.manifest import Manifest
+from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
+
+_LOGGER = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+# Storage that lacks a checkpoint that it had is asked again for so long at most.
+_LACKS_S = 300.0
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """What came of restoring a training.
+
+    Attributes:
+        writer: Writes its next checkpoints; None: it cannot be restored.
+        manifest: The checkpoint that is now in its folder; None: it starts from the beginning.
+        problem: Why it cannot be restored; empty: it is.
+    """
+
+    writer: CheckpointWriter | None
+    manifest: Manifest | None = None
+    problem: str = ""
+
+
+def restored(
+    config: AgentConfig,
+    machine: Machine,
+    assignment: Assignment,
+    folder: Path,
+    code: Path,
+    *,
+    is_over: Callable[[], bool],
+    say: Callable[[str], None],
+) -> Restoration | None:
+    """Restore a training, trying again until storage answers.
+
+    Args:
+        config: The configuration of the machine.
+        machine: The machine.
+        assignment: What is restored.
+        folder: Folder for its checkpoint.
+        code: Folder for the user's code, if it has any.
+        is_over: Whether nobody waits for it any more.
+        say: Called with a line for its log.
+
+    Returns:
+        What came of it; None: nobody waits for it any more.
+    """
+    runtime, store, lacks_s = machine.runtime, checkpoints_of(machine, assignment.trial_id), math.inf
+    while not is_over():
+        lacks = ""
+        try:
+            lacks = _lacks(store, assignment)
+            if lacks:
+                raise StorageError(lacks)
+            for number in assignment.aside:
+                store.set_aside(number, "training failed from it")
+            if assignment.code:
+                try:
+                    unpack(machine.objects, assignment.code, code)
+                except tarfile.TarError as error:
+                    lacks = f"the code in storage is not used: {error}"
+                    raise
+            fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
+            writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
+            if assignment.resume is None:
+                return Restoration(writer, store.restore(folder))
+            return Restoration(writer, restore_parts(machine, assignment.resume, folder))
+        except DamagedCheckpointError as error:
+            # Which whole checkpoint is resumed from instead is for the controller to say.
+            return Restoration(None, problem=str(error))
+        except Exception as error:
+            _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
+            if not lacks:
+                lacks_s = math.inf
+            elif math.isinf(lacks_s):
+                lacks_s = runtime.monotonic_s()
+                say(f"ebbtide: {lacks}; asked again")
+            elif runtime.monotonic_s() - lacks_s > min(_LACKS_S, config.controller_limit_s):
+                return Restoration(None, problem=lacks)
+            runtime.sleep(_RETRY_S)
+    return None
+
+
+def _lacks(store: CheckpointStore, assignment: Assignment) -> str:
+    """Why storage cannot be the run's, which has a checkpoint that this lacks; empty: it lacks none."""
+    expected = assignment.expected
+    if expected in assignment.aside or max(store.numbers("manifests"), default=0) >= expected:
+        return ""
+    return f"storage has no checkpoint {expected} of trial {assignment.trial_id}, which was stored: is it mounted?"

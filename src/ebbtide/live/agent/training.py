@@ -1,0 +1,413 @@
+"""One training on this machine: restored, started, saved in time, uploaded, left, and how it ended.
+
+All of it happens in the agent's loop; what its program prints, and its uploads, come from threads as events.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.folders import keep_outputs, outputs_id
+from ebbtide.live.agent.machine import Machine, Program, checkpoints_of
+from ebbtide.live.agent.parts import Part
+from ebbtide.live.agent.program_lines import Heard, is_duration, number_of, step_of
+from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
+from ebbtide.live.agent.restoring import Restoration, restored
+from ebbtide.live.agent.starting import start_program
+from ebbtide.live.agent.uploads import Uploaded, Uploads
+from ebbtide.live.agent.watching import LogLines
+from ebbtide.live.agent.work import SavingTimes, Work
+
+_LOGGER = logging.getLogger(__name__)
+
+# Exit codes of a shell that cannot start a program.
+_NOT_STARTED = (126, 127)
+
+_TAIL_LINES = 30
+# Without a notice, a program that does not leave is killed after so many times the time that saving needs.
+_PATIENCE = 4.0
+# After a program's end its output is read for so long at most: a process that it left may hold the output open.
+_LAST_OUTPUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the agent's loop does for a training.
+
+    Attributes:
+        put: Called from any thread: what happened to a training is handled by the loop.
+        tell: Reports something, at once if it is urgent.
+        over: Called once a training has ended here, with how.
+        is_waiting: Whether something that happened to a training is not handled yet.
+        end_left: Ends what the program of a training has left running, and nothing of the others.
+    """
+
+    put: Callable[[Training, Callable[[], None]], None]
+    tell: Callable[[Report, bool], None]
+    over: Callable[[Training, Ended], None]
+    is_waiting: Callable[[Training], bool]
+    end_left: Callable[[Training], None]
+
+
+class Training:
+    """One assignment on this machine, from its order to its end.
+
+    Args:
+        assignment: What is to be trained, as ordered.
+        config: The configuration of the machine.
+        machine: The machine.
+        times: How long saving takes on this machine, as far as it is known.
+        loop: The agent's loop.
+        part: The part of the machine that it has.
+
+    Attributes:
+        times: How long saving it takes.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        config: AgentConfig,
+        machine: Machine,
+        times: SavingTimes,
+        loop: Loop,
+        part: Part,
+    ) -> None:
+        self._config, self._machine, self._runtime, self._loop = config, machine, machine.runtime, loop
+        self.times, self._part = times, part
+        home = Path(config.folder).resolve()
+        self._code_folder = home / "code"
+        folder, now_s = home / f"{assignment.trial_id}-{assignment.attempt}", self._runtime.monotonic_s()
+        self._work = Work(assignment, folder / "checkpoints", now_s, saved_s=now_s)
+        self._heard = Heard()
+        self._runtime.begin(self._restore)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What is trained, as ordered."""
+        return self._work.assignment
+
+    @property
+    def program(self) -> Program | None:
+        """Its program; None: it is not started yet, or never will be."""
+        return self._work.process
+
+    @property
+    def folder(self) -> Path:
+        """The folder for its checkpoints, which its program and all that this starts know by their environment."""
+        return self._work.folder
+
+    # What the agent asks for.
+
+    def ask_to_save(self) -> None:
+        """Ask the program to save, if it can."""
+        self._work.ask_to_save(self._runtime.monotonic_s())
+
+    def leave(self, *, alone: bool = False) -> None:
+        """Have it save and end; later calls do nothing.
+
+        Args:
+            alone: Whether a machine that it trains with is gone, so that it may wait for that one for ever.
+        """
+        self._work.ask_to_leave(self._runtime.monotonic_s(), alone=alone)
+
+    def keep(self, number: int) -> None:
+        """A checkpoint is whole: older ones than that number may go."""
+        if self._work.uploads is not None:
+            self._work.uploads.oldest = max(self._work.uploads.oldest, number)
+
+    def noticed(self) -> None:
+        """The machine will be revoked."""
+        if self.assignment.framework:
+            # The sooner a worker leaves, the more of what it has reaches others.
+            self.leave()
+        if not self.times.is_known:
+            # How long saving takes was not measured yet, and there is still time to do so.
+            self.ask_to_save()
+
+    def fail(self, problem: str) -> None:
+        """End it, since the agent cannot go on with it."""
+        if self._work.over:
+            return
+        if self._work.process is not None:
+            self._work.process.kill()
+        self._failed_to_start(problem, code=None)
+
+    def tick(self, now_s: float, taken_at_s: float, gives_up_s: float, others: Sequence[SavingTimes] = ()) -> None:
+        """Look at it, and do what is due.
+
+        Args:
+            now_s: The present time in monotonic seconds.
+            taken_at_s: When the machine is taken; infinite: nothing is known of that.
+            gives_up_s: When what is not stored is given up.
+            others: How long saving takes for those beside it, which are saved when it is.
+        """
+        work = self._work
+        if work.is_running:
+            self._save_in_time(now_s, taken_at_s, self.times.needed_beside_s(others))
+        elif now_s >= gives_up_s:
+            _LOGGER.warning("trial %s: what is not stored by now is given up", self.assignment.trial_id)
+            self._conclude()
+        elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(now_s):
+            self._conclude()
+
+    # How it begins.
+
+    def _put(self, happened: Callable[[], None]) -> None:
+        self._loop.put(self, happened)
+
+    def _restore(self) -> None:
+        work = self._work
+        found = restored(
+            self._config,
+            self._machine,
+            work.assignment,
+            work.folder,
+            self._code_folder,
+            is_over=lambda: work.over,
+            say=lambda line: self._put(lambda: self._loop.tell(Log(self.assignment.trial_id, line), True)),
+        )
+        if found is not None:
+            self._put(lambda: self._restored(found))
+
+    def _restored(self, found: Restoration) -> None:
+        work = self._work
+        if work.over:
+            return
+        if found.writer is None:
+            if work.asked_to_leave_s is None:
+                self._failed_to_start(found.problem, code=None)
+            return
+        if found.manifest is not None:
+            work.restored, work.step = found.manifest.number, found.manifest.step
+            work.began = work.written = work.stored = found.manifest.step
+        self._loop.tell(Restored(*work.about, work.step, work.restored), True)
+        if work.asked_to_leave_s is not None:
+            return
+        work.folder.mkdir(parents=True, exist_ok=True)
+        work.uploads = Uploads(
+            found.writer,
+            work.folder,
+            self.assignment.keep,
+            lambda uploaded: self._put(lambda: self._uploaded(uploaded)),
+            self._runtime,
+        )
+        try:
+            work.process = start_program(
+                work,
+                self._config,
+                self._machine,
+                self._code_folder,
+                self._part,
+                lambda line: self._put(lambda: self._read_output(line)),
+            )
+        except (OSError, ValueError) as error:
+            # No such executable, or one that no operating system could be given.
+            self._failed_to_start(str(error))
+            return
+        work.log_lines = LogLines(self.assignment.metric, work.step) if self.assignment.reads_log else None
+        work.mirror = self._machine.mirror(
+            work.process, work.folder, lambda copy: self._put(lambda: self._copied(copy)), self._is_uploading
+        )
+
+    # What its program prints and writes.
+
+    def _copied(self, copy: Path) -> None:
+        """A program that does not use `ebbtide.trial` has written a checkpoint."""
+        work = self._work
+        if work.uploads is not None and work.mirror is not None and not work.over:
+            work.uploads.add("", work.step, copy)
+            work.written = work.step
+
+    def _read_output(self, line: Mapping[str, Any] | str | None) -> None:
+        work = self._work
+        if work.over:
+            return
+        if line is None:
+            work.output_read = True
+            self._exited()
+            self._keep_outputs()
+        elif isinstance(line, str):
+            work.tail = [*work.tail, line][-_TAIL_LINES:]
+            self._loop.tell(Log(self.assignment.trial_id, line), False)
+            if work.log_lines is not None:
+                self._reported(work.log_lines.report_of(line))
+        else:
+            self._reported(line)
+
+    def _reported(self, line: Mapping[str, Any]) -> None:
+        """A line of JSON from the program; unknown fields are ignored."""
+        work = self._work
+        if "api" in line:
+            work.has_api = True
+        if ("api" in line or "saved" in line) and work.mirror is not None:
+            # The program itself says when a checkpoint is complete.
+            work.mirror.close()
+            work.mirror = None
+        if names := self._heard.new_names(line):
+            self._loop.tell(Named(*work.about, names), False)
+        step = step_of(line.get("step", line.get("started")))
+        if step is not None:
+            work.step = max(work.step, step)
+            metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
+            self._loop.tell(Stepped(*work.about, work.step, told_s, step, metric, *work.origin), False)
+        if is_duration(step_s := number_of(line.get("step_s"))):
+            self.times.stepped(step_s)
+        saved = step_of(line.get("saved"))
+        if "left" in line:
+            work.has_left = True
+        if saved is not None:
+            work.written, work.saved_s = saved, self._runtime.monotonic_s()
+            work.step = max(work.step, work.written)
+            if is_duration(save_s := number_of(line.get("save_s"))):
+                self.times.saved(save_s)
+            if work.uploads is not None:
+                folder = line.get("folder", "")
+                work.uploads.add(folder if isinstance(folder, str) else "", work.written)
+        if "finished" in line:
+            work.finished = True
+
+    def _exited(self) -> None:
+        work = self._work
+        if work.has_api or work.uploads is None or work.superseded or not _has_files(work.folder):
+            return
+        # Without `ebbtide.trial`, the folder is complete now, unless the program failed, or was killed while it
+        # was writing.
+        code = work.process.exit_code if work.process is not None else None
+        if work.ending() is Ending.FINISHED:
+            work.step = max(work.step, self.assignment.max_steps)
+        if work.mirror is not None:
+            work.mirror.close()
+        if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
+            work.uploads.add("", work.step)
+            work.written = work.step
+
+    def _uploaded(self, found: Uploaded) -> None:
+        work = self._work
+        if found.manifest is None:
+            work.superseded = True
+            if work.process is not None:
+                work.process.kill()
+            return
+        self.times.uploaded(found.seconds)
+        work.stored = max(work.stored, found.step)
+        stored = found.manifest
+        work.stored_number = stored.number
+        self._loop.tell(Saved(*work.about, found.step, stored.number, stored.size_bytes, *work.origin), True)
+
+    def _keep_outputs(self) -> None:
+        """Store the files that a finished program wrote beside its code: they may be its results."""
+        work, private = self._work, self._work.private
+        if private is None or work.ending() is not Ending.FINISHED:
+            return
+        work.keeps_outputs = True
+
+        def keep() -> None:
+            outputs = checkpoints_of(self._machine, outputs_id(self.assignment.trial_id))
+            problem = keep_outputs(outputs, private, self._config.machine, work.step)
+            self._put(partial(self._kept_outputs, problem))
+
+        self._runtime.begin(keep)
+
+    def _kept_outputs(self, problem: str) -> None:
+        self._work.keeps_outputs = False
+        if problem:
+            self._loop.tell(Log(self.assignment.trial_id, f"ebbtide: {problem}"), True)
+
+    # How it ends.
+
+    def _save_in_time(self, now_s: float, taken_at_s: float, needed_s: float) -> None:
+        work = self._work
+        # A program that does not say when it has saved gets as much time again.
+        if now_s >= taken_at_s - needed_s * (1.0 if work.mirror is None else 2.0):
+            self.leave()
+        if work.asked_to_leave_s is not None:
+            if work.mirror is not None and now_s >= taken_at_s - needed_s and work.process:
+                # There is only time left to store what it has written by now.
+                work.process.kill()
+            waits_for_ever = work.alone_s is not None and now_s > work.alone_s + needed_s
+            too_long = math.isinf(taken_at_s) and now_s > work.asked_to_leave_s + _PATIENCE * needed_s
+            if (waits_for_ever or too_long) and work.process:
+                _LOGGER.warning("trial %s does not leave; it is killed", self.assignment.trial_id)
+                work.process.kill()
+        elif now_s - work.saved_s >= self.times.interval_s(self.assignment.mttr_s / self.assignment.machines):
+            self.ask_to_save()
+
+    def _is_quiet(self, now_s: float) -> bool:
+        """Whether nothing is under way: all output is read, and no upload runs."""
+        work = self._work
+        if work.process is not None and not work.output_read:
+            if work.exited_s is None:
+                work.exited_s = now_s
+            elif now_s - work.exited_s > _LAST_OUTPUT_S:
+                # A process that it started still runs, and holds its output open.
+                self._loop.end_left(self)
+            return False
+        return not (work.keeps_outputs or self._loop.is_waiting(self) or self._is_uploading())
+
+    def _is_uploading(self) -> bool:
+        return self._work.uploads is not None and self._work.uploads.is_busy
+
+    def _conclude(self) -> None:
+        work = self._work
+        ending = work.ending()
+        self._close()
+        code = work.process.exit_code if work.process is not None else None
+        # A shell exits so when there is no such program, or none that may be executed.
+        said_nothing = not self._heard.names and not work.has_api
+        never_ran = ending is Ending.FAILED and code in _NOT_STARTED and said_nothing
+        ended = Ended(
+            *work.about,
+            ending,
+            work.stored if ending is Ending.LEFT else work.step,
+            came=max(work.step - work.began, 0),
+            number=work.restored,
+            began=work.began if work.uploads is not None else None,
+            stored=work.stored_number or (work.restored if work.resumed_own else 0),
+            code=code,
+            tail=tuple(work.tail),
+            cannot_start=never_ran and work.step == work.began,
+        )
+        self._loop.over(self, ended)
+
+    def _failed_to_start(self, problem: str, *, code: int | None = 127) -> None:
+        work = self._work
+        self._close()
+        ended = Ended(
+            *work.about,
+            Ending.FAILED,
+            work.step,
+            number=work.restored,
+            began=work.began if work.uploads is not None else None,
+            code=code,
+            tail=(problem,),
+            cannot_start=code is not None,
+        )
+        self._loop.over(self, ended)
+
+    def _close(self) -> None:
+        work = self._work
+        work.over = True
+        if work.mirror is not None:
+            work.mirror.close()
+        if work.uploads is not None:
+            work.uploads.close()
+        # What its program put into other sessions must not run beside the next one.
+        self._loop.end_left(self)
+        shutil.rmtree(work.folder.parent, ignore_errors=True)
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether there is anything in a folder, which a program may have removed."""
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False

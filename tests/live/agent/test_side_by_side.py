@@ -1,0 +1,205 @@
+"""Several trainings on one machine: each in its part, none disturbs another, and the machine's end is that of all."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live.agent.test_agent import Machine, machine, metadata
+from tests.live.sweeps import PROGRAM as SUMS
+from tests.live.sweeps import total
+from tests.test_trial import PROGRAM
+
+from ebbtide.live.agent.left_processes import MACHINE as MARK
+from ebbtide.live.agent.left_processes import processes_with
+from ebbtide.live.agent.parts import MachineParts
+from ebbtide.live.agent.work import SavingTimes
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.testing.metadata_server import MetadataServer
+
+__all__ = ["machine", "metadata"]
+
+HALF = {"share": 0.5}
+
+
+def kinds(rented: Machine, trial: str) -> list[str]:
+    return [told["type"] for told in rented.told if told.get("trial") == trial and told["type"] != "log"]
+
+
+def of(rented: Machine, kind: str, trial: str, **wanted: Any) -> dict[str, Any]:
+    """The next report of a kind about a trial, whatever is told of others meanwhile."""
+    while True:
+        told = rented.until(kind, **wanted)
+        if told["trial"] == trial:
+            return told
+
+
+def both(rented: Machine, steps: int = 400) -> None:
+    """Two trainings side by side, under way."""
+    rented.train(PROGRAM, "--steps", steps, "--step-s", 0.02, steps=steps, **HALF)
+    rented.train(PROGRAM, "--steps", steps, "--step-s", 0.02, steps=steps, trial="t-2", beside=["t-1"], **HALF)
+    of(rented, "step", "t-2", step=5)
+
+
+def test_two_train_at_the_same_time_and_neither_changes_the_other(machine: Machine, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SUMS)
+    for trial, beside, rate in (("t-1", [], 0.1), ("t-2", ["t-1"], 0.2)):
+        machine.train(*(program, "{checkpoint_dir}", 100, rate), trial=trial, steps=100, beside=beside, **HALF)
+    ends = [machine.until("finished")["trial"], machine.until("finished")["trial"]]
+    assert sorted(ends) == ["t-1", "t-2"]
+    told = [(n, each) for n, each in enumerate(machine.told) if each["type"] == "step"]
+    first, last = ({each["trial"]: n for n, each in order} for order in (told[::-1], told))
+    assert max(first.values()) < min(last.values())
+    said = {each["trial"]: each["line"] for each in machine.told if each.get("line", "").startswith("total")}
+    assert said == {"t-1": f"total {total(0.1, 100)}", "t-2": f"total {total(0.2, 100)}"}
+
+
+def test_the_next_waits_for_the_room_of_the_one_that_leaves_and_the_third_trains_on(machine: Machine) -> None:
+    both(machine, 4000)
+    machine.order("leave", attempt=1, trial="t-1")
+    machine.train(PROGRAM, "--steps", 20, trial="t-3", steps=20, beside=["t-2"], **HALF)
+    assert of(machine, "finished", "t-3")["step"] == 20
+    order = [(told["trial"], told["type"]) for told in machine.told if told["type"] in ("left", "restored")]
+    assert order.index(("t-1", "left")) < order.index(("t-3", "restored"))
+    assert "left" not in kinds(machine, "t-2")
+    machine.receive()
+    assert kinds(machine, "t-2")[-1] in ("step", "saved")
+
+
+def test_whoever_is_not_named_leaves_as_for_controllers_that_know_nothing_of_sharing(machine: Machine) -> None:
+    both(machine)
+    machine.train(PROGRAM, "--steps", 20, trial="t-3", steps=20)
+    assert {machine.until("left")["trial"], machine.until("left")["trial"]} == {"t-1", "t-2"}
+    assert machine.until("finished")["trial"] == "t-3"
+
+
+def test_an_order_concerns_the_trial_that_it_names_and_not_another_of_its_number(machine: Machine) -> None:
+    """A hand-over once ended the next training, whose first assignment had the number of the one that had left."""
+    both(machine)
+    machine.order("leave", attempt=1, trial="t-1")
+    of(machine, "left", "t-1")
+    machine.order("leave", attempt=1, trial="t-1", reported=True)
+    machine.order("save", trial="t-2")
+    of(machine, "saved", "t-2")
+    machine.order("repeat")
+    of(machine, "left", "t-1")
+    machine.receive()
+    assert "left" not in kinds(machine, "t-2")
+    assert kinds(machine, "t-1").count("left") == 2
+
+
+def test_at_a_notice_all_are_saved_in_time(machine: Machine, metadata: MetadataServer, tmp_path: Path) -> None:
+    both(machine, 2000)
+    for trial in ("t-1", "t-2"):
+        machine.order("save", trial=trial)
+        of(machine, "saved", trial)
+    metadata.taken_at_s = time.time() + 5.0
+    left = {told["trial"]: told["step"] for told in (machine.until("left"), machine.until("left"))}
+    for trial in ("t-1", "t-2"):
+        last = next(CheckpointStore(machine.objects, trial).manifests())
+        assert (last.step, last.saved_at_s < metadata.taken_at_s) == (left[trial], True)
+    machine.close()
+    metadata.taken_at_s = None
+    other = Machine(tmp_path, metadata, machine="m-2")
+    try:
+        for trial, beside in (("t-1", []), ("t-2", ["t-1"])):
+            other.train(*(PROGRAM, "--steps", 2000), trial=trial, steps=2000, attempt=2, beside=beside, **HALF)
+        assert of(other, "restored", "t-1")["step"] == left["t-1"]
+        assert of(other, "restored", "t-2")["step"] == left["t-2"]
+    finally:
+        other.close()
+
+
+def test_one_that_fails_ends_with_all_that_it_left_and_the_other_keeps_its_own(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """What it put into another session, without a mark, is known by who started it."""
+    starts = """
+import pathlib, subprocess, sys, time
+beats = sys.argv[1]
+subprocess.Popen(["setsid", "env", "-i", "bash", "-c", f"while true; do echo >> {beats}; sleep 0.05; done"])
+while not pathlib.Path(beats).exists():
+    time.sleep(0.02)
+time.sleep(2.5)  # what is looked for every second is seen
+sys.exit(int(sys.argv[2])) if int(sys.argv[2]) else time.sleep(300)
+"""
+    fails, stays = tmp_path / "fails", tmp_path / "stays"
+    machine.train("-c", starts, stays, 0, **HALF)
+    machine.train("-c", starts, fails, 3, trial="t-2", beside=["t-1"], **HALF)
+    assert of(machine, "failed", "t-2")["code"] == 3
+    before = fails.stat().st_size, stays.stat().st_size
+    time.sleep(0.5)
+    assert fails.stat().st_size == before[0]
+    assert stays.stat().st_size > before[1]
+    machine.order("end")
+    assert machine.process.wait(60) == 42
+    assert processes_with(MARK, str(tmp_path / "m-1")) == []
+    size = stays.stat().st_size
+    time.sleep(0.3)
+    assert stays.stat().st_size == size
+
+
+def test_an_agent_that_is_killed_begins_all_again_and_ends_all(machine: Machine, tmp_path: Path) -> None:
+    both(machine)
+    for trial in ("t-1", "t-2"):
+        machine.order("save", trial=trial)
+    steps = {trial: of(machine, "saved", trial)["step"] for trial in ("t-1",)}
+    machine.process.kill()
+    machine.process.wait(10)
+    machine.start()
+    assert of(machine, "restored", "t-1")["step"] >= steps["t-1"]
+    of(machine, "step", "t-2", step=8)
+    machine.order("end")
+    assert machine.process.wait(60) == 42
+    machine.receive()
+    assert kinds(machine, "t-1")[-1] == kinds(machine, "t-2")[-1] == "left"
+    assert processes_with(MARK, str(tmp_path / "m-1")) == []
+
+
+def test_each_has_its_share_of_the_cores(tmp_path: Path, metadata: MetadataServer) -> None:
+    """On cores of its own, where there are two; and its user's word counts."""
+    rented = Machine(tmp_path, metadata, pins_cores=True)
+    says = "import os, time; print(os.environ['OMP_NUM_THREADS'], *sorted(os.sched_getaffinity(0))); time.sleep(1)"
+    try:
+        rented.train("-c", says, **HALF)
+        rented.train("-c", says, trial="t-2", beside=["t-1"], environment={"OMP_NUM_THREADS": "7"}, **HALF)
+        rented.until("finished")
+        rented.until("finished")
+    finally:
+        rented.close()
+    said = {told["trial"]: [int(word) for word in told["line"].split()] for told in rented.told if "line" in told}
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(len(cores) // 2, 1)
+    assert [said["t-1"][0], said["t-2"][0]] == [each, 7]
+    assert said["t-1"][1:] == cores[:each]
+    assert said["t-2"][1:] == (cores[each : 2 * each] or cores)
+
+
+def test_parts_of_a_machine() -> None:
+    parts = MachineParts(range(4), ("0", "1", "2", "3"), pins=True)
+    first, second = parts.take("a", 0.5), parts.take("b", 0.25)
+    assert (first.threads, first.cores, first.devices) == (2, (0, 1), ("0", "1"))
+    assert (second.threads, second.cores, second.devices) == (1, (2,), ("2",))
+    parts.give_back("a")
+    assert parts.take("c", 0.3).devices is None
+    assert parts.take("d", 0.5).cores == (1, 3)
+    assert parts.take("e", 1.0).environment == {}
+    assert first.environment["OMP_NUM_THREADS"] == "2"
+    assert first.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    # At least one core, however small the share; one accelerator cannot be divided.
+    small = MachineParts(range(2), ("0",)).take("a", 0.1)
+    assert (small.threads, small.cores, small.devices) == (1, (), None)
+
+
+def test_saving_beside_others_takes_the_time_of_all_uploads() -> None:
+    one, other, new = SavingTimes(margin_s=2.0), SavingTimes(), SavingTimes(first_s=30.0)
+    one.saved(1.0)
+    one.uploaded(4.0)
+    other.uploaded(10.0)
+    assert one.needed_beside_s([]) == one.needed_s == pytest.approx(1.5 * 5.0 + 2.0)
+    assert one.needed_beside_s([other]) == pytest.approx(1.5 * 15.0 + 2.0)
+    assert one.needed_beside_s([other, new]) == pytest.approx(1.5 * 45.0 + 2.0)
