@@ -79,7 +79,7 @@ def test_a_job_is_planned_and_a_sweep_is_replayed(tmp_path: Path) -> None:
             ],
         ),
         ({"command": "x"}, ["the speed of job x is not measured: write `steps_per_hour", "write `steps: 24_000`"]),
-        ({"jobs": []}, ["is a workflow"]),
+        ({"jobs": [{"name": "a", "work_h": 1}]}, ["is a workflow"]),
         ({"program": "gnmf"}, ["field rows: missing", "field columns: missing"]),
         ({"command": "x {lr}"}, ["command asks for {lr}; no grid, list or random gives values"]),
         ({"command": "x", "checkpoints": "../up"}, ["no folder below the one in which the program runs"]),

@@ -152,21 +152,23 @@ def _grouped(
     Args:
         listed: The jobs.
         name: Name of the policies together.
-        own: Gives the policy of one job alone: of one that names it, and of a cluster, which has a head.
+        own: Gives the policy of one job alone.
         shared: Gives the policy of several jobs.
         joint: Whether those that begin together have a policy in common, as one that plans for all at once.
     """
     groups: list[JobGroup] = []
     together: dict[tuple[str, ...], list[ListedJob]] = {}
     for job in listed.listed:
-        if joint and job.policy is None and job.work.framework is None:
+        if joint and job.policy is None:
             together.setdefault(tuple(sorted(job.needs)), []).append(job)
         else:
             groups.append(JobGroup(job.name, own(job), listed.ids_of(job.name), _needed(listed, job)))
     for jobs in together.values():
         ids = tuple(job_id for job in jobs for job_id in listed.ids_of(job.name))
         names = ", ".join(job.name for job in jobs)
-        groups.append(JobGroup(names, shared(jobs), ids, _needed(listed, jobs[0])))
+        clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].framework is not None]
+        policy = WithHead(shared(jobs), tuple(clusters)) if clusters else shared(jobs)
+        groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0])))
     return InOrder(tuple(sorted(groups, key=lambda group: group.jobs[0])), name)
 
 

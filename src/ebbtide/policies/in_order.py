@@ -99,11 +99,13 @@ class InOrder:
                     yield from _asked(view, group, state, events)
             if state is not None and not state.get("closed") and _is_over(view, group):
                 state["closed"] = True
-                yield from (Release(lease.lease_id) for lease in _leases(view, state))
+                given_back = state["given_back"]
+                left = [lease for lease in _leases(view, state) if lease.lease_id not in given_back]
+                yield from (Release(lease.lease_id) for lease in left)
 
 
 def _new_state(view: View) -> dict[str, Any]:
-    return {"leases": [], "wakes": [], "memory": {STARTED_S: view.memory["began_s"]}}
+    return {"leases": [], "given_back": [], "wakes": [], "memory": {STARTED_S: view.memory["began_s"]}}
 
 
 def _is_due(state: dict[str, Any] | None, now_s: float) -> bool:
@@ -170,6 +172,9 @@ def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[
             case WakeAt(time_s):
                 if math.isfinite(time_s):
                     state["wakes"].append(time_s)
+                yield action
+            case Release(lease_id):
+                state["given_back"].append(lease_id)
                 yield action
             case _:
                 yield action

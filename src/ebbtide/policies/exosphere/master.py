@@ -67,7 +67,7 @@ class ExoSphere:
         free_list_s: How long servers of a finished application are kept for others, seconds: twice the time that a
             new server needs to start (5).
         up_calls: Address of a program that is asked before each application, as http://127.0.0.1:8123/ (see
-            `up_calls`); empty: there is none.
+            `up_calls`); None: there is none.
         up_calls_s: Seconds that its answer is waited for.
     """
 
@@ -78,7 +78,7 @@ class ExoSphere:
     selection: Selection = Selection.PORTFOLIO
     soft_share: float = 0.5
     free_list_s: float = 600.0
-    up_calls: str = ""
+    up_calls: str | None = None
     up_calls_s: float = 2.0
     name: str = "exosphere"
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE, Wake.REBALANCE})
@@ -88,7 +88,7 @@ class ExoSphere:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
         if self.alpha is not None:
             check_fields(self, between={"alpha": (0.0, MOST_ALPHA)})
-        if self.up_calls:
+        if self.up_calls is not None:
             check_url(self.up_calls)
         check_fields(self, between={"up_calls_s": (0.1, 30.0)})
         check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
@@ -106,7 +106,7 @@ class ExoSphere:
     def application(self, view: View, job: JobView) -> Application:
         """The application of a job, behind the program that is asked before it, if there is one."""
         own = self._own_application(view, job)
-        if not self.up_calls:
+        if self.up_calls is None:
             return own
         able = [view.machine(market) for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
         most = Resources(

@@ -243,7 +243,11 @@ class TapeProvider(AgentProvider):
         # Messages take no time here, so that no task is handed out before a machine is free.
         agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
         kinds = [_kind(job_id, job, scenario.catalogue) for job_id, job in enumerate(scenario.jobs)]
-        callbacks = Callbacks(_assignment, kinds=[kind for kind in kinds if kind is not None])
+        callbacks = Callbacks(
+            _assignment,
+            kinds=[kind for kind in kinds if kind is not None],
+            programs=_programs(scenario.jobs),
+        )
         runtime, pace = TapeClock(cloud), Pace(poll_s=0.0)
         super().__init__(cloud, store, agent, callbacks, key=_KEY, pace=pace, runtime=runtime)
         self._tape = cloud
@@ -303,6 +307,12 @@ def _kind(job_id: int, job: Job, catalogue: Catalogue) -> JobKind | None:
         return None
     values = [str(number) for number in range(job.steps)]
     return JobKind(job_id, "", values, lambda market: max(catalogue.machine_of(market).vcpus // cpus, 1))
+
+
+def _programs(jobs: Sequence[Job]) -> dict[int, int]:
+    """The number of each job's program: names of trials differ in a number alone."""
+    stems = [job.name.rstrip("0123456789") for job in jobs]
+    return {job_id: stems.index(stem) for job_id, stem in enumerate(stems)}
 
 
 def _assignment(progress: JobProgress) -> Assignment:
