@@ -1,7 +1,7 @@
 """A program that ExoSphere tells of a job's servers, and that answers for the job.
 
     python examples/exosphere/up_calls.py &
-    ebbtide run examples/live/job.yaml --policy exosphere --set up_calls=http://127.0.0.1:8123/
+    ebbtide run examples/live/job.yaml --policy examples/exosphere/exosphere.yaml
 
 It writes every call down, has a checkpoint written when a server may be revoked soon, and leaves all else to the
 application that the policy has for the job.

@@ -20,7 +20,7 @@ from ebbtide.testing.contracts.stores import ObjectStoreContract
 from ebbtide.testing.parity.memory_store import MemoryStore
 from ebbtide.testing.parity.parity import Parity, RunLive, compare, compare_all, report_of
 from ebbtide.testing.parity.tape_cloud import run_live
-from ebbtide.testing.parity.tapes import BILLINGS, Tape, scenario_of, small_bundle, tapes
+from ebbtide.testing.parity.tapes import BILLINGS, Tape, scenario_of, scenario_with, small_bundle, tapes
 
 _tapes = cache(tapes)
 
@@ -172,3 +172,18 @@ def test_a_policy_that_knows_where_it_runs_is_found() -> None:
 def _one(name: str, tape: Tape, live: RunLive) -> Parity:
     scenario = scenario_of(name, tape, BILLINGS[0])
     return compare(name, scenario, tape.name, tape.start_s, eb.policy(name), live)
+
+
+@pytest.mark.parametrize("goal", ["cost", "makespan", "throughput"])
+def test_machines_that_change_hands_by_rounds_are_the_same_live(goal: str) -> None:
+    tape = _tapes()[1]
+    jobs = scenario_of("dynamic-pricing-cost", tape, BILLINGS[0]).jobs
+    kinds = {kind for job in jobs for kind in job.steps_per_hour} or {
+        market.instance_type for market in tape.prices
+    }
+    limits = dict.fromkeys(sorted(kinds), 1)
+    made = eb.policy(f"dynamic-pricing-{goal}", parameters={"quotas": limits, "round_s": 3600.0})
+    found = compare("rounds", scenario_with(jobs, tape, BILLINGS[0]), tape.name, tape.start_s, made)
+    assert found.finished
+    assert found.differences == ()
+    assert found.ledger_difference_usd == 0.0
