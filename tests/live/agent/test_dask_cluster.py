@@ -176,6 +176,17 @@ def test_what_a_killed_worker_had_is_computed_again(cluster: Cluster) -> None:
             process.wait()
 
 
+def test_a_worker_that_is_to_leave_waits_for_no_head_that_is_gone(cluster: Cluster) -> None:
+    with cluster.start(1) as worker:
+        # It has imported what it needs, and asks in vain for its scheduler.
+        time.sleep(6.0)
+        assert worker.poll() is None
+        began_s = time.monotonic()
+        worker.terminate()
+        assert worker.wait(timeout=30.0) == 0
+    assert time.monotonic() - began_s < 10.0
+
+
 def test_key_and_certificate_follow_from_the_secret() -> None:
     assert key_and_certificate(SECRET) == key_and_certificate(SECRET)
     assert not set(key_and_certificate(SECRET)) & set(key_and_certificate("other"))

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -28,6 +29,10 @@ from ebbtide.trial import MACHINES, SECRET
 _PORT = "EBBTIDE_DASK_PORT"
 _RETRY_S = 0.5
 _LOOK_S = 0.05
+# A worker that ends within so many seconds, so often in a row, is not begun again.
+_SHORT_S, _MOST_SHORT = 30.0, 5
+# A worker hands over what it has within so many seconds, if its scheduler answers.
+_CLOSE_S = 20.0
 # Machines that are taken are no fault of the tasks that they were at; a task that so many were lost at is. Who is
 # gone is noticed soon.
 _SCHEDULER: Mapping[str, Any] = NO_HTTP | {
@@ -139,11 +144,18 @@ async def _head(words: Sequence[str]) -> int:
 
 
 async def _keep_worker(started: list[asyncio.subprocess.Process]) -> None:
-    """Keep a worker on the head's machine, begun again whenever it ends, such as by want of memory."""
-    while True:
+    """Keep a worker on the head's machine, begun again when it ends, such as by want of memory.
+
+    One that ends at once, several times in a row, is at fault itself: the other machines go on without it.
+    """
+    short = 0
+    while short < _MOST_SHORT:
+        began_s = time.monotonic()
         started[:] = [await _start([sys.executable, "-m", "ebbtide.live.agent.dask_cluster", "worker"], {})]
-        await started[0].wait()
+        code = await started[0].wait()
+        short = short + 1 if time.monotonic() - began_s < _SHORT_S else 0
         await asyncio.sleep(_RETRY_S)
+    print(f"the worker beside the head ended {short} times at once, last with exit code {code}", file=sys.stderr)
 
 
 async def _start(command: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -178,23 +190,37 @@ async def _worker() -> int:
                 death_timeout=60,
                 protocol="tls://",
             )
-            try:
-                await worker
-            except (OSError, TimeoutError, RuntimeError):
+            joining = asyncio.create_task(_joined(worker))
+            wanted = asyncio.create_task(leaving.wait())
+            # A scheduler that is no more is not waited for by a worker that is to leave.
+            await asyncio.wait({joining, wanted}, return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                joining.cancel()
+                break
+            if not joining.result():
+                wanted.cancel()
                 await asyncio.sleep(_RETRY_S)
                 continue
             gone = asyncio.create_task(worker.finished())
-            wanted = asyncio.create_task(leaving.wait())
             await asyncio.wait({gone, wanted}, return_when=asyncio.FIRST_COMPLETED)
             wanted.cancel()
             if leaving.is_set() and worker.status == Status.running:
                 worker.status = Status.paused
                 while worker.state.executing_count:
                     await asyncio.sleep(_LOOK_S)
-                await worker.close_gracefully()
+                await asyncio.wait({asyncio.create_task(worker.close_gracefully())}, timeout=_CLOSE_S)
             if not leaving.is_set():
                 await asyncio.sleep(_RETRY_S)
     return 0
+
+
+async def _joined(worker: Any) -> bool:
+    """Whether a worker has reached its scheduler."""
+    try:
+        await worker
+    except (OSError, TimeoutError, RuntimeError):
+        return False
+    return True
 
 
 def _die_with_parent() -> None:
