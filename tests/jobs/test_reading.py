@@ -10,7 +10,7 @@ import yaml
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.reading import Kind, kind_of, measured, read_jobs, read_sweep, read_work
-from ebbtide.jobs.single import folder_below, literal, name_of
+from ebbtide.jobs.single import folder_below, literal, name_of, sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Place
@@ -211,3 +211,27 @@ def test_every_job_has_a_bucket_if_its_file_says_so(tmp_path: Path, content: dic
     assert {job.bucket.place if job.bucket else None for job in read_sweep(path).live_jobs()} == {place}
     with pytest.raises(InputError, match="field bucket.cloud: 'local' has no egress prices here"):
         read_jobs(file(tmp_path, **content, bucket={"cloud": "local", "region": "here"}))
+
+
+def test_a_training_on_one_machine_may_fill_a_part_of_it_and_no_other_job(tmp_path: Path) -> None:
+    one = read_sweep(file(tmp_path, command="python train.py", share=0.5))
+    (job,) = one.live_jobs()
+    assert (one.share, job.share) == (0.5, 0.5)
+    assert [job.share for job in read_sweep(file(tmp_path, **SWEEP, share=0.25)).live_jobs()] == [0.25, 0.25]
+    assert read_sweep(file(tmp_path, name="a", share=0.5, **KNOWN)).share == 0.5
+    assert [job.share for job in read_jobs(file(tmp_path, name="a", share=0.5, **KNOWN))] == [0.5]
+    assert sweep_of(Job(command="python train.py", share=0.5)).share == 0.5
+    full = "share 0.5 is for trainings on one machine; machines of {} are each filled whole"
+    for content, what in (
+        ({"command": "x", "machines": 2}, "one job"),
+        ({"command": "x", "machines": {"min": 1, "max": 2}}, "one job"),
+        ({"command": "x {task}", "tasks": 3, "machines": 2}, "an array"),
+        ({"spark": "app.py", "machines": 2}, "a cluster"),
+        ({"dask": "app.py", "machines": 2}, "a cluster"),
+        (yaml.safe_load((EXAMPLES / "matrix" / "rsvd.yaml").read_text()), "a cluster"),
+    ):
+        with pytest.raises(InputError, match=full.format(what)):
+            read_sweep(file(tmp_path, **content, share=0.5))
+    for share in (0, 1.5, "half"):
+        with pytest.raises(InputError, match="share"):
+            read_sweep(file(tmp_path, command="x", share=share))

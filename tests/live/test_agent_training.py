@@ -330,3 +330,39 @@ def test_beside_the_bucket_nothing_is_charged() -> None:
     trained.training.gone(first)
     trained.tell(trained.machine(), Restored(TRIAL, 2, 50, 1))
     assert moved(trained) == []
+
+
+def test_orders_of_a_shared_machine_name_their_trial_and_who_stays() -> None:
+    orders: list[Order] = []
+    training = AgentTraining(
+        "run",
+        lambda _: Assignment("", ("true",), 100, "loss"),
+        lambda _, order: orders.append(order),
+        lambda _: None,
+        lambda: START_S,
+    )
+    jobs = [Job(name=f"j-{n}", steps=100, steps_per_hour={"c3.xlarge": 1.0}, share=0.5) for n in range(3)]
+    training.begin([JobProgress(number, job) for number, job in enumerate(jobs)])
+    lease = Lease(0, A, 0.2, False, START_S, state=LeaseState.RUNNING, started_s=START_S, running_s=START_S)
+    training.assign(0, [lease])
+    training.assign(1, [lease])
+    first, second = orders
+    assert isinstance(first, Train)
+    assert isinstance(second, Train)
+    assert (first.beside, second.beside) == ((), ("run-000",))
+    assert first.assignment.share == second.assignment.share == 0.5
+    # Who is to leave does not stay; its end concerns it alone, whatever numbers the assignments have.
+    training.assign(0, [])
+    training.assign(2, [lease])
+    assert orders[2] == Leave(1, "run-000")
+    third = orders[3]
+    assert isinstance(third, Train)
+    assert third.beside == ("run-001",)
+    training.receive(lease, Ended("run-000", 1, Ending.LEFT, 0))
+    assert orders[4] == Leave(1, "run-000", reported=True)
+    assert training.in_use(lease)
+    # The machine's end is that of all on it.
+    lease.state = LeaseState.REVOKED
+    training.gone(lease)
+    assert not training.in_use(lease)
+    assert all(trial.members[0].ended == "lost" for trial in training.trials[1:])

@@ -188,9 +188,13 @@ class WithinBudget:
         ]
 
     def _ending_s(self, view: View, market: Market) -> float:
-        """The longest time to save and release a machine in a market, seconds."""
+        """The longest time to save and release a machine in a market, seconds.
+
+        Jobs that share a machine save at the same time, over one network.
+        """
         vcpus = view.machine(market).vcpus
-        return 2.0 * max(job.job.save_s(vcpus, market.place) for job in view.jobs) + _ENDING_S
+        saves_s = (job.job.save_s(vcpus, market.place) * math.floor(1.0 / job.job.share) for job in view.jobs)
+        return 2.0 * max(saves_s) + _ENDING_S
 
 
 @dataclass(frozen=True, slots=True)

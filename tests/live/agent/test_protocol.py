@@ -142,6 +142,18 @@ def test_messages_have_their_defaults() -> None:
     assert Noticed(5.0).taken_at_s == 5.0
 
 
+def test_only_an_order_to_share_a_machine_needs_an_agent_that_can() -> None:
+    channel = Channel("m-1", ORDERS, KEY)
+
+    def version(order: Train | Leave) -> int:
+        return int(channel.seal(Envelope("b", 1, 1, order))["version"])
+
+    half = replace(ASSIGNMENT, share=0.5)
+    assert [version(order) for order in (Train(ASSIGNMENT), Leave(1, "t-1", reported=True))] == [1, 1]
+    assert [version(Train(half)), version(Train(ASSIGNMENT, ("t-1",)))] == [2, 2]
+    assert channel.open(channel.seal(Envelope("b", 1, 1, Train(half, ("t-1",))))).message == Train(half, ("t-1",))
+
+
 def test_heartbeats_are_counted_whatever_the_clocks_say(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     beats, machine = Heartbeats(store, "run", 60.0), Heartbeats(store, "run", 60.0)

@@ -13,9 +13,12 @@ from tests.live.sweeps import PROGRAM as SUMS
 from tests.live.sweeps import total
 from tests.test_trial import PROGRAM
 
+from ebbtide.live.agent.agent import _in_force
+from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.left_processes import MACHINE as MARK
 from ebbtide.live.agent.left_processes import processes_with
 from ebbtide.live.agent.parts import MachineParts
+from ebbtide.live.agent.protocol import Leave, Train
 from ebbtide.live.agent.work import SavingTimes
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.testing.metadata_server import MetadataServer
@@ -146,13 +149,12 @@ sys.exit(int(sys.argv[2])) if int(sys.argv[2]) else time.sleep(300)
 
 def test_an_agent_that_is_killed_begins_all_again_and_ends_all(machine: Machine, tmp_path: Path) -> None:
     both(machine)
-    for trial in ("t-1", "t-2"):
-        machine.order("save", trial=trial)
-    steps = {trial: of(machine, "saved", trial)["step"] for trial in ("t-1",)}
+    machine.order("save", trial="t-1")
+    saved = of(machine, "saved", "t-1")["step"]
     machine.process.kill()
     machine.process.wait(10)
     machine.start()
-    assert of(machine, "restored", "t-1")["step"] >= steps["t-1"]
+    assert of(machine, "restored", "t-1")["step"] >= saved
     of(machine, "step", "t-2", step=8)
     machine.order("end")
     assert machine.process.wait(60) == 42
@@ -178,6 +180,27 @@ def test_each_has_its_share_of_the_cores(tmp_path: Path, metadata: MetadataServe
     assert [said["t-1"][0], said["t-2"][0]] == [each, 7]
     assert said["t-1"][1:] == cores[:each]
     assert said["t-2"][1:] == (cores[each : 2 * each] or cores)
+
+
+def test_a_restarted_agent_trains_what_is_not_over_and_tells_of_what_was_to_leave() -> None:
+    def train(trial: str, attempt: int, *beside: str) -> Train:
+        return Train(Assignment(trial, ("true",), 1, "", attempt=attempt, share=0.5), beside)
+
+    one, other, third = train("t-1", 1), train("t-2", 1, "t-1"), train("t-3", 1, "t-2")
+    assert _in_force([one, other]) == [one, other]
+    # The number of an assignment is that of its trial alone.
+    over = Leave(1, "t-1", reported=True)
+    assert _in_force([one, other, over]) == [other, over]
+    # What left for the third is told of until the controller says that it knows.
+    left = Leave(1, "t-1")
+    assert _in_force([one, other, left, third]) == [other, left, third]
+    assert _in_force([one, other, left, third, over]) == [other, third, over]
+    # What was not named beside had to leave, whether or not there was an order to.
+    assert _in_force([one, other, third]) == [left, other, third]
+    assert _in_force([one, train("t-4", 1)]) == [left, train("t-4", 1)]
+    # An older controller names no trial of one whose end it knows.
+    assert _in_force([one, Leave(1), train("t-4", 1)]) == [train("t-4", 1)]
+    assert _in_force([one, train("t-1", 2)])[-1] == train("t-1", 2)
 
 
 def test_parts_of_a_machine() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
@@ -11,14 +9,15 @@ from ebbtide.policies.exosphere.trials import is_alone
 
 # Shares are sums of fractions such as 0.1.
 _ROUNDING = 1e-9
-_COMING = (LeaseState.REQUESTED, LeaseState.STARTING)
+# A server with a notice has no room.
+_STAYS = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
 
 class Sharing:
     """The free parts of servers, in one decision.
 
-    A job is put on a server that runs, the one that it fits best. Where such a server is on its way, it waits for
-    that: trainings cannot begin before it has booted, and by then others may have ended.
+    A job is put on the server that it fits best. Where that is on its way, the job waits for it: a training cannot
+    begin there before it has booted, and elsewhere it would take room that another fits better.
 
     Args:
         view: What is known; up to date after every action.
@@ -44,9 +43,9 @@ class Sharing:
         for other in self._view.jobs[self._seen : job.job_id]:
             # Those before it that wait for a server have part of it.
             if shares(other) and not other.is_finished and not self._view.leases_of(other.job_id):
-                self._reserve(other, _COMING)
+                self._reserve(other)
         self._seen = max(self._seen, job.job_id + 1)
-        return self._reserve(job, (LeaseState.RUNNING,)) or self._reserve(job, _COMING)
+        return self._reserve(job)
 
     def rented(self, job: JobView) -> None:
         """Servers were rented for a job, or taken from the free list: those after it may share them."""
@@ -64,17 +63,16 @@ class Sharing:
                     self._free[lease.lease_id] = left - (job.job.share if is_alone(job) else 1.0)
         return self._free
 
-    def _reserve(self, job: JobView, states: Iterable[LeaseState]) -> LeaseView | None:
-        found = None
-        for lease_id, free in sorted(self._rooms.items(), key=lambda room: (room[1], room[0])):
-            lease = self._view.lease(lease_id)
-            fits = free >= job.job.share - _ROUNDING and lease.state in states
-            if fits and self._view.steps_per_s(job.job, lease.market) > 0.0:
-                found = lease
-                break
-        if found is not None:
-            self._rooms[found.lease_id] -= job.job.share
-        return found
+    def _reserve(self, job: JobView) -> LeaseView | None:
+        with_room = [number for number, free in self._rooms.items() if free >= job.job.share - _ROUNDING]
+        leases = [lease for lease in map(self._view.lease, with_room) if lease.state in _STAYS]
+        fits = [lease for lease in leases if self._view.steps_per_s(job.job, lease.market) > 0.0]
+        if not fits:
+            return None
+        # Of servers with as much room, one that runs.
+        best = min(fits, key=lambda lease: (self._rooms[lease.lease_id], not lease.is_booted, lease.lease_id))
+        self._rooms[best.lease_id] -= job.job.share
+        return best
 
 
 def shares(job: JobView) -> bool:
