@@ -56,6 +56,8 @@ SECRET = "EBBTIDE_SECRET"
 REPORTS = "EBBTIDE_REPORTS"
 # Where the run keeps its objects: of programs on a cluster, which may keep there what they compute.
 STORE = "EBBTIDE_STORE"
+# Of a job that needs others: the folder with what they have stored, in a folder for each by its name.
+INPUTS = "EBBTIDE_INPUTS"
 # Of a task of an array: its value, its number, and the folder whose files are its result.
 TASK = "EBBTIDE_TASK"
 TASK_NUMBER = "EBBTIDE_TASK_NUMBER"

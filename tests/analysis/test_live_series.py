@@ -50,11 +50,13 @@ KEPT: Any = {
     "provider": {
         "trials": [
             {
+                "share": 1.0,
                 "stretches": [stretch(0, 1.5, 0.0, 20.0, 10.0), stretch(1, 1.0, 10.0, 40.0, 40.0)],
                 "members": [],
                 "workers": [],
             },
             {
+                "share": 1.0,
                 "stretches": [stretch(0, 0.5, 0.0, 5.0, 5.0)],
                 "members": [on(2)],
                 "workers": [],

@@ -221,7 +221,8 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     catalogue = default_catalogue()
 
     def is_told(*words: str, **options: Any) -> bool:
-        return is_told_where_to_save(wanted_from(words, TrainingOptions(**options), catalogue))
+        wanted = wanted_from(words, TrainingOptions(**options), catalogue)
+        return is_told_where_to_save(wanted.sweep, wanted.folder)
 
     (project / "loop.py").write_text("while True: pass")
     assert not is_told("python", "loop.py")

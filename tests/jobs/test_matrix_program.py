@@ -73,11 +73,11 @@ def test_a_program_of_the_user_s_is_found_beside_the_file() -> None:
     ("fields", "message"),
     [
         ({"program": "sudoku"}, "unknown program 'sudoku'.*or your own, as FILE.py:CLASS"),
-        ({"program": "rsvd", "parameters": {"rows": 0, "columns": 1}}, "rows"),
+        ({"program": "rsvd", "parameters": {"rows": 0, "columns": 1}}, r"field parameters\.rows"),
         ({**RSVD, "task_s": {"c3.xlarge": {"product 1": 2.0}}}, "has no time of 'product 2'; the jobs are"),
         ({**RSVD, "task_s": {"c3.xlarge": 0}}, "task_s"),
-        ({**RSVD, "parameters": {"rows": 1, "columns": 1, "seed": -1}}, "seed"),
-        ({**RSVD, "parameters": {"rows": 10**9, "columns": 1}}, "rows"),
+        ({**RSVD, "parameters": {"rows": 1, "columns": 1, "seed": -1}}, r"field parameters\.seed"),
+        ({**RSVD, "parameters": {"rows": 10**9, "columns": 1}}, "parameters"),
         (
             {"program": "x.py:P", "parameters": {"when": date(2020, 1, 1)}},
             "parameters: can be numbers, text, lists",
@@ -101,11 +101,15 @@ def test_what_is_wrong_is_said(tmp_path: Path, fields: dict[str, object], messag
     [
         ("class P:\n  name = 'p'\n  jobs = []\n  results = ['A']\n  def inputs(self): return []", "needs jobs"),
         ("class P:\n  jobs = []\n  def inputs(self): return []", "is no program: it has no name, results"),
-        ("class P:\n  def __init__(self, size): pass", "TypeError.*size"),
+        ("class P:\n  def __init__(self, size): pass", "field parameters: .*TypeError.*size"),
         ("raise OSError('no disk')", "line 1: OSError: no disk"),
         (
             BASE + "    return [TileTask('product', ((N('B', 0, 0),),), N('A', 0, 0))]",
             "needs B/0-0.tile, which is no input",
+        ),
+        (
+            BASE + "    return [TileTask('divide', (), N('A', 0, 0))]",
+            "field program: .*there is no operation 'divide'; there are product",
         ),
         (
             BASE + "    return [TileTask('product', ((N('I', 0, 0),),), N('a/b', 0, 0))]",

@@ -13,6 +13,7 @@ from ebbtide.jobs.reading import Kind, kind_of, measured, read_jobs, read_sweep,
 from ebbtide.jobs.single import folder_below, literal, name_of, sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KNOWN = {"steps": 100, "steps_per_hour": {"c3.xlarge": 10}}
@@ -78,7 +79,7 @@ def test_a_job_is_planned_and_a_sweep_is_replayed(tmp_path: Path) -> None:
             ],
         ),
         ({"command": "x"}, ["the speed of job x is not measured: write `steps_per_hour", "write `steps: 24_000`"]),
-        ({"jobs": []}, ["is a workflow"]),
+        ({"jobs": [{"name": "a", "work_h": 1}]}, ["is a workflow"]),
         ({"program": "gnmf"}, ["field rows: missing", "field columns: missing"]),
         ({"command": "x {lr}"}, ["command asks for {lr}; no grid, list or random gives values"]),
         ({"command": "x", "checkpoints": "../up"}, ["no folder below the one in which the program runs"]),
@@ -189,6 +190,27 @@ def test_a_job_object_gets_them_too() -> None:
     job = Job(name="s", command="python train.py", steps=9)
     assert measured(job, SPEEDS).steps_per_hour == {"c3.xlarge": 10.0, "r3.large": 4.0}
     assert measured(job, {}) is job
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"command": "x", **KNOWN},
+        {**SWEEP, "steps_per_hour": {"c3.xlarge": 10}},
+        {"name": "a", **KNOWN},
+        {"command": "x {task}", "tasks": 5, "steps_per_hour": {"c3.xlarge": 10}},
+        {"spark": "app.py", **KNOWN},
+        {"dask": "app.py", **KNOWN},
+        {"program": "gnmf", "parameters": {"rows": 2, "columns": 2, "tile": 8}, "task_s": {"c3.xlarge": 1.0}},
+    ],
+)
+def test_every_job_has_a_bucket_if_its_file_says_so(tmp_path: Path, content: dict[str, object]) -> None:
+    path = file(tmp_path, **content, bucket={"cloud": "gcp", "region": "europe-west4"})
+    place = Place("gcp", "europe-west4")
+    assert {job.bucket.place if job.bucket else None for job in read_jobs(path)} == {place}
+    assert {job.bucket.place if job.bucket else None for job in read_sweep(path).live_jobs()} == {place}
+    with pytest.raises(InputError, match="field bucket.cloud: 'local' has no egress prices here"):
+        read_jobs(file(tmp_path, **content, bucket={"cloud": "local", "region": "here"}))
 
 
 def test_a_training_on_one_machine_may_fill_a_part_of_it_and_no_other_job(tmp_path: Path) -> None:

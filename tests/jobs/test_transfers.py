@@ -7,9 +7,10 @@ import math
 import pytest
 
 import ebbtide as eb
+from ebbtide.errors import InputError
 from ebbtide.jobs.job import Checkpointing, Dataset
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.jobs.transfers import Cargo, seconds_per_gb
+from ebbtide.jobs.transfers import Bucket, Cargo, seconds_per_gb
 from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Place
 
@@ -85,3 +86,58 @@ def test_the_machines_of_a_gang_fetch_it_once_a_place() -> None:
     progress = JobProgress(0, work, saved_at=EAST)
     progress.begin_on([lease(0, WEST), lease(1, WEST), lease(2, EUROPE), lease(3, EAST)], 5.0)
     assert [move.destination for move in progress.transfers] == [WEST, EUROPE]
+
+
+def in_bucket(size_bytes: int = 2 * 10**9, **options: bool) -> eb.Job:
+    return eb.Job(
+        name="j",
+        steps=1,
+        steps_per_hour={"g2.2xlarge": 1.0},
+        checkpoint=Checkpointing(save_s=5.0, restore_s=10.0, size_bytes=size_bytes, **options),  # type: ignore[arg-type]
+        bucket=Bucket(cloud="aws", region="us-east-1"),
+    )
+
+
+def test_a_save_uploads_to_the_bucket_and_a_restore_downloads_from_it() -> None:
+    work = in_bucket(by_region=True)
+    assert work.save_s(8) == 5.0
+    assert work.save_s(8, ASIA) == pytest.approx(5.0 + 2 * 27.5)
+    # As a restore of the same region, which takes what Table I has for it.
+    assert work.save_s(8, EAST) == pytest.approx(5.0 + 2 * 14.8)
+    assert work.restore_s(8, ASIA, WEST) == pytest.approx(10.0 + 2 * 14.4)
+    # There is nothing to download before the first save.
+    assert work.restore_s(8, None, WEST) == 10.0
+    assert in_bucket().save_s(8, ASIA) == 5.0
+
+
+def test_checkpoints_go_from_machine_to_bucket_to_machine() -> None:
+    progress = JobProgress(0, in_bucket())
+    progress.begin_on([lease(0, ASIA)], 0.0)
+    assert not progress.transfers
+    progress.saved_on(lease(0, ASIA), 5.0)
+    assert progress.saved_at == EAST
+    progress.begin_on([lease(1, EAST)], 6.0)
+    progress.saved_on(lease(1, EAST), 7.0)
+    progress.begin_on([lease(2, EUROPE)], 8.0)
+    found = [(move.time_s, move.lease_id, move.source, move.destination) for move in progress.transfers]
+    assert found == [(5.0, 0, ASIA, EAST), (8.0, 2, EAST, EUROPE)]
+    assert {move.size_bytes for move in progress.transfers} == {2 * 10**9}
+
+
+def test_the_size_that_was_stored_counts_where_it_is_known() -> None:
+    progress = JobProgress(0, in_bucket(100))
+    progress.saved_on(lease(0, ASIA), 5.0, 70)
+    progress.begin_on([lease(1, WEST)], 6.0)
+    assert (progress.saved_bytes, progress.checkpoint_bytes) == (70, 70)
+    progress.saved_on(lease(1, WEST), 7.0)
+    assert progress.checkpoint_bytes == 100
+    assert [move.size_bytes for move in progress.transfers] == [70, 70, 100]
+
+
+def test_what_a_bucket_lacks_is_said() -> None:
+    with pytest.raises(InputError, match="'ovh' has no egress prices here: write one of aws, azure, gcp"):
+        Bucket(cloud="ovh", region="gra")
+    with pytest.raises(InputError, match="field region: missing"):
+        Bucket(cloud="aws")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="with `checkpoint: null` there are none"):
+        eb.Job(**in_bucket().model_dump() | {"checkpoint": None})

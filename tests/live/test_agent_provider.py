@@ -29,7 +29,9 @@ def test_what_cannot_be_read_is_set_aside_and_counted_and_the_others_received(tm
     logged: list[tuple[str, str]] = []
     rents = provider(tmp_path, None, None)
     rents._log = lambda trial, line: logged.append((trial, line))
-    rents._training._by_id = {"run-000": SimpleNamespace(trial_id="run-000", ended=True, attempt=0, on=None)}  # type: ignore[dict-item]
+    rents._training._trainings._by_id = {
+        "run-000": SimpleNamespace(trial_id="run-000", ended=True, attempt=0, on=None)
+    }  # type: ignore[dict-item]
     lease, store = running(rents), FolderStore(tmp_path)
     mine = reports_of(store)
     sealed = mine._channel.seal(Envelope("b", 1, 0, Log("run-000", "received")))
@@ -84,7 +86,7 @@ def test_a_report_that_was_lost_does_not_hold_up_those_after_it(tmp_path: Path) 
     lease = running(rents)
     heard: list[str] = []
     rents._log = lambda _trial, line: heard.append(line)
-    rents._training._by_id["run-000"] = None  # type: ignore[assignment]
+    rents._training._trainings._by_id["run-000"] = None  # type: ignore[assignment]
     reports = reports_of(FolderStore(tmp_path))
     for count, number in ((1, 1), (3, 3)):
         reports.write(number, [Envelope("b", count, 0, Log("run-000", str(count)))])
@@ -107,11 +109,11 @@ def test_events_of_one_look_are_told_together_where_they_are_many(tmp_path: Path
 
 def test_finished_is_believed_where_storage_of_the_run_has_it(tmp_path: Path) -> None:
     rents, store = provider(tmp_path, None, None), FolderStore(tmp_path)
-    assert not rents._training._has_checkpoint("run-000", 1)
+    assert not rents._training._trainings._has_checkpoint("run-000", 1)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "state").write_text("1")
     CheckpointStore(store, "run-000").begin_writing("run-m0000").save(tmp_path / "work", step=1)
-    assert rents._training._has_checkpoint("run-000", 1)
+    assert rents._training._trainings._has_checkpoint("run-000", 1)
 
 
 def test_machines_that_should_have_ended_get_no_heartbeat(tmp_path: Path) -> None:

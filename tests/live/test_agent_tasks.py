@@ -15,6 +15,7 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Hand, Leave, Order, TaskDone, TaskFailed, Train
 from ebbtide.live.agent_state import Trial, trial_values
@@ -52,10 +53,12 @@ class Array:
     Attributes:
         tasks: Number of its tasks.
         machines: Most machines at a time.
+        bucket: Where results are stored.
     """
 
     tasks: int = 10
     machines: int = 4
+    bucket: Bucket | None = None
     orders: list[tuple[int, Order]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
@@ -80,6 +83,7 @@ class Array:
             steps_per_hour={"c3.xlarge": 1.0},
             machines=self.machines,
             coupling=Coupling.INDEPENDENT,
+            bucket=self.bucket,
         )
         self.progress = JobProgress(0, job)
         self.training.begin([self.progress])
@@ -340,3 +344,13 @@ def test_speed_is_measured_by_each_task_though_those_side_by_side_end_together()
     # What another machine had done before took no time here.
     array.tell(one, TaskDone(TRIAL, array.attempt_on(one), 40, START_S + 2000.0, 0.0))
     assert array.training.speeds.measured(0, "c3.xlarge") == pytest.approx(2 / 100.0)
+
+
+def test_results_are_charged_on_their_way_to_the_bucket_and_none_comes_back() -> None:
+    array = Array(bucket=Bucket(cloud="aws", region="eu-west-1"))
+    (lease,) = array.rent()
+    array.training.receive(lease, TaskDone(TRIAL, 1, 0, START_S, 1.0, 70))
+    array.training.receive(lease, TaskDone(TRIAL, 1, 1, START_S, 1.0))
+    array.rent()
+    moved = [(move.lease_id, move.destination.region, move.size_bytes) for move in array.progress.transfers]
+    assert moved == [(0, "eu-west-1", 70)]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.live.sweeps import START_S, A
 
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
 from ebbtide.live.agent_state import trial_values
@@ -28,22 +29,35 @@ class Trained:
 
     Attributes:
         stored: Numbers of the checkpoints that storage has; None: it does not answer.
+        bucket: Where the job's checkpoints are stored.
+        sizes: Sizes in bytes of checkpoints in storage, by number.
     """
 
     stored: set[int] | None = field(default_factory=set)
+    bucket: Bucket | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
     orders: list[Order] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.now_s = START_S
         self.training = AgentTraining(
             "run",
             lambda _: Assignment("", ("true",), 100, "loss"),
             lambda _, order: self.orders.append(order),
             self.events.append,
-            lambda: START_S,
+            lambda: self.now_s,
             has_checkpoint=self.has,
+            stored_bytes=lambda _, number: self.sizes.get(number, 0),
         )
-        self.progress = JobProgress(0, Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}))
+        job = Job(
+            name="one",
+            steps=100,
+            steps_per_hour={"c3.xlarge": 1.0},
+            checkpoint=Checkpointing(size_bytes=1_000),
+            bucket=self.bucket,
+        )
+        self.progress = JobProgress(0, job)
         self.training.begin([self.progress])
         self.leases = 0
 
@@ -247,6 +261,75 @@ def test_steps_of_a_checkpoint_that_is_set_aside_are_lost() -> None:
     assert trained.training.trials[0].aside == (2,)
     trained.tell(trained.machine(), Restored(TRIAL, 4, 50, 1))
     assert trained.progress.steps_lost == 10
+
+
+EUROPE = Bucket(cloud="aws", region="eu-west-1")
+
+
+def moved(trained: Trained) -> list[tuple[int, str, int]]:
+    """Lease, destination and bytes of each transfer."""
+    found = trained.progress.transfers
+    return [(move.lease_id, move.destination.region, move.size_bytes) for move in found]
+
+
+def test_through_a_bucket_what_was_stored_is_charged_and_what_was_resumed_from() -> None:
+    trained = Trained(bucket=EUROPE)
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 700))
+    # One that does not say its size has that of the job.
+    trained.tell(first, Saved(TRIAL, 1, 60, 2), Saved(TRIAL, 1, 70, 3, 900))
+    assert moved(trained) == [(0, "eu-west-1", 700), (0, "eu-west-1", 1_000), (0, "eu-west-1", 900)]
+    assert (trained.progress.saved_at, trained.progress.checkpoint_bytes) == (EUROPE.place, 900)
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    second = trained.machine()
+    # Nothing is charged before the machine has said what it resumes from.
+    assert len(moved(trained)) == 3
+    trained.tell(second, Restored(TRIAL, 2, 70, 3))
+    trained.tell(second, Restored(TRIAL, 2, 70, 3), Stepped(TRIAL, 2, 80, 0.0, began=70, restored=3))
+    assert moved(trained)[3:] == [(1, A.region, 900)]
+
+
+def test_a_checkpoint_that_nobody_told_of_is_charged_once_it_is_found() -> None:
+    trained = Trained(bucket=EUROPE, sizes={2: 40, 3: 50})
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 30))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    second = trained.machine()
+    trained.tell(second, Restored(TRIAL, 2, 70, 3))
+    assert moved(trained) == [
+        (0, "eu-west-1", 30),
+        (0, "eu-west-1", 40),
+        (0, "eu-west-1", 50),
+        (1, A.region, 50),
+    ]
+    # The newest is damaged: an older one is downloaded.
+    trained.now_s += 60.0
+    second.state = LeaseState.REVOKED
+    trained.training.gone(second)
+    trained.tell(trained.machine(), Restored(TRIAL, 3, 60, 2))
+    assert moved(trained)[4:] == [(2, A.region, 40)]
+
+
+def test_who_begins_from_the_beginning_downloads_nothing() -> None:
+    trained = Trained(bucket=EUROPE)
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 700))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 0, 0))
+    assert moved(trained) == [(0, "eu-west-1", 700)]
+
+
+def test_beside_the_bucket_nothing_is_charged() -> None:
+    trained = Trained(bucket=Bucket(cloud="aws", region=A.region))
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 700))
+    first.state = LeaseState.REVOKED
+    trained.training.gone(first)
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 50, 1))
+    assert moved(trained) == []
 
 
 def test_orders_of_a_shared_machine_name_their_trial_and_who_stays() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.live.sweeps import START_S, A
 
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
 from ebbtide.live.agent_state import Trial, trial_values
@@ -33,10 +34,12 @@ class Gang:
 
     Attributes:
         machines: As its file has it.
+        bucket: Where the job's checkpoints are stored.
         whole: The newest whole checkpoint in storage; an error: storage does not answer.
     """
 
     machines: Any = 2
+    bucket: Bucket | None = None
     whole: Whole | OSError | None = None
     orders: list[tuple[int, Order]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -52,7 +55,14 @@ class Gang:
             newest_whole=self.newest,
             address=lambda lease_id: f"10.0.0.{lease_id}",
         )
-        job = Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}, machines=self.machines)
+        job = Job(
+            name="one",
+            steps=100,
+            steps_per_hour={"c3.xlarge": 1.0},
+            machines=self.machines,
+            checkpoint=Checkpointing(size_bytes=1_000),
+            bucket=self.bucket,
+        )
         self.progress = JobProgress(0, job)
         self.training.begin([self.progress])
 
@@ -286,3 +296,21 @@ def test_what_is_under_way_survives_its_controller() -> None:
     assert not again.training.in_use(first)
     again.tell(second, Ended(IDS[1], 1, Ending.LEFT, 40))
     assert again.trial.failures == 1
+
+
+def test_each_machine_s_part_is_charged_on_its_way_to_the_bucket_and_the_whole_on_its_way_back() -> None:
+    bucket = Bucket(cloud="aws", region="eu-west-1")
+    gang = Gang(bucket=bucket)
+    first, second = gang.rent(2)
+    gang.tell(first, Saved(IDS[0], 1, 40, 1, 300))
+    gang.tell(second, Saved(IDS[1], 1, 40, 1, 20))
+    assert [(move.lease_id, move.size_bytes) for move in gang.progress.transfers] == [(0, 300), (1, 20)]
+    # From here on it is known that both save: a checkpoint is whole once they have.
+    gang.tell(first, Saved(IDS[0], 1, 45, 2, 301))
+    gang.tell(second, Saved(IDS[1], 1, 45, 2, 19))
+    assert (gang.progress.saved_at, gang.progress.checkpoint_bytes) == (bucket.place, 320)
+    # Where none says how much, the job's size is charged once, when the checkpoint is whole.
+    gang.tell(first, Saved(IDS[0], 1, 50, 3))
+    assert len(gang.progress.transfers) == 4
+    gang.tell(second, Saved(IDS[1], 1, 50, 3))
+    assert [(move.lease_id, move.size_bytes) for move in gang.progress.transfers[4:]] == [(0, 1_000)]

@@ -77,3 +77,21 @@ def test_a_controller_that_is_started_again_knows_it() -> None:
 )
 def test_a_speed_is_a_number_one_can_read(rate: float, text: str) -> None:
     assert speed_text(rate) == text
+
+
+def test_by_hand_a_type_that_one_trial_was_measured_on_tells_of_others() -> None:
+    """Trial 0 is twice as fast as declared on a, and half as fast on b; trial 1 is slower by a third on a."""
+    speeds = MeasuredSpeeds()
+    for job_id in range(3):
+        for kind in "abc":
+            speeds.steps_per_s(job_id, kind, 1.0)
+    speeds.add(0, "a", 200, 100.0)
+    speeds.add(0, "b", 200, 400.0)
+    assert speeds.steps_per_s(2, "a", 1.0) == pytest.approx(2.0)
+    assert speeds.steps_per_s(2, "b", 1.0) == pytest.approx(0.5)
+    # Of c nothing is known but that trials are as fast as declared in the mean.
+    assert speeds.steps_per_s(2, "c", 1.0) == pytest.approx(1.0)
+    speeds.add(1, "a", 128, 100.0)
+    # In the mean the two are 1.6 times as fast on a, and it is 0.8 times that; so it is on b.
+    assert speeds.steps_per_s(1, "b", 1.0) == pytest.approx(0.5 * 0.8)
+    assert speeds.steps_per_s(1, "c", 1.0) == pytest.approx(1.28)

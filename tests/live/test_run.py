@@ -183,8 +183,13 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
         eb.run([], provider="replay", prices=prices)
     with pytest.raises(eb.InputError, match="has nothing to run: give it a command"):
         eb.run(job(), prices=prices, runs=runs)
-    with pytest.raises(eb.InputError, match="2 jobs; a live run is one job, or a sweep"):
+    with pytest.raises(eb.InputError, match="has nothing to run: give it a command"):
         eb.run([job(), job()], prices=prices, runs=runs)
+    trained = eb.Job(command="python train.py")
+    with pytest.raises(eb.InputError, match="two jobs are named 'train'"):
+        eb.run([trained, trained], prices=prices, runs=runs)
+    with pytest.raises(eb.InputError, match="budget_usd of job train would hold for all 2"):
+        eb.run([eb.Job(command="python train.py", budget_usd=3), trained], prices=prices, runs=runs)
     with pytest.raises(eb.InputError, match="the speed of job train is not measured"):
         eb.run(eb.Job(command="python train.py", steps=100), provider="replay", prices=prices)
     with pytest.raises(eb.InputError, match="needs --machines"):

@@ -29,7 +29,7 @@ class Training(Runtime):
             lambda *_: None,
             lambda _: None,
             lambda: START_S,
-            metric="loss",
+            metric=lambda _job_id: "loss",
             runtime=self,
         )
         self.training.begin([JobProgress(0, JOB)])

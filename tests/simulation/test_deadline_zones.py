@@ -226,3 +226,24 @@ def test_gamma_buys_certainty() -> None:
     # What the program expects is what runs cost, but for what it does not track of the zone that is not held.
     begin = tables[0.0].usd[-1, 0, :, 0, int(problem.slack_s / tables[0.0].step_s)].min()
     assert plain.mean() == pytest.approx(float(begin), rel=0.15)
+
+
+def test_through_a_bucket_a_move_costs_both_ways() -> None:
+    """5 GiB at 2 cents: from the west to a bucket in the east and back, and from anywhere to one in Europe."""
+    zones = [("east", EAST), ("west", WEST)]
+    usd = {}
+    for name, bucket in {"none": None, "east": EAST, "europe": Place("aws", "eu-west-1")}.items():
+        problem = zones_problem(
+            zones,
+            (1.0, 1.2),
+            3.0,
+            work_h=1.0,
+            deadline_h=3.0,
+            restart_h=0.1,
+            checkpoint_bytes=5 * 2**30,
+            bucket=bucket,
+        )
+        usd[name] = problem.egress_usd
+    assert usd["none"] == pytest.approx(np.array([[0.0, 0.1], [0.1, 0.0]]))
+    assert usd["east"] == pytest.approx(np.array([[0.0, 0.1], [0.1, 0.2]]))
+    assert usd["europe"] == pytest.approx(np.full((2, 2), 0.2))

@@ -13,6 +13,7 @@ from tests.markets import START_S, history
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Checkpointing, Dataset
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.simulation.migration_replays import MigrationReplays
 from ebbtide.simulation.scenario import Scenario
@@ -124,7 +125,8 @@ def test_scenarios_that_they_do_not_cover_are_refused() -> None:
     prices = eb.generate_prices([*MARKETS[:2]], days=2, seed=3)
     work = one_type_job("g2.2xlarge", 1.0)
     billing = eb.billing_preset("ec2-hourly")
-    with pytest.raises(InputError, match="one job that can be saved and is saved only to move"):
-        MigrationReplays(Scenario((work.model_copy(update={"checkpoint": None}),), prices, billing))
+    for other in ({"checkpoint": None}, {"bucket": Bucket(cloud="aws", region="us-east-1")}):
+        with pytest.raises(InputError, match="can be saved, is saved only to move, and has no bucket"):
+            MigrationReplays(Scenario((work.model_copy(update=other),), prices, billing))
     with pytest.raises(InputError, match="no capacity"):
         MigrationReplays(Scenario((work,), prices, eb.billing_preset("on-demand")))

@@ -11,6 +11,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.engine.outcome import Outcome
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.registry import POLICIES
 from ebbtide.policies.spottune.policy import SpotTune
@@ -19,7 +20,7 @@ from ebbtide.testing.contracts.stores import ObjectStoreContract
 from ebbtide.testing.parity.memory_store import MemoryStore
 from ebbtide.testing.parity.parity import Parity, RunLive, compare, compare_all, report_of
 from ebbtide.testing.parity.tape_cloud import run_live
-from ebbtide.testing.parity.tapes import BILLINGS, Tape, scenario_of, small_bundle, tapes
+from ebbtide.testing.parity.tapes import BILLINGS, Tape, scenario_of, scenario_with, small_bundle, tapes
 
 _tapes = cache(tapes)
 
@@ -106,6 +107,29 @@ def test_every_wake_comes_live_as_in_replay(billing: str) -> None:
     assert found.decisions > 300
 
 
+@pytest.mark.parametrize("name", ["deepspotcloud-migrate", "deepspotcloud-best-price", "reactive", "deadline"])
+def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, models: eb.ModelBundle) -> None:
+    """The tape's markets are in the east and the west of the US, and so is the bucket, on one side."""
+    tape = _tapes()[1]
+    scenario = scenario_of(name, tape, BILLINGS[1])
+    (job,) = scenario.jobs
+    assert job.checkpoint is not None
+    checkpoint = job.checkpoint.model_copy(update={"interval_s": 1217.0 if name == "reactive" else None})
+    for region in ("us-west-2", "us-east-1"):
+        bucket = Bucket(cloud="aws", region=region)
+        with_bucket = replace(
+            scenario, jobs=(job.model_copy(update={"bucket": bucket, "checkpoint": checkpoint}),)
+        )
+        made = eb.policy(name, models)
+        found = compare(name, with_bucket, tape.name, tape.start_s, made)
+        assert [str(each) for each in found.differences[:1]] == []
+        assert not found.ledger_difference_usd
+        assert found.finished
+        outcome = with_bucket.run(made, tape.start_s)
+        moved = {(move.source.region, move.destination.region) for move in outcome.jobs[0].transfers}
+        assert outcome.egress_usd > 0 or not moved
+
+
 def _live_without_prices(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
     """A live run that is told of no change of a price."""
 
@@ -148,3 +172,18 @@ def test_a_policy_that_knows_where_it_runs_is_found() -> None:
 def _one(name: str, tape: Tape, live: RunLive) -> Parity:
     scenario = scenario_of(name, tape, BILLINGS[0])
     return compare(name, scenario, tape.name, tape.start_s, eb.policy(name), live)
+
+
+@pytest.mark.parametrize("goal", ["cost", "makespan", "throughput"])
+def test_machines_that_change_hands_by_rounds_are_the_same_live(goal: str) -> None:
+    tape = _tapes()[1]
+    jobs = scenario_of("dynamic-pricing-cost", tape, BILLINGS[0]).jobs
+    kinds = {kind for job in jobs for kind in job.steps_per_hour} or {
+        market.instance_type for market in tape.prices
+    }
+    limits = dict.fromkeys(sorted(kinds), 1)
+    made = eb.policy(f"dynamic-pricing-{goal}", parameters={"quotas": limits, "round_s": 3600.0})
+    found = compare("rounds", scenario_with(jobs, tape, BILLINGS[0]), tape.name, tape.start_s, made)
+    assert found.finished
+    assert found.differences == ()
+    assert found.ledger_difference_usd == 0.0

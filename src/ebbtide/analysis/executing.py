@@ -20,9 +20,10 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.spells.models import default_spell_models, drawn_availability
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.jobs.reading import Kind, kind_of, read_work
-from ebbtide.jobs.sweep import Decides, Direction, Sweep
+from ebbtide.jobs.sweep import Decides, Direction
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import default_catalogue
@@ -138,7 +139,7 @@ class Played:
     jobs: tuple[Job, ...]
     prices: PriceHistory
     deadline_h: float | None = None
-    sweep: Sweep | None = None
+    sweep: Runnable | None = None
     book: Cookbook | None = None
 
     def policy(self, name: str, models: ModelBundle) -> Policy:
@@ -248,8 +249,11 @@ def _conditions(
     capacity = availability if work.sweep.decides is Decides.CAPACITY else None
     if work.sweep.decides is Decides.CAPACITY and capacity is None:
         capacity = drawn_availability(work.prices, default_spell_models(), len(work.jobs), run.seed)
-    maximise = work.sweep.direction is Direction.MAXIMIZE
-    return capacity, stand_in_curves(work.jobs, maximise=maximise) if len(work.jobs) > 1 else ()
+    curves: list[Any] = []
+    for part in work.sweep.parts if len(work.jobs) > 1 else ():
+        own = work.jobs[len(curves) : len(curves) + len(part.trials())]
+        curves += stand_in_curves(own, maximise=part.direction is Direction.MAXIMIZE)
+    return capacity, curves
 
 
 def _starts(run: JobRun, work: Played) -> int | list[float]:

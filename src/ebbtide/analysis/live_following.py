@@ -18,7 +18,7 @@ from ebbtide.analysis.live_series import (
     run_points,
     trial_points,
 )
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.journal import Journal
@@ -45,7 +45,7 @@ class Follower:
 
     def __init__(self, folder: RunFolder, kept: Mapping[str, Any], log: MetricLog, client: MlflowClient) -> None:
         self._folder, self._settings = folder, folder.settings
-        self._sweep = Sweep.model_validate(self._settings.sweep)
+        self._work = runnable(self._settings.sweep)
         self._runs, self._parent = kept["runs"], kept["parent"]
         self._log, self._client = log, client
         self._journal = Journal(folder.journal, read_only=True)
@@ -70,7 +70,7 @@ class Follower:
         for number, trial in enumerate(state["provider"]["trials"]):
             run = self._runs[str(number)]
             self._log.add(run, trial_points(state, figures, number), clock)
-            self._log_metric(run, trial, now_ms, is_last=is_last)
+            self._log_metric(run, number, trial, now_ms, is_last=is_last)
             self._log_tables(run, state, number, is_last=is_last)
         return state
 
@@ -80,8 +80,8 @@ class Follower:
         began_s = phase.first_began_epoch_s if phase is not None else time.time()
         return Clock(began_s, float(self._settings.options.get("speed", 1.0)))
 
-    def _log_metric(self, run: str, trial: TrialRecord, now_ms: int, *, is_last: bool) -> None:
-        metric = self._sweep.metric
+    def _log_metric(self, run: str, number: int, trial: TrialRecord, now_ms: int, *, is_last: bool) -> None:
+        metric = self._work.part_of(number)[0].metric
         if not metric or not trial["metrics"]:
             return
         if run not in self._has_metric and not is_last:

@@ -23,7 +23,8 @@ from ebbtide.analysis.live_series import MetricLog, Point, trial_costs
 from ebbtide.analysis.tracking import parent_tags, tracking
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.job_list import JobList, Runnable, runnable
+from ebbtide.jobs.sweep import Direction
 from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -65,7 +66,7 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         resume_tracking(folder)
         return
     settings = folder.settings
-    sweep = Sweep.model_validate(settings.sweep)
+    work = runnable(settings.sweep)
     with tracking(uri, _EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(_EXPERIMENT).experiment_id
         about = {"run": settings.run, "policy": settings.policy, "provider": settings.provider}
@@ -76,16 +77,17 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         parent = known.get("") or _created(
             client, home, settings.run, {"ebbtide.kind": "live", **common, **parent_tags()}
         )
-        client.log_batch(parent, params=[Param(key, value) for key, value in _parameters(settings, sweep).items()])
+        client.log_batch(parent, params=[Param(key, value) for key, value in _parameters(settings, work).items()])
         runs = {}
-        for trial in sweep.trials():
-            trial_id = trial_id_of(settings, trial.number)
+        for number, name in enumerate(work.setting_names):
+            trial_id = trial_id_of(settings, number)
             own = {"ebbtide.kind": "trial", "ebbtide.trial": trial_id, "mlflow.parentRunId": parent, **common}
-            run = known.get(trial_id) or _created(client, home, trial.name or trial_id, own)
-            client.log_batch(run, params=[Param(key, str(value)) for key, value in trial.values.items()])
+            run = known.get(trial_id) or _created(client, home, name or trial_id, own)
+            values = work.part_of(number)[1].values
+            client.log_batch(run, params=[Param(key, str(value)) for key, value in values.items()])
             # Checkpoints are too large to copy; their place is enough to find them.
             client.set_tag(run, "ebbtide.checkpoints_at", f"{settings.store}/trials/{trial_id}")
-            runs[str(trial.number)] = run
+            runs[str(number)] = run
     environment = {
         number: {"MLFLOW_TRACKING_URI": uri, "MLFLOW_RUN_ID": run, "MLFLOW_EXPERIMENT_NAME": _EXPERIMENT}
         for number, run in runs.items()
@@ -179,7 +181,7 @@ def end_tracking(folder: RunFolder) -> None:
     if kept is None or outcome is None:
         return
     settings = folder.settings
-    sweep = Sweep.model_validate(settings.sweep)
+    work = runnable(settings.sweep)
     now_ms = int(time.time() * 1000)
     with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
         log = MetricLog(client)
@@ -188,7 +190,7 @@ def end_tracking(folder: RunFolder) -> None:
             return
         trials, jobs = state["provider"]["trials"], state["engine"]["jobs"]
         end_step = max(int(outcome["end_s"] - outcome["start_s"]), 0)
-        best = best_trial(sweep.direction, trials)
+        best = None if isinstance(work, JobList) else best_trial(work.direction, trials)
         winner = best[0] if best is not None else _only_one(trials)
         for number, (job, trial, cost_usd) in enumerate(
             zip(jobs, trials, trial_costs(state, outcome["cost_usd"]), strict=True)
@@ -222,14 +224,14 @@ def end_tracking(folder: RunFolder) -> None:
         log.end(parent, [Point(name, end_step, float(value)) for name, value in whole.items()], now_ms)
         ended = outcome["gave_up"] or ("finished" if outcome["finished"] else "the prices are over")
         tags = {"ebbtide.ended": ended}
-        if best is not None:
-            log.end(parent, [Point(f"best_{sweep.metric}", end_step, best[2])], now_ms)
+        if best is not None and not isinstance(work, JobList):
+            log.end(parent, [Point(f"best_{work.metric}", end_step, best[2])], now_ms)
             tags["ebbtide.best_step"] = str(best[1])
         if winner is not None:
             tags |= {
                 "ebbtide.winner": trial_id_of(settings, winner),
                 "ebbtide.winner_run": kept["runs"][str(winner)],
-                "ebbtide.winner_setting": sweep.trials()[winner].name[:_MOST_TEXT],
+                "ebbtide.winner_setting": work.setting_names[winner][:_MOST_TEXT],
             }
             tags |= _log_model(client, parent, settings, winner, outcome["finished"])
         client.log_batch(parent, tags=[RunTag(key, text) for key, text in tags.items()])
@@ -276,8 +278,8 @@ def _only_one(trials: Sequence[TrialRecord]) -> int | None:
     return 0 if len(trials) == 1 and not trials[0]["problem"] else None
 
 
-def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
-    """The settings that the run was started with, as text."""
+def _parameters(settings: LiveSettings, work: Runnable) -> dict[str, str]:
+    """The settings that the run was started with, as text; those of a list are what holds for all of its jobs."""
     of_sweep = (
         "command",
         "entry_point",
@@ -291,7 +293,7 @@ def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
         "decides",
         "billing",
     )
-    found: dict[str, Any] = {name: getattr(sweep, name) for name in of_sweep}
+    found: dict[str, Any] = {name: getattr(work, name, None) for name in of_sweep}
     if isinstance(found["command"], list | tuple):
         found["command"] = json.dumps(list(found["command"]))
     found |= {
@@ -299,11 +301,13 @@ def _parameters(settings: LiveSettings, sweep: Sweep) -> dict[str, str]:
         **{f"policy.{name}": value for name, value in settings.parameters.items()},
         "provider": settings.provider,
         "seed": settings.seed,
-        "trials": len(sweep.trials()),
+        "trials": len(work.job_names),
         "store": settings.store,
     }
-    if sweep.random is not None:
-        found["random_seed"] = sweep.random.seed
+    if isinstance(work, JobList):
+        found["jobs"] = ", ".join(job.name for job in work.listed)
+    elif work.random is not None:
+        found["random_seed"] = work.random.seed
     return {name: str(value)[:_MOST_TEXT] for name, value in found.items() if value is not None}
 
 

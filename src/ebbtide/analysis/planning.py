@@ -286,18 +286,18 @@ def _saved_in_time(
     for market in prices:
         vcpus = catalogue.instance_type(market.cloud, market.instance_type).vcpus
         able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
-        if able and not fits_notice(job, billing.notice_s, vcpus):
+        if able and not fits_notice(job, billing.notice_s, vcpus, market.place):
             lives_s = _lifetimes(market, prices, billing, catalogue).mean_s
             short.append((spells.of(market).mean_left_s(UP, 0.0) if spells else lives_s, vcpus, market))
     if not short:
         return tuple(jobs), []
     lives_s, vcpus, market = min(short, key=lambda row: (row[0], row[2]))
-    saved = tuple(saved_periodically(each, vcpus, lives_s) for each in jobs)
+    saved = tuple(saved_periodically(each, vcpus, lives_s, market.place) for each in jobs)
     checkpoint = saved[0].checkpoint
     assert checkpoint is not None
     note = (
-        f"saving takes {job.save_s(vcpus):.0f} s on {market.instance_type}, longer than the notice of "
-        f"{billing.notice_s:g} s leaves: trials are saved every {(checkpoint.interval_s or 0.0) / 60:.0f} min, "
+        f"saving takes {job.save_s(vcpus, market.place):.0f} s on {market.instance_type}, longer than the notice "
+        f"of {billing.notice_s:g} s leaves: trials are saved every {(checkpoint.interval_s or 0.0) / 60:.0f} min, "
         "and a revoked machine loses what was trained since"
     )
     return saved, [note]

@@ -23,6 +23,8 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList
 from ebbtide.jobs.reading import read_work
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.choice import policies_for
@@ -75,6 +77,8 @@ def compare_command(
     """
     catalogue = catalogue_with(instance_types)
     given = read_work(job, catalogue, learnt.speeds)
+    if isinstance(given.sweep, JobList):
+        raise InputError("is a list of jobs; `ebbtide backtest` replays policies on it", file=job)
     work, *others = given.jobs
     if others:
         typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")

@@ -12,6 +12,7 @@ from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.live.fetched_results import fetch_results
 from ebbtide.live.fetching import fetch_trial
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -32,7 +33,7 @@ def fetch_command(
     runs: RunsOption = RUNS,
 ) -> None:
     """Download the newest complete checkpoint, the outputs and the log of a run's best trial, another, or all;
-    of an array, the results of its tasks.
+    of an array, the results of its tasks; of a list of jobs, all of them.
 
         ebbtide fetch RUN 3 --into results
 
@@ -42,39 +43,49 @@ def fetch_command(
         raise InputError("give either a trial or --all")
     folder = find_run(runs, run)
     run = folder.path.name
-    if folder.settings.sweep.get("tasks"):
+    work = runnable(folder.settings.sweep)
+    if not isinstance(work, JobList) and work.tasks is not None:
         if trial is not None:
             raise InputError(f"run {run} is an array, all of whose results are fetched: `ebbtide fetch {run}`")
-        _fetch_array(folder, into or Path(run))
+        _fetch_array(folder, into or Path(run), 0)
         return
     standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
+    # No job of a list is the best.
+    every = every or (isinstance(work, JobList) and trial is None)
     wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
     missing = 0
     for number in track(wanted, description=run, transient=True, disable=not show):
-        trial_id = f"{run}-{number:03d}"
         try:
-            found = fetch_trial(folder, trial_id, place)
+            if work.part_of(number)[0].tasks is not None:
+                _fetch_array(folder, place / f"{run}-{number:03d}", number)
+            else:
+                _fetch_trial(folder, number, place)
         except InputError as error:
             if not every or error.file is not None:
                 raise
             typer.echo(str(error), err=True)
             missing += 1
-            continue
-        except OSError as error:
-            raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
-        step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"
-        if found.outputs:
-            step += f"; its outputs ({_named(found.outputs)})"
-        typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
     if missing:
         raise typer.Exit(1)
 
 
-def _fetch_array(folder: RunFolder, into: Path) -> None:
+def _fetch_trial(folder: RunFolder, number: int, place: Path) -> None:
+    trial_id = f"{folder.path.name}-{number:03d}"
     try:
-        found = fetch_results(folder, into)
+        found = fetch_trial(folder, trial_id, place)
+    except OSError as error:
+        raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
+    step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"
+    if found.outputs:
+        step += f"; its outputs ({_named(found.outputs)})"
+    typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
+
+
+def _fetch_array(folder: RunFolder, into: Path, number: int) -> None:
+    try:
+        found = fetch_results(folder, into, number)
     except OSError as error:
         raise InputError(f"the results of run {folder.path.name} cannot be fetched: {error}") from None
     others = f", {found.missing:,} tasks have none yet" if found.missing else ""

@@ -22,7 +22,7 @@ from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import CloudGoneError, InputError
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop, requested_stop
 from ebbtide.live.runs import run_live
@@ -144,7 +144,7 @@ def _say(words: str) -> None:
         os.write(2, words.encode())
 
 
-def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: str = "") -> None:
+def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: str = "") -> None:
     """Run a live run in the foreground, with a live table; Ctrl-C stops it.
 
     Raises:
@@ -166,8 +166,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, sweep: Sweep, track: st
         from ebbtide.analysis.live_tracking import resume_tracking
 
         resume_tracking(folder)
-    count = len(sweep.trials())
-    typer.echo(f"run {run} ({count} trials)" if count > 1 else f"run {run}")
+    count = len(work.job_names)
+    what = f"{len(work.listed)} jobs" if isinstance(work, JobList) else f"{count} trials"
+    typer.echo(f"run {run} ({what})" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
     console = PlainConsole()
     interrupts = Interrupts(folder)

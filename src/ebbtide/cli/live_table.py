@@ -117,6 +117,11 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
         (array,) = standing.trials
         done = f"{array.steps_done or 0:,.0f} of {standing.tasks:,} results"
         yield f"{done}: {array.checkpoint or 'none'}; `ebbtide fetch {standing.run}` downloads them"
+    if standing.jobs is not None:
+        for trial in standing.trials:
+            yield f"{trial.setting}: {trial.state}{', ' * bool(trial.checkpoint)}{trial.checkpoint}"
+        if any(trial.checkpoint for trial in standing.trials):
+            yield f"`ebbtide fetch {standing.run}` downloads what they have stored"
     for trial in standing.failed:
         yield trial.failure
         yield from (f"    {line}" for line in trial.tail[-_TAIL_LINES:])

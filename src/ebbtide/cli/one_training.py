@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.reading import read_sweep
+from ebbtide.jobs.reading import read_runnable
 from ebbtide.jobs.single import SingleTraining, folder_below, literal
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.market.catalogue import Catalogue
@@ -79,11 +80,11 @@ class Wanted:
     """The input of `ebbtide run`.
 
     Attributes:
-        sweep: The sweep to run; a single training is a sweep of one trial.
+        sweep: The sweep to run, of which a single training is one trial, or a list of jobs.
         folder: Folder of the program and its code, in which it runs.
     """
 
-    sweep: Sweep
+    sweep: Runnable
     folder: Path
 
 
@@ -110,9 +111,11 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
     if checkpoints is not None:
         given["checkpoints"] = folder_below(checkpoints, folder.resolve())
     if is_file:
-        sweep = read_sweep(words[0], catalogue, to_run=True)
+        sweep = read_runnable(words[0], catalogue, to_run=True)
         if not given and not types:
             return Wanted(sweep, folder)
+        if isinstance(sweep, JobList):
+            return Wanted(_of_list(sweep, given, types, words[0]), folder)
         if "steps" in given:
             given["max_trial_steps"] = given.pop("steps")
         fields = {key: value for key, value in given.items() if key != "name" or value}
@@ -131,15 +134,31 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
     return Wanted(sweep, folder)
 
 
-def is_told_where_to_save(wanted: Wanted) -> bool:
+def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file: str) -> JobList:
+    """A list of jobs with what options say of all of them.
+
+    Raises:
+        InputError: An option is about one job.
+    """
+    of_all = {"name", "budget_usd", "deadline_h"}
+    wrong = next((name for name in given if name not in of_all), None)
+    if wrong is not None:
+        raise InputError(
+            f"{wrong} is a field of each job of a list, and no option for all of them", file=file, field=wrong
+        )
+    markets = listed.markets.model_dump(mode="json") | ({"instance_types": list(types)} if types else {})
+    fields = {key: value for key, value in given.items() if key != "name" or value}
+    return validated(JobList, listed.model_dump(mode="json") | fields | {"markets": markets}, file)
+
+
+def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
     """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
-    sweep = wanted.sweep
     if sweep.tasks is not None:
         return True  # an array has results
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True
-    scripts = [wanted.folder / argument for argument in arguments if argument.endswith(".py")]
+    scripts = [folder / argument for argument in arguments if argument.endswith(".py")]
     # A program without readable code is assumed to know.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)

@@ -30,6 +30,7 @@ from ebbtide.cli.options import (
 from ebbtide.cli.runs import RunArgument, RunsOption
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
+from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
@@ -105,7 +106,7 @@ def run_command(
         list[str],
         typer.Argument(
             metavar="FILE.yaml | -- COMMAND...",
-            help="A sweep or a job, as in examples/live; or, after --, the training command.",
+            help="A job, a sweep or several jobs, as in examples/live; or, after --, the command.",
         ),
     ],
     training: TrainingOptions,
@@ -114,7 +115,7 @@ def run_command(
     kept: Kept,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Train a job or a sweep: rent machines, train, save before they are revoked, continue on others.
+    """Train one or several jobs, or a sweep: rent machines, save before they are revoked, continue on others.
 
         ebbtide run -- python train.py --epochs 10
         ebbtide run --checkpoints ckpt -- python examples/live/plain.py --epochs 10
@@ -161,10 +162,10 @@ def run_command(
 
 
 def _models(
-    named: str | None, provider: str, policy: str, sweep: Sweep, options: RunOptions
+    named: str | None, provider: str, policy: str, sweep: Runnable, options: RunOptions
 ) -> ModelBundle | None:
     """The bundle that was named, else the default one, if the policy asks models and may use it."""
-    if named is None and policy in POLICIES and policy not in ASK_MODELS:
+    if named is None and policy in POLICIES and policy not in ASK_MODELS and not isinstance(sweep, JobList):
         return None
     if named is not None or provider == "ec2" or not DEFAULT_BUNDLE.exists():
         return Models(named).bundle(time.time())
@@ -176,6 +177,9 @@ def _models(
 
 
 def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) -> None:
+    if isinstance(wanted.sweep, JobList):
+        _print_list(wanted.sweep, wanted.folder, policy_words(policy, parameters))
+        return
     sweep = wanted.sweep
     number = len(sweep.trials())
     what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
@@ -188,7 +192,7 @@ def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) ->
     typer.echo(f"{sweep.name}: {what}; policy {named} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
         typer.echo(f"files it writes into {sweep.checkpoints} are stored as its checkpoints, and restored there")
-    if not is_told_where_to_save(wanted):
+    if not is_told_where_to_save(sweep, wanted.folder):
         typer.echo(
             "its program does not know where to save: name the folder in which it saves and from which it resumes "
             "with --checkpoints; else it starts from zero whenever its machine is revoked"
@@ -202,13 +206,29 @@ def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) ->
         )
 
 
-def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
-    """Print the measured speed in the form that job files for `plan` and `backtest` need."""
+def _print_list(listed: JobList, folder: Path, policy: str) -> None:
+    typer.echo(f"{listed.name}: {len(listed.listed)} jobs; policy {policy} decides, where a job names none")
+    for job in listed.listed:
+        after = f" after {', '.join(job.needs)}" if job.needs else ""
+        own = f"; policy {policy_words(job.policy.name, job.policy.parameters)}" if job.policy is not None else ""
+        saves = is_told_where_to_save(job.work, folder)
+        typer.echo(f"  {job.name}{after}{own}{'' if saves else '; its program does not know where to save'}")
+
+
+def _print_speed(folder: RunFolder, work: Runnable) -> None:
+    """Print the measured speed of each job in the form that job files for `plan` and `backtest` need."""
+    for sweep in work.parts:
+        _print_speed_of(folder, sweep, work)
+
+
+def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     journal = Journal(folder.journal) if folder.journal.exists() else None
     kept = journal.run() if journal else None
-    rates = rates_of([folder])
+    rates = rates_of([folder], sweep.name)
     if kept is None or rates == Rates():
         return
+    if isinstance(work, JobList):
+        typer.echo(f"job {sweep.name}:")
     if rates.other_steps_per_hour_per_vcpu is not None:
         rate, cores = rates.other_steps_per_hour_per_vcpu, usable_cores()
         typer.echo(
@@ -221,7 +241,7 @@ def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
         measured = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in known)
         typer.echo(f"measured {measured}; for `ebbtide plan` and `backtest` write")
         typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in known)}}}")
-    jobs = kept["engine"]["jobs"]
+    jobs = [job for number, job in enumerate(kept["engine"]["jobs"]) if work.part_of(number)[0] is sweep]
     done = max(job["steps_done"] for job in jobs)
     # The number of steps of a stopped training is not known.
     if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
@@ -231,4 +251,4 @@ def _print_speed(folder: RunFolder, sweep: Sweep) -> None:
 def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Continue a run that was stopped, or whose controller was killed."""
     found = Run(find_run(runs, run))
-    run_in_foreground(found.kept, found.policy, Sweep.model_validate(found.kept.settings.sweep))
+    run_in_foreground(found.kept, found.policy, runnable(found.kept.settings.sweep))

@@ -17,7 +17,7 @@ from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import EbbtideError, InputError
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
@@ -83,7 +83,7 @@ def logs_command(
 ) -> None:
     """Print the output of trials' programs."""
     folder = find_run(runs, run)
-    trials = len(Sweep.model_validate(folder.settings.sweep).trials())
+    trials = len(runnable(folder.settings.sweep).job_names)
     if trial is not None and trial >= trials:
         has = f"trials 0 to {trials - 1}" if trials > 1 else "trial 0 alone"
         raise InputError(f"run {folder.path.name} has {has}, not {trial}")

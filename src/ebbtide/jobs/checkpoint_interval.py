@@ -6,6 +6,7 @@ import math
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
+from ebbtide.market.markets import Place
 
 # Saving begins some seconds after the notice, and must be complete some seconds before the revocation.
 _MARGIN_S = 10.0
@@ -31,13 +32,13 @@ def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
     return math.sqrt(2.0 * save_s * mean_time_to_revocation_s)
 
 
-def fits_notice(job: Job, notice_s: float, vcpus: int) -> bool:
-    """Whether a machine with this many vCPUs can save a checkpoint between the notice and the revocation."""
-    return job.checkpoint is not None and job.save_s(vcpus) + _MARGIN_S <= notice_s
+def fits_notice(job: Job, notice_s: float, vcpus: int, place: Place | None = None) -> bool:
+    """Whether a machine with this many vCPUs in a place can save between the notice and the revocation."""
+    return job.checkpoint is not None and job.save_s(vcpus, place) + _MARGIN_S <= notice_s
 
 
-def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float) -> Job:
-    """The job with checkpoints at the best interval while it trains.
+def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float, place: Place | None = None) -> Job:
+    """The job with checkpoints at the best interval while it trains on machines of a place.
 
     Raises:
         InputError: The job cannot be checkpointed.
@@ -46,6 +47,7 @@ def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float) -
         raise InputError(f"job {job.name} cannot be checkpointed")
     # A machine that is never revoked saves about once a day.
     lives_s = min(mean_time_to_revocation_s, 86_400.0**2)
-    interval_s = max(best_interval_s(job.save_s(vcpus), lives_s), 1.5 * job.save_s(vcpus))
+    save_s = job.save_s(vcpus, place)
+    interval_s = max(best_interval_s(save_s, lives_s), 1.5 * save_s)
     checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})
     return job.model_copy(update={"checkpoint": checkpoint})

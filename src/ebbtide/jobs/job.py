@@ -17,7 +17,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.resources import MachineCount, Resources
-from ebbtide.jobs.transfers import seconds_per_gb
+from ebbtide.jobs.transfers import Bucket, seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Place
 
@@ -35,6 +35,11 @@ NonNegativeFloat = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 NO_SPEED = (
     "needs steps_per_hour for some instance type, or other_steps_per_hour_per_vcpu: write "
     "`steps_per_hour: {g4dn.xlarge: 44280}`; `ebbtide run` measures it, and prints the line to write at its end"
+)
+
+# The message where there is nothing to put into a bucket.
+NO_CHECKPOINT = (
+    "bucket says where checkpoints are stored, and with `checkpoint: null` there are none: leave one of them out"
 )
 
 # Steps of a training whose length is not known: more than any has, so that nobody takes it for nearly done.
@@ -85,8 +90,8 @@ class Checkpointing(Frozen):
         interval_s: Seconds between saves while training; None saves only when a machine is released or revoked.
         by_machine: Whether saving and restoring also take the time that a machine of its cores needs to move
             `size_bytes` (`checkpoint_bytes_per_s`).
-        by_region: Whether restoring also takes the time that `size_bytes` need from the region where they were
-            saved (`transfers.seconds_per_gb`).
+        by_region: Whether restoring also takes the time that `size_bytes` need from the region where they lie
+            (`transfers.seconds_per_gb`), and saving the time that they need to the job's `bucket`, if it has one.
     """
 
     save_s: NonNegativeFloat = 30.0
@@ -220,6 +225,8 @@ class Job(Resources):
         speedup: Of n machines over one, always or phase by phase; perfect if None.
         share: The part of a machine that it fills; jobs whose shares fit run side by side.
         dataset: What it trains on, if moving that is to be counted.
+        bucket: Cloud and region of the storage of its checkpoints, to which each is uploaded; None: a checkpoint
+            stays in the region of the machine that saved it.
         command: The command line that trains, or a list of its arguments; never given to a shell. None: the job
             can only be replayed.
         accelerators: Name and number of accelerators that its machine has to have, as `T4:1`.
@@ -244,6 +251,7 @@ class Job(Resources):
     speedup: Speedup | None = None
     share: Share = 1.0
     dataset: Dataset | None = None
+    bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     command: str | Annotated[list[str], Field(min_length=1)] | None = None
     checkpoints: str | None = None
     metric: Annotated[str, Field(min_length=1)] | None = None
@@ -267,6 +275,8 @@ class Job(Resources):
             raise ValueError("cpus_per_task is for tasks that need not each other: without framework and speedup")
         if self.coupling is Coupling.GANG and (self.cpus_per_task or self.framework):
             raise ValueError("cpus_per_task and framework are for machines that work alone: coupling independent")
+        if self.bucket is not None and self.checkpoint is None:
+            raise ValueError(NO_CHECKPOINT)
         if self.command is not None:
             return self
         if not self.is_measured:
@@ -350,18 +360,31 @@ class Job(Resources):
         ends = self.speedup.ends()[:-1] if isinstance(self.speedup, Phases) else []
         return [end * self.steps for end in ends]
 
-    def save_s(self, vcpus: int = 1) -> float:
-        """Seconds to save on a machine with this many vCPUs."""
-        return self.checkpoint.save_s + self.checkpoint.moving_s(vcpus) if self.checkpoint else 0.0
+    def save_s(self, vcpus: int = 1, place: Place | None = None) -> float:
+        """Seconds to save on a machine with this many vCPUs in a place, and to upload from there to the bucket."""
+        if self.checkpoint is None:
+            return 0.0
+        seconds = self.checkpoint.save_s + self.checkpoint.moving_s(vcpus)
+        return seconds + self._between_s(place, self.bucket.place if self.bucket else None)
 
     def restore_s(self, vcpus: int = 1, source: Place | None = None, destination: Place | None = None) -> float:
-        """Seconds to download and load on a machine with this many vCPUs, from `source` to `destination`."""
+        """Seconds to download and load on a machine with this many vCPUs.
+
+        Args:
+            vcpus: Number of vCPUs of the machine.
+            source: Place of the machine that saved the checkpoint; None: there is none, or it does not matter.
+                With a bucket the checkpoint comes from there.
+            destination: Place of the machine that loads it.
+        """
         if self.checkpoint is None:
             return 0.0
         seconds = self.checkpoint.restore_s + self.checkpoint.moving_s(vcpus)
-        if self.checkpoint.by_region and source and destination:
-            seconds += self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
-        return seconds
+        return seconds + self._between_s(self.bucket.place if self.bucket and source else source, destination)
+
+    def _between_s(self, source: Place | None, destination: Place | None) -> float:
+        if self.checkpoint is None or not (self.checkpoint.by_region and source and destination):
+            return 0.0
+        return self.checkpoint.size_bytes / 1e9 * seconds_per_gb(source, destination)
 
 
 def check_known(what: str, *, is_measured: bool, has_steps: bool) -> None:

@@ -29,7 +29,8 @@ class JobProgress:
         training_s: Seconds spent on training, summed over groups of machines.
         steps_on: Steps run by lease id; those of a gang in equal parts.
         leases: Leases assigned to the job, in order of assignment.
-        saved_at: Place of its newest checkpoint: that of the machine that saved it.
+        saved_at: Place of its newest checkpoint: that of the job's bucket, else of the machine that saved it.
+        saved_bytes: Size of its newest checkpoint as it was stored, in bytes; 0: as the job has it.
         transfers: Transfers of its checkpoints and dataset between places.
         stopped: Whether the policy ended it before its last step.
         finished_s: When its last checkpoint was complete, seconds since 1970; NaN before.
@@ -48,6 +49,7 @@ class JobProgress:
     steps_on: dict[int, float] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
     saved_at: Place | None = None
+    saved_bytes: int = 0
     transfers: list[Transfer] = field(default_factory=list)
     stopped: bool = False
     finished_s: float = math.nan
@@ -61,12 +63,46 @@ class JobProgress:
     def steps_left(self) -> float:
         return self.job.steps - self.steps_done
 
-    def begin_on(self, leases: Sequence[Lease], now_s: float) -> float:
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size of a checkpoint in bytes: that of the newest as it was stored, else what the job says."""
+        declared = self.job.checkpoint.size_bytes if self.job.checkpoint else 0
+        return self.saved_bytes or declared
+
+    def saved_on(self, lease: Lease, now_s: float, size_bytes: int = 0) -> None:
+        """Record where a complete checkpoint lies, and its upload if that is another region.
+
+        Args:
+            lease: Lease of the machine that saved it.
+            now_s: The present moment, seconds since 1970.
+            size_bytes: Its size as it is stored; 0: not known, so that of the job counts.
+        """
+        if self.job.bucket is None:
+            self.saved_at = lease.market.place
+            return
+        self.saved_at, self.saved_bytes = self.job.bucket.place, size_bytes
+        self.upload_from(lease, now_s, self.checkpoint_bytes)
+
+    def upload_from(self, lease: Lease, now_s: float, size_bytes: int) -> None:
+        """Record an upload to the job's bucket, if it has one in another region than the machine."""
+        bucket, place = self.job.bucket, lease.market.place
+        if bucket is not None and bucket.place != place and size_bytes:
+            self.transfers.append(
+                Transfer(now_s, lease.lease_id, Cargo.CHECKPOINT, size_bytes, place, bucket.place)
+            )
+
+    def download_to(self, lease: Lease, now_s: float) -> None:
+        """Record that the newest checkpoint is downloaded to a machine, if it lies in another region."""
+        if self.job.checkpoint is not None and self.saved_at not in (None, lease.market.place):
+            self._move(Cargo.CHECKPOINT, self.checkpoint_bytes, self.saved_at, lease, now_s)
+
+    def begin_on(self, leases: Sequence[Lease], now_s: float, *, downloads: bool = True) -> float:
         """Record that the job starts or resumes on machines, and the transfers of data to their places.
 
         Args:
             leases: Leases of the machines that it runs on.
             now_s: The present moment, seconds since 1970.
+            downloads: Whether they are to have the newest checkpoint; if not, it is said later if they had it.
 
         Returns:
             Seconds to wait for the dataset before the restore.
@@ -75,9 +111,9 @@ class JobProgress:
         waiting_s = 0.0
         for lease in leases:
             place = lease.market.place
-            checkpoint, dataset = self.job.checkpoint, self.job.dataset
-            if checkpoint is not None and self.saved_at not in (None, place):
-                self._move(Cargo.CHECKPOINT, checkpoint.size_bytes, self.saved_at, lease, now_s)
+            dataset = self.job.dataset
+            if downloads:
+                self.download_to(lease, now_s)
             if dataset is not None and not self.has_dataset(place.cloud):
                 self._move(Cargo.DATASET, dataset.size_bytes, dataset.home, lease, now_s)
                 waiting_s = dataset.copy_s

@@ -13,6 +13,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.cluster import DaskProgram, SparkApplication
 from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
+from ebbtide.jobs.job_list import SHARED_FIELDS, JobList, Runnable, in_list
 from ebbtide.jobs.matrix_program import MatrixProgram
 from ebbtide.jobs.parsing import read_mapping, validated
 from ebbtide.jobs.single import SingleTraining
@@ -30,12 +31,14 @@ class Kind(StrEnum):
     SPARK = "spark"  # a Spark application
     DASK = "dask"  # a program that uses Dask
     ARRAY = "array"  # a program, and tasks that it is called for
-    WORKFLOW = "workflow"  # jobs in order
+    WORKFLOW = "workflow"  # jobs in order, as a cookbook plans them: hours of work and speedups
+    LIST = "list"  # several jobs of any kind, side by side or in order
     PROGRAM = "program"  # a matrix program
 
 
 # The first of these fields that a file has decides its kind.
 _MARKS = (
+    ("jobs", Kind.LIST),
     ("tasks", Kind.ARRAY),
     ("spark", Kind.SPARK),
     ("dask", Kind.DASK),
@@ -43,7 +46,6 @@ _MARKS = (
     ("list", Kind.SWEEP),
     ("random", Kind.SWEEP),
     ("max_trial_steps", Kind.SWEEP),
-    ("jobs", Kind.WORKFLOW),
     ("program", Kind.PROGRAM),
     ("command", Kind.TRAINING),
     ("entry_point", Kind.SWEEP),
@@ -68,6 +70,7 @@ _OF_BOTH = frozenset(
         "machines",
         "share",
         "speedup",
+        "bucket",
     }
 )
 _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour, is needed"
@@ -76,9 +79,15 @@ _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour,
 def kind_of(content: Mapping[str, Any]) -> Kind:
     """The kind of a file, by the fields that it has."""
     found = next((kind for field, kind in _MARKS if field in content), Kind.JOB)
+    if found is Kind.LIST and any("work_h" in job for job in _mappings(content["jobs"])):
+        return Kind.WORKFLOW
     if found is Kind.JOB and get_close_matches("command", map(str, content), n=1, cutoff=0.8):
         return Kind.TRAINING  # a misspelt `command`, reported as such
     return found
+
+
+def _mappings(jobs: Any) -> list[Mapping[str, Any]]:
+    return [job for job in jobs if isinstance(job, Mapping)] if isinstance(jobs, list) else []
 
 
 @dataclass(frozen=True)
@@ -86,12 +95,12 @@ class Work:
     """Work to be replayed.
 
     Attributes:
-        jobs: The job, or one job for each trial of a sweep.
-        sweep: The sweep that the jobs come from; None for a job without requirements on machines.
+        jobs: The job, or one job for each trial of a sweep, or of each job of a list.
+        sweep: The sweep or list that the jobs come from; None for a job without requirements on machines.
     """
 
     jobs: tuple[Job, ...]
-    sweep: Sweep | None = None
+    sweep: Runnable | None = None
 
     def allowed(self, prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
         """The markets of a history in which its machines may be rented.
@@ -153,6 +162,10 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Spee
     kind = kind_of(content)
     if kind is Kind.JOB:
         return Work((Job.parse(content, path, known),))
+    if kind is Kind.LIST:
+        listed = _list_of(content, path, known, speeds=speeds or {})
+        _check_known(listed, path)
+        return Work(listed.jobs(known), listed)
     replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
     if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= replayed:
         # Fields for replays alone, such as the number of machines, are checked by the job.
@@ -165,6 +178,20 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Spee
     sweep = _sweep_of(content, kind, path, known)
     _check_known(sweep, path)
     return Work(sweep.jobs(), sweep)
+
+
+def read_runnable(
+    path: str | Path,
+    catalogue: Catalogue | None = None,
+    *,
+    to_run: bool = False,
+    speeds: Speeds | None = None,
+) -> Runnable:
+    """The sweep or the list of jobs in a file; see `read_sweep`, with the same errors."""
+    content = read_mapping(path, _WHAT)
+    if kind_of(content) is Kind.LIST:
+        return _list_of(content, path, catalogue or default_catalogue(), to_run=to_run, speeds=speeds or {})
+    return sweep_from(with_speeds(content, speeds or {}), path, catalogue, to_run=to_run)
 
 
 def read_sweep(
@@ -214,9 +241,60 @@ def sweep_from(
     return sweep if sweep.policy is None else sweep.model_copy(update={"policy": sweep.policy.beside(path)})
 
 
+def _list_of(
+    content: Mapping[str, Any], path: str | Path, catalogue: Catalogue, *, speeds: Speeds, to_run: bool = False
+) -> JobList:
+    """The list of jobs in the content of a file."""
+    jobs = content["jobs"]
+    if not isinstance(jobs, list) or not jobs:
+        problem = "is empty, or no list: each job is an entry, as in a file of its own"
+        raise InputError(problem, file=path, field="jobs")
+    listed = [_listed(job, place, path, catalogue, speeds, to_run=to_run) for place, job in enumerate(jobs)]
+    others = {name: value for name, value in content.items() if name != "jobs"}
+    found = validated(JobList, {"name": Path(path).stem, **others, "listed": listed}, path)
+    return found if found.policy is None else found.model_copy(update={"policy": found.policy.beside(path)})
+
+
+def _listed(
+    job: Any, place: int, path: str | Path, catalogue: Catalogue, speeds: Speeds, *, to_run: bool
+) -> dict[str, Any]:
+    """One job of a list as plain values."""
+    where = f"jobs.{place}"
+    if not isinstance(job, dict):
+        raise InputError(f"is {job!r:.80}; a job is needed, as in a file of its own", file=path, field=where)
+    shared = next((name for name in SHARED_FIELDS if name in job), None)
+    if shared is not None:
+        raise InputError("holds for all jobs: write it beside `jobs`", file=path, field=f"{where}.{shared}")
+    markets = job.get("markets")
+    if isinstance(markets, Mapping) and set(markets) - {"instance_types"}:
+        raise InputError(
+            "of one job can name instance_types; what else limits markets stands beside `jobs`",
+            file=path,
+            field=f"{where}.markets",
+        )
+    needs = job.get("needs", [])
+    content = with_speeds({name: value for name, value in job.items() if name != "needs"}, speeds)
+    try:
+        kind = kind_of(content)
+        if kind in (Kind.LIST, Kind.WORKFLOW):
+            raise InputError("is a list itself; lists do not nest", field="jobs")
+        sweep = sweep_from(content, path, catalogue, to_run=to_run)
+    except InputError as error:
+        raise in_list(error, place, path) from None
+    work = sweep.model_copy(update={"policy": None})
+    policy = None if sweep.policy is None else sweep.policy.model_dump(mode="json")
+    return {
+        "needs": [needs] if isinstance(needs, str) else needs,
+        "policy": policy,
+        "work": work.model_dump(mode="json"),
+    }
+
+
 def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: Catalogue) -> Sweep:
     if kind is Kind.WORKFLOW:
         raise InputError("is a workflow (it has jobs); `ebbtide cookbook solve` plans it", file=path)
+    if kind is Kind.LIST:
+        raise InputError("is a list of jobs, and one job is needed; give each a file of its own", file=path)
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.coupling is not Coupling.GANG:
@@ -237,7 +315,7 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
     return sweep
 
 
-def _check_known(sweep: Sweep, path: str | Path) -> None:
+def _check_known(sweep: Runnable, path: str | Path) -> None:
     """Raise `InputError`, naming the file, where a speed or number of steps that replays need is missing."""
     try:
         sweep.jobs()

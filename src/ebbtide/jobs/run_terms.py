@@ -12,6 +12,7 @@ from ebbtide.jobs.job import PositiveFloat, Share
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.sweep import Decides, MarketFilter
+from ebbtide.jobs.transfers import Bucket
 
 
 class RunTerms(Resources):
@@ -27,6 +28,8 @@ class RunTerms(Resources):
         deadline_h: Hours from the start by which it should be done.
         decides: Whether price or capacity decides when machines are revoked.
         billing: Name of the billing preset of spot leases.
+        bucket: Cloud and region of the storage of checkpoints: uploads to it and downloads from it are counted in
+            time and cost. None: a checkpoint stays where it was saved; on EC2 the region of the store is found.
         policy: The policy that decides, by name, or with parameters; None: the one that suits.
     """
 
@@ -38,6 +41,7 @@ class RunTerms(Resources):
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     decides: Decides = Field(default=Decides.PRICE, examples=["price"])
     billing: str = Field(default="ec2-second", examples=["ec2-second"])
+    bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     policy: AskedPolicy | None = Field(default=None, examples=["reactive"])
 
     @classmethod

@@ -21,6 +21,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import (
     MOST,
+    NO_CHECKPOINT,
     UNKNOWN_STEPS,
     Checkpointing,
     Coupling,
@@ -33,6 +34,7 @@ from ebbtide.jobs.job import (
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -149,6 +151,8 @@ class Sweep(Resources):
         checkpoint: What saving costs; null: trials cannot be checkpointed.
         checkpoints: The folder, relative to where the program runs, into which the program writes its checkpoints
             itself and from which it resumes; None: it uses `{checkpoint_dir}`.
+        bucket: Cloud and region of the storage of checkpoints, to which each is uploaded; None: a checkpoint
+            stays in the region of the machine that saved it, and on EC2 the region of its storage is looked up.
         tasks: The values of the tasks of an array, which is one job with a step for each; None: it is none.
         cpus_per_task: Number of vCPUs of each of its tasks.
         framework: Name of the framework whose head runs the command and has workers on other machines, `spark` or
@@ -181,6 +185,7 @@ class Sweep(Resources):
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
     framework: Literal["spark", "dask"] | None = None
@@ -201,6 +206,8 @@ class Sweep(Resources):
             raise ValueError(f"entry_point {self.entry_point!r} is not of the form package.module:function")
         if self.decides is Decides.CAPACITY and self.deadline_h is None:
             raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
+        if self.bucket is not None and self.checkpoint is None:
+            raise ValueError(NO_CHECKPOINT)
         if self.share < 1 and (self.machines != 1 or self.tasks is not None or self.framework is not None):
             what = (
                 "an array" if self.tasks is not None else "a cluster" if self.framework is not None else "one job"
@@ -396,6 +403,7 @@ class Sweep(Resources):
                 cpus_per_task=None if self.tasks is None else self.cpus_per_task,
                 framework=self.framework,
                 speedup=self.speedup,
+                bucket=self.bucket,
             )
             for name in self.job_names
         )
@@ -409,6 +417,20 @@ class Sweep(Resources):
     def job_names(self) -> tuple[str, ...]:
         """The name of each trial's job, in the order of trials."""
         return tuple(f"{self.name}-{trial.number}" if self.has_choice else self.name for trial in self.trials())
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """The values of each trial in words, in the order of trials."""
+        return tuple(trial.name for trial in self.trials())
+
+    @property
+    def parts(self) -> tuple[Sweep, ...]:
+        """What it runs; a list of jobs has several."""
+        return (self,)
+
+    def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
+        """What a training of its run is a trial of, by its number in the run."""
+        return self, self.trials()[job_id]
 
     @property
     def has_choice(self) -> bool:

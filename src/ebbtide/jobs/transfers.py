@@ -1,10 +1,16 @@
-"""Transfers of data: checkpoints that follow a job to another region, datasets that it needs in another cloud."""
+"""Transfers of data: checkpoints that follow a job to another region, or go to the bucket that keeps them and
+back; datasets that a job needs in another cloud."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from pydantic import Field, field_validator
+
+from ebbtide.jobs.parsing import Frozen
+from ebbtide.market.egress import clouds_with_egress
 from ebbtide.market.markets import Place
 
 
@@ -15,13 +21,38 @@ class Cargo(StrEnum):
     DATASET = "dataset"
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A transfer of data out of a region to a machine in another.
+class Bucket(Frozen):
+    """Where the storage of a job's checkpoints is: they go from a machine to it, and from it to the next machine.
 
     Attributes:
-        time_s: When the transfer began, seconds since 1970.
-        lease_id: Lease of the machine that downloaded the data.
+        cloud: Cloud of the storage, whose egress is charged for what is downloaded in other regions.
+        region: Region of the storage, by the cloud's own name.
+    """
+
+    cloud: str = Field(examples=["aws"])
+    region: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] = Field(examples=["us-east-1"])
+
+    @field_validator("cloud")
+    @classmethod
+    def _has_egress_prices(cls, cloud: str) -> str:
+        known = clouds_with_egress()
+        if cloud not in known:
+            raise ValueError(f"{cloud!r} has no egress prices here: write one of {', '.join(known)}")
+        return cloud
+
+    @property
+    def place(self) -> Place:
+        """Its cloud and region."""
+        return Place(self.cloud, self.region)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer of data from one region to another, to a machine or from one.
+
+    Attributes:
+        time_s: When a download began, or an upload was complete, seconds since 1970.
+        lease_id: Lease of the machine that downloaded or uploaded the data.
         cargo: The kind of data transferred.
         size_bytes: Size of the data in bytes.
         source: Cloud and region that the data left.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ebbtide.engine.snapshot import Items
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -19,7 +18,6 @@ from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
 from ebbtide.live.agent_state import Member, Stretch, Trial, TrialRecord
 from ebbtide.live.agent_training import AgentTraining, meeting_port_of
-from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
@@ -72,8 +70,6 @@ class AgentCluster:
         self._plan, self._head = plan, head
         self._assignment, self._order, self._notify, self._now = assignment, order, notify, now
         head.complete = self.completed
-        # Speeds of a head would be those of all machines together.
-        self.speeds = MeasuredSpeeds()
         self._given: Sequence[Lease] = ()
 
     @property
@@ -158,11 +154,6 @@ class AgentCluster:
         if self._trial.ended:
             self._leave(self._trial.workers)
 
-    @property
-    def items(self) -> Items:
-        """The job, with its id."""
-        return self._head.items
-
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
         """Continue from what a snapshot has."""
         self._head.restore(kept, leases)
@@ -182,7 +173,7 @@ class AgentCluster:
         if trial.ended or trial.stopping:
             return
         head = self._chosen_head()
-        self._head.assign(0, [] if head is None else [head])
+        self._head.assign(trial.progress.job_id, [] if head is None else [head])
         present = trial.present
         led_by = present[0].lease_id if present and not trial.leaving else None
         wanted = [
@@ -230,7 +221,8 @@ class AgentCluster:
             rank=1,
         )
         self._order(lease.lease_id, Train(self._meeting(trial, lease.lease_id, plain, addresses)))
-        trial.progress.begin_on([lease], self._now())
+        # What a worker needs it has from the head.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _meeting(
         self, trial: Trial, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]

@@ -12,12 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from ebbtide.engine.snapshot import Items, event_of, event_values
-from ebbtide.errors import CloudError, CloudGoneError, InputError
+from ebbtide.errors import CloudError, CloudGoneError, DamagedCheckpointError, InputError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.heartbeats import Heartbeats
@@ -37,6 +37,7 @@ from ebbtide.live.agent.protocol import (
 )
 from ebbtide.live.agent.results import TaskResults
 from ebbtide.live.agent_cluster import AgentCluster, ClusterPlan
+from ebbtide.live.agent_jobs import AgentJobs, JobKind
 from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_tasks import AgentTasks, ArrayPlan
 from ebbtide.live.agent_training import AgentTraining
@@ -48,6 +49,7 @@ from ebbtide.live.machine_ends import MachineEnds
 from ebbtide.live.machine_list import OVER, MachineList, note_times
 from ebbtide.live.machine_requests import MachineRequests
 from ebbtide.live.mailboxes import Mailboxes
+from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.snapshots import PROVIDER_VERSION, ProviderSnapshot
 from ebbtide.live.storage import ObjectStore
@@ -88,17 +90,17 @@ class Callbacks:
         assignment: Gives the assignment of a job's agent, all but its attempt.
         log: Called with a trial's id and a line that its program printed.
         polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
-        framework: Name of the framework of a cluster; empty: it is none.
-        side_by_side: Gives the number of tasks of an array that a machine of a market does at a time.
-        values: The values of the tasks of an array; empty: it is none.
+        metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
+        kinds: The jobs that are no plain trainings.
+        programs: The number of each job's program, by job id; those that are not named have the same.
     """
 
     assignment: Callable[[JobProgress], Assignment]
     log: Callable[[str, str], None] = lambda _trial, _line: None
     polled: Callable[[], bool] = lambda: False
-    framework: str = ""
-    side_by_side: Callable[[Market], int] = lambda _market: 1
-    values: Sequence[str] = ()
+    metric: Callable[[int], str | None] = lambda _job_id: None
+    kinds: Sequence[JobKind] = ()
+    programs: Mapping[int, int] = field(default_factory=dict)
 
 
 class AgentProvider:
@@ -110,7 +112,6 @@ class AgentProvider:
         agent: Configuration of all agents; the machine is filled in. Machines and trials are named by its run.
         callbacks: What the controller gives and is told.
         key: The run's key, from which those of its machines are made.
-        metric: Name of the metric that trials are compared by; None: there is none.
         pace: How often cloud and storage are looked at.
         runtime: Gives the time, and waits.
     """
@@ -123,7 +124,6 @@ class AgentProvider:
         callbacks: Callbacks,
         *,
         key: bytes,
-        metric: str | None = None,
         pace: Pace = Pace(),
         runtime: Runtime = RUNTIME,
     ) -> None:
@@ -137,39 +137,7 @@ class AgentProvider:
         self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, runtime)
         self._leases = self._requests.leases
         self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)
-        self._training: AgentTraining | AgentTasks | AgentCluster
-        given = (callbacks.assignment, self._mailboxes.order, self._notify, lambda: self.now_s)
-        if callbacks.values:
-            self._training = AgentTasks(
-                agent.run,
-                ArrayPlan(
-                    callbacks.values,
-                    lambda lease: callbacks.side_by_side(lease.market),
-                    2.0 * pace.poll_s + agent.poll_s + agent.report_s,
-                ),
-                *given,
-                results=lambda trial_id: TaskResults(objects, trial_id),
-                time_of=cloud.time_of,
-                log=callbacks.log,
-                runtime=runtime,
-            )
-        else:
-            trained = AgentTraining(
-                agent.run,
-                *given,
-                has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, runtime).has(number),
-                newest_whole=self._newest_whole,
-                address=machines.address,
-                secret=partial(self._secret, key),
-                log=callbacks.log,
-                metric=metric,
-                runtime=runtime,
-            )
-            self._training = trained
-            if callbacks.framework:
-                secret = partial(self._secret, key)
-                plan = ClusterPlan(callbacks.framework, machines.address, secret, self._head_comes)
-                self._training = AgentCluster(plan, trained, *given)
+        self._training = self._agent_jobs(agent, callbacks, key)
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
@@ -179,6 +147,47 @@ class AgentProvider:
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
+
+    def _agent_jobs(self, agent: AgentConfig, callbacks: Callbacks, key: bytes) -> AgentJobs:
+        """What keeps the run's jobs, each by its kind."""
+        objects, address, secret = self._objects, self._machines.address, partial(self._secret, key)
+        given = (callbacks.assignment, self._mailboxes.order, self._notify, lambda: self.now_s)
+        speeds = MeasuredSpeeds(programs=callbacks.programs)
+
+        def trained(speeds: MeasuredSpeeds | None) -> AgentTraining:
+            return AgentTraining(
+                agent.run,
+                *given,
+                has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
+                stored_bytes=self._stored_bytes,
+                newest_whole=self._newest_whole,
+                address=address,
+                secret=secret,
+                log=callbacks.log,
+                metric=callbacks.metric,
+                speeds=speeds,
+                runtime=self._runtime,
+            )
+
+        def kept_by(kind: JobKind) -> AgentTasks | AgentCluster:
+            if kind.framework:
+                plan = ClusterPlan(kind.framework, address, secret, self._head_comes)
+                # Speeds of a head would be those of all machines together.
+                return AgentCluster(plan, trained(None), *given)
+            exchange_s = 2.0 * self._pace.poll_s + agent.poll_s + agent.report_s
+            return AgentTasks(
+                agent.run,
+                ArrayPlan(kind.values, lambda lease: kind.side_by_side(lease.market), exchange_s),
+                *given,
+                results=lambda trial_id: TaskResults(objects, trial_id),
+                time_of=self._cloud.time_of,
+                log=callbacks.log,
+                speeds=speeds,
+                runtime=self._runtime,
+            )
+
+        others = {kind.job_id: kept_by(kind) for kind in callbacks.kinds}
+        return AgentJobs(trained(speeds), others, speeds)
 
     def check_is_newest(self) -> None:
         """Refuse to act where others have rented since: see `MachineRequests.check_is_newest`."""
@@ -543,6 +552,11 @@ class AgentProvider:
         ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]
         expected, aside = trial.stored_number, trial.aside
         return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
+
+    def _stored_bytes(self, trial_id: str, number: int) -> int:
+        with suppress(DamagedCheckpointError, OSError):
+            return CheckpointStore(self._objects, trial_id, self._runtime).manifest(number).size_bytes
+        return 0
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):

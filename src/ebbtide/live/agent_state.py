@@ -19,6 +19,17 @@ from ebbtide.market.leases import Lease
 WARNED_AFTER_S = 60.0
 
 
+def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
+    """The id under which a machine of a job reports and saves.
+
+    Args:
+        run: Id of the run.
+        job_id: Id of the job in the run.
+        rank: Rank of the machine among those that train as one.
+    """
+    return f"{run}-{job_id:03d}" + (f"-r{rank}" if rank else "")
+
+
 @dataclass(frozen=True)
 class Member:
     """One machine of those that train a job as one, during one assignment; of a job on one machine, the only one.

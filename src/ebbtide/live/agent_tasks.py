@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.engine.snapshot import Items
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -29,8 +28,6 @@ from ebbtide.live.agent_state import (
     Trial,
     TrialRecord,
     restore_trial,
-    trial_stamp,
-    values_without_metrics,
 )
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -81,6 +78,7 @@ class AgentTasks:
         results: Gives the results in storage, by the id of the array.
         time_of: Gives the cloud's time of a moment by a machine's clock.
         log: Called with the array's id and a line for its log.
+        speeds: Where measured speeds are kept; None: in an object of its own.
         runtime: Gives the time of the controller's own clock.
     """
 
@@ -96,13 +94,14 @@ class AgentTasks:
         results: Callable[[str], TaskResults],
         time_of: Callable[[float], float] = lambda told_s: told_s,
         log: Callable[[str, str], None] = lambda _trial, _line: None,
+        speeds: MeasuredSpeeds | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._run, self._plan, self._assignment = run, plan, assignment
         self._order, self._notify, self._now = order, notify, now
         self._results_of, self._time_of, self._log, self._runtime = results, time_of, log, runtime
         self.trials: list[Trial] = []
-        self.speeds = MeasuredSpeeds()
+        self.speeds = MeasuredSpeeds() if speeds is None else speeds
         # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
         self._heard_s: dict[int, tuple[float, int]] = {}
         self._leases: dict[int, Lease] = {}
@@ -123,7 +122,7 @@ class AgentTasks:
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow these machines, and no others, to have tasks from now on."""
-        trial = self.trials[job_id]
+        trial = self._trial_of(job_id)
         trial.assigned = tuple(leases)
         self._leases |= {lease.lease_id: lease for lease in leases}
         # Where storage does not answer, the next look tries again, and tells of it.
@@ -149,7 +148,7 @@ class AgentTasks:
 
     def stop(self, job_id: int) -> None:
         """Begin no more tasks; it counts as finished once no machine has any."""
-        trial = self.trials[job_id]
+        trial = self._trial_of(job_id)
         trial.stopping = trial.progress.stopped = True
         if trial.present:
             self._leave(trial, trial.present)
@@ -158,7 +157,7 @@ class AgentTasks:
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         """Tell once when so many tasks are done."""
-        trial = self.trials[job_id]
+        trial = self._trial_of(job_id)
         if not trial.ended:
             trial.milestones = tuple(sorted({*trial.milestones, step}))
             self._reached(trial)
@@ -202,8 +201,8 @@ class AgentTasks:
         match report:
             case TaskDone(task=number, told_s=told_s, duration_s=duration_s) if number in member.tasks:
                 self._measure(trial, lease, told_s, duration_s)
+                trial.progress.saved_on(lease, self._now(), report.size_bytes)
                 self._done(trial, member, number, duration_s)
-                trial.progress.saved_at = lease.market.place
                 self._converge(trial)
             case TaskFailed(task=number) if number in member.tasks:
                 self._failed(trial, member, report)
@@ -214,10 +213,8 @@ class AgentTasks:
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
                 self._left(trial, member, report.how.value)
 
-    @property
-    def items(self) -> Items:
-        """The array with the id of its job."""
-        return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
+    def _trial_of(self, job_id: int) -> Trial:
+        return next(trial for trial in self.trials if trial.progress.job_id == job_id)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
         """Continue from what a snapshot has.
@@ -267,7 +264,8 @@ class AgentTasks:
         self._order(lease.lease_id, Train(assignment))
         if math.isnan(trial.began_s):
             trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
-        trial.progress.begin_on([lease], self._now())
+        # Results are uploaded to a bucket, and none is downloaded.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _hand_out(self, trial: Trial, target: Mapping[int, Lease]) -> None:
         """Keep each machine in tasks: as many as it does at a time, and those it needs until there are others."""

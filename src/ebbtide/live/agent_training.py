@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.engine.snapshot import Items
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -43,8 +42,6 @@ from ebbtide.live.agent_state import (
     TrialRecord,
     restore_trial,
     resumed,
-    trial_stamp,
-    values_without_metrics,
     warnings_of,
 )
 from ebbtide.live.checkpoints.whole import Whole
@@ -89,12 +86,14 @@ class AgentTraining:
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
+        stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
         log: Called with a trial's id and a line for its log.
-        metric: Name of the metric that trials are compared by; None: there is none.
+        metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
+        speeds: Where measured speeds are kept; None: in an object of its own.
         runtime: Gives the time of the controller's own clock.
     """
 
@@ -107,21 +106,25 @@ class AgentTraining:
         now: Callable[[], float],
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
+        stored_bytes: Callable[[str, int], int] = lambda _trial, _number: 0,
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         log: Callable[[str, str], None] = lambda _trial, _line: None,
-        metric: str | None = None,
+        metric: Callable[[int], str | None] = lambda _job_id: None,
+        speeds: MeasuredSpeeds | None = None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
         # Gives what an assignment of one machine lacks, where others work for it.
         self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
-        self._has_checkpoint, self._newest_whole, self._address = has_checkpoint, newest_whole, address
+        self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
+        self._newest_whole, self._address = newest_whole, address
         self._run, self._assignment = run, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
+        self._of_job: dict[int, Trial] = {}
         # The trial and rank of each id under which machines report.
         self._by_id: dict[str, tuple[Trial, int]] = {}
         self._silent: dict[tuple[int, int], _Silence] = {}
@@ -129,7 +132,10 @@ class AgentTraining:
         self._on: dict[int, dict[int, Trial]] = {}
         self._assigned: dict[int, dict[int, Trial]] = {}
         self._warned: set[str] = set()
-        self.speeds = MeasuredSpeeds()
+        self._leases: dict[int, Lease] = {}
+        # What the machines of a trial that train as one have uploaded of its newest steps, by job id and step.
+        self._uploaded: dict[tuple[int, int], int] = {}
+        self.speeds = MeasuredSpeeds() if speeds is None else speeds
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Make a trial for each job.
@@ -142,15 +148,16 @@ class AgentTraining:
                 raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
             trial = Trial(progress, f"{self._run}-{progress.job_id:03d}")
             self.trials.append(trial)
+            self._of_job[progress.job_id] = trial
             ranks = progress.job.most_machines if trial.is_gang else 1
             self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
-        self._assign(self.trials[job_id], leases)
+        self._assign(self._of_job[job_id], leases)
         # Where storage does not answer, the next look tries again, and tells of it.
         with suppress(OSError):
-            self._converge(self.trials[job_id])
+            self._converge(self._of_job[job_id])
 
     def converge(self) -> None:
         """Give the orders that are missing."""
@@ -166,12 +173,13 @@ class AgentTraining:
 
     def save(self, job_id: int) -> None:
         """Order the agent of a job to save it; programs on several machines agree on the step."""
-        for member in self.trials[job_id].present[:1]:
-            self._order(member.lease_id, Save(self.trials[job_id].id_of(member.rank)))
+        trial = self._of_job[job_id]
+        for member in trial.present[:1]:
+            self._order(member.lease_id, Save(trial.id_of(member.rank)))
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
-        trial = self.trials[job_id]
+        trial = self._of_job[job_id]
         trial.stopping = trial.progress.stopped = True
         if trial.present:
             self._leave(trial)
@@ -180,14 +188,14 @@ class AgentTraining:
 
     def wake_at_step(self, job_id: int, step: int) -> None:
         """Tell once when a job has done so many steps: at once where it has."""
-        trial = self.trials[job_id]
+        trial = self._of_job[job_id]
         if not trial.ended:
             trial.milestones = tuple(sorted({*trial.milestones, step}))
             self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
-        found = sorted(self.trials[job_id].metrics.items())
+        found = sorted(self._of_job[job_id].metrics.items())
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
@@ -229,11 +237,6 @@ class AgentTraining:
             self._heard(trial, member)
             self._receive_of(trial, member, lease, report)
 
-    @property
-    def items(self) -> Items:
-        """The trials, each with the id of its job, without their metrics."""
-        return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
-
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
         """Continue from what a snapshot has.
 
@@ -241,6 +244,7 @@ class AgentTraining:
             kept: Values of each trial, in the order of jobs.
             leases: The run's leases by lease id.
         """
+        self._leases |= leases
         for trial, values in zip(self.trials, kept, strict=True):
             restore_trial(trial, values, leases)
             self._assign(trial, trial.assigned)
@@ -252,6 +256,7 @@ class AgentTraining:
             self._assigned.get(lease.lease_id, {}).pop(trial.progress.job_id, None)
         trial.assigned = tuple(leases)
         for lease in leases:
+            self._leases[lease.lease_id] = lease
             self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
 
     def _note_present(self, trial: Trial) -> None:
@@ -305,7 +310,8 @@ class AgentTraining:
         for member in trial.members:
             self._heard(trial, member)
             self._order(member.lease_id, self._train_order(trial, member))
-        progress.begin_on(seats, self._now())
+        # Where a bucket says what a download costs, it counts once the machine has said what it resumes from.
+        progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
 
     def _seats(self, trial: Trial, leases: Sequence[Lease]) -> list[Lease]:
         """Machines by rank: each keeps the rank that it had in the last assignment, if there still is one."""
@@ -493,7 +499,7 @@ class AgentTraining:
 
     def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""
-        for warning in warnings_of(trial, self._metric, is_over=is_over):
+        for warning in warnings_of(trial, self._metric(trial.progress.job_id), is_over=is_over):
             if warning not in trial.warnings:
                 trial.warnings = (*trial.warnings, warning)
                 self._log(trial.trial_id, f"ebbtide: warning: {warning}")
@@ -505,7 +511,7 @@ class AgentTraining:
     def _withdraw_warnings(self, trial: Trial) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
-            still = warnings_of(trial, self._metric)
+            still = warnings_of(trial, self._metric(trial.progress.job_id))
             trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
 
     def _receive_of(self, trial: Trial, member: Member, lease: Lease, report: OfTrial) -> None:
@@ -516,6 +522,8 @@ class AgentTraining:
             step, number = origin
             trial.resumed = trial.attempt
             self._resumed(trial, step, number)
+            if progress.job.bucket is not None and number:
+                self._note_download(trial, lease, number)
             trial.stored_number = max(trial.stored_number, number)
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
         match report:
@@ -529,12 +537,14 @@ class AgentTraining:
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))
-            case Saved(step=step, number=number) if trial.is_gang:
+            case Saved(step=step, number=number, size_bytes=size_bytes) if trial.is_gang:
+                self._note_upload(trial, lease, step, size_bytes)
                 trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
-                self._note_whole(trial, lease)
-            case Saved(step=step, number=number):
-                self._saved(trial, lease, step, number)
+                self._note_whole(trial)
+            case Saved(step=step, number=number, size_bytes=size_bytes):
+                progress.saved_on(lease, self._now(), size_bytes)
+                self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
                 self._done_with(trial, member)
@@ -568,27 +578,61 @@ class AgentTraining:
             before = progress.steps_on.get(member.lease_id, 0.0)
             progress.steps_on[member.lease_id] = before + new / len(trial.members)
 
-    def _saved(self, trial: Trial, lease: Lease, step: int, number: int) -> None:
+    def _note_download(self, trial: Trial, lease: Lease, number: int) -> None:
+        """A machine has downloaded the checkpoint of a number from the job's bucket."""
+        progress = trial.progress
+        if number != trial.stored_number:
+            progress.saved_bytes = self._stored_bytes(trial.trial_id, number)
+        if number > trial.stored_number and trial.stretches:
+            # The machine before stored it, and was gone before it could say so; maybe others before it, too.
+            before = self._leases[trial.stretches[-1].lease_id]
+            for older in range(trial.stored_number + 1, number):
+                progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older))
+            progress.saved_on(before, self._now(), progress.saved_bytes)
+        progress.download_to(lease, self._now())
+
+    def _note_upload(self, trial: Trial, lease: Lease, step: int, size_bytes: int) -> None:
+        """One of several machines has uploaded its part of a checkpoint."""
+        if trial.progress.job.bucket is not None:
+            trial.progress.upload_from(lease, self._now(), size_bytes)
+            key = (trial.progress.job_id, step)
+            self._uploaded[key] = self._uploaded.get(key, 0) + size_bytes
+
+    def _saved_as_one(self, trial: Trial, step: int) -> None:
+        """A checkpoint is whole: where it lies, and its upload if no machine has said how much that was."""
+        progress = trial.progress
+        told_bytes = self._uploaded.get((progress.job_id, step), 0)
+        self._uploaded = {
+            key: size_bytes
+            for key, size_bytes in self._uploaded.items()
+            if key[0] != progress.job_id or key[1] > step
+        }
+        if progress.job.bucket is not None and told_bytes:
+            progress.saved_at, progress.saved_bytes = progress.job.bucket.place, told_bytes
+        else:
+            progress.saved_on(self._leases[trial.members[0].lease_id], self._now())
+
+    def _saved(self, trial: Trial, step: int, number: int) -> None:
         """A checkpoint is stored, by all machines that store one."""
         progress = trial.progress
         trial.stored_number = max(trial.stored_number, number)
         progress.steps_saved = max(progress.steps_saved, step)
         progress.checkpoints += 1
-        progress.saved_at = lease.market.place
         trial.has_saved = True
         self._withdraw_warnings(trial)
         if step > trial.best:
             trial.best, trial.failures = step, 0
         self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
-    def _note_whole(self, trial: Trial, lease: Lease) -> None:
+    def _note_whole(self, trial: Trial) -> None:
         """Whether the newest report makes a checkpoint whole; then those before the last whole one may go."""
         savers = [member for member in trial.members if member.rank in trial.savers]
         numbers = [dict(member.saved) for member in savers]
         whole = sorted(set.intersection(*map(set, numbers)))
         if not whole or whole[-1] <= trial.progress.steps_saved:
             return
-        self._saved(trial, lease, whole[-1], numbers[0][whole[-1]])
+        self._saved_as_one(trial, whole[-1])
+        self._saved(trial, whole[-1], numbers[0][whole[-1]])
         for member, of_member in zip(savers, numbers, strict=True):
             if len(whole) > 1 and not member.ended:
                 self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]], trial.id_of(member.rank)))

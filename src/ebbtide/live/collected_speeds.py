@@ -10,6 +10,7 @@ from typing import Any
 from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import EbbtideError
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.journal import Journal
 from ebbtide.live.measured_speed import Seen, SpeedRecords
 from ebbtide.live.settings import RunFolder
@@ -33,10 +34,14 @@ class Rates:
         return {name: value for name, value in vars(self).items() if value}
 
 
-def rates_of(runs: Iterable[RunFolder]) -> Rates:
+def rates_of(runs: Iterable[RunFolder], name: str) -> Rates:
     """The speeds that runs of one job measured, together; runs without whole trials have none.
 
     Locally, machines of all types are this one, and time is the market's; elsewhere they are what they are called.
+
+    Args:
+        runs: Runs of the job, alone or in a list.
+        name: Name of the job.
     """
     types: dict[str, Seen] = {}
     here = Seen()
@@ -44,13 +49,15 @@ def rates_of(runs: Iterable[RunFolder]) -> Rates:
         records = _measured(folder)
         is_local = folder.settings.provider == "local"
         speed = float(folder.settings.options["speed"]) if is_local else 1.0
-        for of in records.values():
-            for name, values in of.items():
-                seen, total = Seen(**values), here if is_local else types.setdefault(name, Seen())
+        work = runnable(folder.settings.sweep)
+        own = [of for job_id, of in records.items() if work.part_of(int(job_id))[0].name == name]
+        for of in own:
+            for kind, values in of.items():
+                seen, total = Seen(**values), here if is_local else types.setdefault(kind, Seen())
                 if seen.steps_per_s is not None:
                     total.steps += seen.steps
                     total.duration_s += seen.duration_s / speed
-    found = {name: _per_hour(seen) for name, seen in sorted(types.items()) if seen.duration_s > 0}
+    found = {kind: _per_hour(seen) for kind, seen in sorted(types.items()) if seen.duration_s > 0}
     return Rates(found, _per_hour(here) / usable_cores() if here.duration_s > 0 else None)
 
 
@@ -64,10 +71,11 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
     for path in sorted(runs.glob("*/run.json")):
         folder = RunFolder(path.parent)
         try:
-            of_job.setdefault(str(folder.settings.sweep["name"]), []).append(folder)
+            for part in runnable(folder.settings.sweep).parts:
+                of_job.setdefault(part.name, []).append(folder)
         except (EbbtideError, KeyError, TypeError):
             continue
-    rates = {name: rates_of(found) for name, found in sorted(of_job.items())}
+    rates = {name: rates_of(found, name) for name, found in sorted(of_job.items())}
     return {name: found for name, found in rates.items() if found != Rates()}
 
 

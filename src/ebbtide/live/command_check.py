@@ -8,23 +8,29 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.processes import program_path
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
 
-def check_command(sweep: Sweep, folder: Path, *, here: bool) -> None:
+def check_command(work: Runnable, folder: Path, *, here: bool) -> None:
     """Look for the executable of each trial's command, and for the file that Python is to run.
 
     Args:
-        sweep: The sweep whose command is checked.
+        work: The sweep, or the list of jobs, whose commands are checked.
         folder: Folder with the user's code, in which programs run.
         here: Whether programs run on this machine; else only files sent with the code can be checked.
 
     Raises:
         InputError: The executable or the file does not exist.
     """
+    for sweep in work.parts:
+        _check_sweep(sweep, folder, here=here)
+
+
+def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
     if sweep.command is None:
         return
     if sweep.framework is not None:

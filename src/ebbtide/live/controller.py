@@ -16,10 +16,11 @@ from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
 from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of
 from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim, SupersededError
@@ -31,7 +32,6 @@ from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.markets import Market
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 
@@ -114,7 +114,7 @@ class Controller:
         outside = outside or Outside.of(folder)
         self._runtime = outside.runtime
         self._folder, self._settings = folder, folder.settings
-        self._sweep = Sweep.model_validate(self._settings.sweep)
+        self._work = runnable(self._settings.sweep)
         self._programs, self._pace = programs, pace
         self._catalogue = catalogue = folder.catalogue
         self._journal = outside.journal
@@ -129,19 +129,18 @@ class Controller:
                 self._assignment,
                 self._log,
                 self._polled,
-                self._sweep.framework or "",
-                self._side_by_side,
-                self._sweep.task_values,
+                lambda job_id: self._work.part_of(job_id)[0].metric,
+                kinds_of(self._work, catalogue),
+                programs_of(self._work),
             ),
             key=folder.key,
-            metric=self._sweep.metric,
             pace=pace,
             runtime=self._runtime,
         )
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
         self._figures_s, self._figures_took_s = -math.inf, 0.0
-        self._budget = WithinBudget(policy, self._sweep.budget_usd) if self._sweep.budget_usd else None
+        self._budget = WithinBudget(policy, self._work.budget_usd) if self._work.budget_usd else None
         self._ends_unwritten = False
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
@@ -153,9 +152,9 @@ class Controller:
         )
         self._engine = Engine(
             policy,
-            self._sweep.live_jobs(catalogue),
+            self._work.live_jobs(catalogue),
             self._provider,
-            billing_preset(self._sweep.billing),
+            billing_preset(self._work.billing),
             catalogue=catalogue,
             seed=self._settings.seed,
             record=True,
@@ -410,23 +409,20 @@ class Controller:
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:
-        trial = self._sweep.trials()[progress.job_id]
+        sweep, trial = self._work.part_of(progress.job_id)
         return Assignment(
             "",
-            command_of(self._sweep, trial.number, self._programs.python),
-            self._sweep.max_trial_steps or 0,
-            self._sweep.metric or "",
-            environment=self._environment.get(str(trial.number), {}),
+            command_of(sweep, trial.number, self._programs.python),
+            sweep.max_trial_steps or 0,
+            sweep.metric or "",
+            environment=self._environment.get(str(progress.job_id), {}),
             mttr_s=self._programs.mttr_s,
             cwd="" if self._programs.code else self._settings.sweep_folder,
             code=self._programs.code,
-            checkpoints=self._sweep.checkpoints or "",
-            reads_log=not self._sweep.has_choice and self._sweep.tasks is None,
+            checkpoints=sweep.checkpoints or "",
+            reads_log=not sweep.has_choice and sweep.tasks is None,
+            inputs=inputs_of(self._work, progress.job_id, self._settings.run),
         )
-
-    def _side_by_side(self, market: Market) -> int:
-        """Number of tasks of an array that a machine does at a time."""
-        return max(self._catalogue.machine_of(market).vcpus // self._sweep.cpus_per_task, 1)
 
     def _log(self, trial_id: str, line: str) -> None:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""
@@ -441,18 +437,6 @@ def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
     """Metrics of a run's trials: values by step, one mapping a trial."""
     kept = Journal(folder.journal).run()
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
-
-
-def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
-    """The command line of a trial's program.
-
-    Args:
-        sweep: The sweep that the trial belongs to.
-        number: Number of the trial, counted from 0.
-        python: The Python that is run for `python` or `python3`.
-    """
-    arguments = sweep.command_line(sweep.trials()[number])
-    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments
 
 
 def _summary(outcome: Outcome, provider: AgentProvider) -> OutcomeRecord:

@@ -11,15 +11,18 @@ from typing import Any
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
-from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.ec2.bucket import with_bucket
+from ebbtide.live.clouds.ec2.cloud import Ec2Cloud, client_of
 from ebbtide.live.clouds.ec2.credentials import check_credentials
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
+from ebbtide.live.clouds.ec2.images import with_images
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
@@ -35,10 +38,12 @@ _LOGGER = logging.getLogger(__name__)
 
 # Mean seconds until a machine is revoked, where nothing else is known.
 _MTTR_S = 6 * HOUR_S
+# Tries of each request for images: nothing is rented yet, and nobody waits for a stop.
+_IMAGE_TRIES = 5
 
 
 def begin_ec2(
-    sweep: Sweep,
+    sweep: Runnable,
     sweep_folder: Path,
     new: NewRun,
     settings: Ec2Settings,
@@ -62,13 +67,15 @@ def begin_ec2(
 
     Raises:
         InputError: There is a run with that id; the sweep has no budget, or calls a file that is not beside it;
-            there are no credentials, or they end too early; there is too much code.
+            there are no credentials, or they end too early; there is too much code; the region of the store is not
+            known; a region has no image.
     """
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
-    if sweep.live_jobs(catalogue)[0].most_machines > 1 and len(settings.regions) > 1:
+    together = next((job for job in sweep.live_jobs(catalogue) if job.most_machines > 1), None)
+    if together is not None and len(settings.regions) > 1:
         raise InputError(
-            f"the machines of a trial of {sweep.name} train as one and reach each other by private addresses, "
+            f"the machines of {together.name} work as one and reach each other by private addresses, "
             f"which they do within one region; give one of {', '.join(settings.regions)}",
             field="regions",
         )
@@ -76,6 +83,9 @@ def begin_ec2(
     warning = check_credentials(time.time() + _longest_s(sweep))
     if warning:
         _LOGGER.warning("%s", warning)
+    sweep = with_bucket(sweep, settings)
+    # What is found or copied now is kept, so that a run that is resumed has the same machines.
+    settings = with_images(settings, lambda region: client_of(region, _IMAGE_TRIES))
     folder = new.folder(sweep.name)
     run = folder.path.name
     code = packed(sweep_folder)
@@ -106,9 +116,9 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     live, settings = folder.settings, _ec2_settings(folder)
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
-    sweep = Sweep.model_validate(live.sweep)
+    sweep = runnable(live.sweep)
     store = PriceStore(folder.path / "prices.db")
-    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue)
+    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue, every_s=settings.price_poll_s)
     agent = AgentConfig(
         live.run,
         "",
@@ -155,10 +165,15 @@ def _no_prices() -> PriceHistory:
     raise InputError("no prices are asked for where machines are only ended")
 
 
-def _longest_s(sweep: Sweep) -> float:
-    """Seconds that the longest trial takes on its slowest machine; the deadline, if there is one."""
-    if sweep.deadline_h is not None:
-        return sweep.deadline_h * HOUR_S
+def _longest_s(work: Runnable) -> float:
+    """Seconds that the longest trial takes on its slowest machine, and jobs one after the other; the deadline, if
+    there is one."""
+    if work.deadline_h is not None:
+        return work.deadline_h * HOUR_S
+    return sum(map(_longest_trial_s, work.parts))
+
+
+def _longest_trial_s(sweep: Sweep) -> float:
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
     if slowest is None or sweep.max_trial_steps is None:
         return HOUR_S

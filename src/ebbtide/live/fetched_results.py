@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent.results import TaskResults, plain_result
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
@@ -33,12 +34,13 @@ class FetchedResults:
     new: int
 
 
-def fetch_results(run: RunFolder, into: Path) -> FetchedResults:
+def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults:
     """Fetch the results that are stored; those that were fetched before are not fetched again.
 
     Args:
         run: Folder of the run.
         into: Folder that is made.
+        number: Number of the array in the run.
 
     Raises:
         InputError: No task has a result, or the folder holds something else.
@@ -49,7 +51,8 @@ def fetch_results(run: RunFolder, into: Path) -> FetchedResults:
     if into.exists() and any(into.iterdir()) and not (into / LINES).is_file():
         raise InputError("holds something else; move it away, or name another folder by --into", file=into)
     settings = run.settings
-    results = TaskResults(object_store(settings.store), f"{settings.run}-000")
+    results = TaskResults(object_store(settings.store), f"{settings.run}-{number:03d}")
+    tasks = runnable(settings.sweep).part_of(number)[0].task_values
     numbers = sorted(results.numbers())
     if not numbers:
         raise InputError(f"no task of run {settings.run} has a result yet")
@@ -57,21 +60,21 @@ def fetch_results(run: RunFolder, into: Path) -> FetchedResults:
     into.mkdir(parents=True, exist_ok=True)
     if not before:
         write_text(into / LINES, "")
-    lines, width = [], len(str(len(settings.sweep["tasks"]) - 1))
-    for number in numbers:
-        if number in before:
-            lines.append(before[number])
+    lines, width = [], len(str(len(tasks) - 1))
+    for task in numbers:
+        if task in before:
+            lines.append(before[task])
             continue
-        result = results.result(number)
+        result = results.result(task)
         if result.archive:
-            coming, target = into / f".{number}.coming", into / f"{number:0{width}d}"
+            coming, target = into / f".{task}.coming", into / f"{task:0{width}d}"
             for left in (coming, target):
                 shutil.rmtree(left, ignore_errors=True)
             results.fetch(result, coming)
             coming.rename(target)
         lines.append(json.dumps(plain_result(result)))
     write_text(into / LINES, "".join(f"{line}\n" for line in lines))
-    missing = len(settings.sweep["tasks"]) - len(numbers)
+    missing = len(tasks) - len(numbers)
     return FetchedResults(into, len(numbers), missing, len(numbers) - len(before))
 
 

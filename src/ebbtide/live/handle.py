@@ -11,7 +11,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
@@ -200,7 +200,7 @@ class Run:
             self._begun.set()
 
     def _trial_id(self, trial: int) -> str:
-        trials = len(Sweep.model_validate(self._kept.settings.sweep).trials())
+        trials = len(runnable(self._kept.settings.sweep).job_names)
         if not 0 <= trial < trials:
             raise InputError(f"run {self.id} has trials 0 to {trials - 1}, not {trial}")
         return f"{self.id}-{trial:03d}"
@@ -228,7 +228,7 @@ def resume(run: str | None = None, *, runs: str | Path = RUNS, policy: Policy | 
             given again.
     """
     folder = find_run(Path(runs), run)
-    sweep = Sweep.model_validate(folder.settings.sweep)
+    sweep = runnable(folder.settings.sweep)
     return Run(folder, None if policy is None else within_budget(sweep, policy)).start()
 
 
@@ -294,7 +294,7 @@ def _kept_policy(folder: RunFolder) -> Policy:
         )
     spells, bundle = folder.path / _SPELLS, folder.path / KEPT_MODELS
     return policy_with(
-        Sweep.model_validate(settings.sweep),
+        runnable(settings.sweep),
         settings.policy,
         settings.parameters,
         SpellModels.read(spells) if spells.exists() else None,

@@ -15,7 +15,7 @@ from ebbtide._utc import Time, to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import ModelBundle
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
@@ -110,7 +110,7 @@ class Ended:
 
 
 def generated_market(
-    sweep: Sweep, seed: int, catalogue: Catalogue, models: ModelBundle | None = None
+    sweep: Runnable, seed: int, catalogue: Catalogue, models: ModelBundle | None = None
 ) -> PriceHistory:
     """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
 
@@ -132,7 +132,7 @@ def generated_from(models: ModelBundle | None) -> Time:
     return max(until_s, to_epoch_s(GENERATED_FROM))
 
 
-def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
+def _markets_with(sweep: Runnable, catalogue: Catalogue) -> list[Market]:
     """Markets of the cheapest fitting instance types, by list price at the start of the generated prices."""
     found = []
     for machine in catalogue.instance_types:
@@ -151,7 +151,7 @@ def _markets_with(sweep: Sweep, catalogue: Catalogue) -> list[Market]:
 
 
 def begin_local(
-    sweep: Sweep,
+    sweep: Runnable,
     sweep_folder: Path,
     new: NewRun,
     market: LocalMarket,

@@ -68,14 +68,18 @@ class MeasuredSpeeds:
 
     Attributes:
         seen: Measurements by job id and instance type.
+        programs: The number of the program of each job, by id: what is measured of one says nothing of another.
+            Those that are not named have the same.
     """
 
     seen: dict[int, dict[str, Seen]] = field(default_factory=dict)
+    programs: Mapping[int, int] = field(default_factory=dict)
     _last: dict[int, _Report] = field(default_factory=dict)
     # Declared steps a second by job id and instance type, as far as they were asked for.
     _declared: dict[int, dict[str, float]] = field(default_factory=dict)
-    # Mean of measured over declared rates of all trainings; None: it is to be calculated anew.
-    _of_all: float | None = None
+    # Mean of measured over declared rates of all trainings of a program, by its number and instance type; an empty
+    # type: of all types. Those that are to be calculated anew are missing.
+    _of_all: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def begin(self, job_id: int, attempt: int, instance_type: str, step: int, speedup: float = 1.0) -> None:
         """A training starts on a machine of an instance type, at its resume step.
@@ -114,7 +118,7 @@ class MeasuredSpeeds:
         seen = self.seen.setdefault(job_id, {}).setdefault(instance_type, Seen())
         seen.steps += steps
         seen.duration_s += duration_s
-        self._of_all = None
+        self._of_all.pop(self._program(job_id), None)
         rate = seen.steps_per_s
         if rate is None or seen.told:
             return ""
@@ -130,7 +134,7 @@ class MeasuredSpeeds:
         """The measured rate, else the declared one corrected by measured over declared rates elsewhere.
 
         Trials of a sweep differ in size but suit the same machines, so measurements of one correct the rates of
-        others that were not measured.
+        others: an unmeasured rate is off by what the type is, as other trials tell, times what the trial is.
 
         Args:
             job_id: Id of the training's job.
@@ -145,10 +149,11 @@ class MeasuredSpeeds:
         known = self._declared.setdefault(job_id, {})
         if known.get(instance_type) != declared:
             known[instance_type] = declared
-            self._of_all = None if job_id in self.seen else self._of_all
+            if job_id in self.seen:
+                self._of_all.pop(self._program(job_id), None)
         if not self.seen:
             return declared
-        return self.measured(job_id, instance_type) or declared * self._off(job_id)
+        return self.measured(job_id, instance_type) or declared * self._off(job_id, instance_type)
 
     @property
     def items(self) -> Items:
@@ -162,22 +167,37 @@ class MeasuredSpeeds:
     def restore(self, kept: SpeedRecords) -> None:
         """Continue from what `snapshot` gave."""
         self.seen = {int(job): {name: Seen(**seen) for name, seen in of.items()} for job, of in kept.items()}
-        self._of_all = None
+        self._of_all = {}
 
-    def _off(self, job_id: int) -> float:
-        """Geometric mean of measured over declared rates, of this training if it was measured, else of all."""
-        own = self._ratios(job_id)
-        if own:
-            return _geometric_mean(own)
-        if self._of_all is None:
+    def _off(self, job_id: int, instance_type: str) -> float:
+        """What to multiply a declared rate by of a training that was not measured on a type."""
+        of_all, own = self._of_program(self._program(job_id)), self._ratios(job_id)
+        of_type = of_all.get(instance_type)
+        if of_type is None:
+            return _geometric_mean(list(own.values())) if own else of_all[""]
+        # How much faster it is than others of its program, on the types on which it was measured.
+        return of_type * _geometric_mean([ratio / of_all[kind] for kind, ratio in own.items()])
+
+    def _of_program(self, program: int) -> dict[str, float]:
+        if program not in self._of_all:
             # Asked for each training and market, and changed by reports alone.
-            self._of_all = _geometric_mean([ratio for job in self.seen for ratio in self._ratios(job)])
-        return self._of_all
+            by_type: dict[str, list[float]] = {}
+            for job_id in self.seen:
+                for kind, ratio in self._ratios(job_id).items() if self._program(job_id) == program else ():
+                    by_type.setdefault(kind, []).append(ratio)
+            every = [ratio for ratios in by_type.values() for ratio in ratios]
+            self._of_all[program] = {kind: _geometric_mean(ratios) for kind, ratios in by_type.items()}
+            self._of_all[program][""] = _geometric_mean(every)
+        return self._of_all[program]
 
-    def _ratios(self, job_id: int) -> list[float]:
+    def _program(self, job_id: int) -> int:
+        return self.programs.get(job_id, 0)
+
+    def _ratios(self, job_id: int) -> dict[str, float]:
+        """Measured over declared rates of a training, by instance type."""
         declared = self._declared.get(job_id, {})
-        pairs = ((self.measured(job_id, name), declared.get(name)) for name in self.seen.get(job_id, {}))
-        return [rate / given for rate, given in pairs if rate and given]
+        pairs = ((name, self.measured(job_id, name), declared.get(name)) for name in self.seen.get(job_id, {}))
+        return {name: rate / given for name, rate, given in pairs if rate and given}
 
 
 def _geometric_mean(ratios: Sequence[float]) -> float:

@@ -17,7 +17,8 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.reading import read_sweep, read_work
+from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
+from ebbtide.jobs.reading import read_runnable, read_work
 from ebbtide.jobs.single import sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
@@ -40,7 +41,7 @@ PROVIDERS = ("local", "ec2", "replay")
 # Decides for a job that is only replayed: the default of one training without a deadline.
 _ONE_JOB = "reactive"
 
-Work = Job | Sweep | Sequence[Job] | str | Path
+Work = Job | Runnable | Sequence[Job] | str | Path
 
 
 class RunOptions(TypedDict, total=False):
@@ -117,8 +118,8 @@ def run(
         print(run.result())
 
     Args:
-        job: A `Job`, a `Sweep`, or the path of a file that describes one; for `replay` also several jobs. For
-            `local` and `ec2` it needs a command.
+        job: A `Job`, a `Sweep`, several jobs, or the path of a file that describes one or several. For `local` and
+            `ec2` each needs a command.
         policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
         provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
             `replay`: simulated training in no time.
@@ -143,12 +144,12 @@ def run(
 
 
 def begin(
-    sweep: Sweep, folder: Path, policy: str | Policy, provider: str, options: RunOptions | None = None
+    sweep: Runnable, folder: Path, policy: str | Policy, provider: str, options: RunOptions | None = None
 ) -> Run:
     """Write down a new live run; `Run.start` or `runs.run_live` runs it.
 
     Args:
-        sweep: What is trained; one job is a sweep of one trial.
+        sweep: What is trained: a sweep, of which one job is one trial, or a list of jobs.
         folder: Folder of the code, in which its program runs.
         policy: Decides, by name or as an object; never beyond the sweep's budget.
         provider: Name of the provider, `local` or `ec2`.
@@ -224,23 +225,39 @@ def _spells(options: RunOptions) -> SpellModels | None:
     return SpellModels.read(Path(given)) if isinstance(given, str | Path) else given
 
 
-def _program_of(job: Work, options: RunOptions) -> tuple[Sweep, Path]:
+def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
     """What is to be trained, and the folder of its code."""
     catalogue = options.get("catalogue") or default_catalogue()
     folder = Path(options.get("folder", Path.cwd()))
     if isinstance(job, str | Path):
-        sweep = read_sweep(job, catalogue, to_run=True)
-        return sweep, Path(options.get("folder", Path(job).parent))
-    if isinstance(job, Sweep):
-        sweep = job
+        return read_runnable(job, catalogue, to_run=True), Path(options.get("folder", Path(job).parent))
+    if isinstance(job, Sweep | JobList):
+        work: Runnable = job
     elif isinstance(job, Job):
-        sweep = sweep_of(job)
+        work = sweep_of(job)
     else:
-        raise InputError(f"{len(job)} jobs; a live run is one job, or a sweep")
-    if sweep.command is None and sweep.entry_point is None:
-        raise InputError(f"{sweep.name} has no command to run", field="command")
-    sweep.check_types(catalogue)
-    return sweep, folder
+        work = _list_of(job)
+    for sweep in work.parts:
+        if sweep.command is None and sweep.entry_point is None:
+            raise InputError(f"{sweep.name} has no command to run", field="command")
+    work.check_types(catalogue)
+    return work, folder
+
+
+def _list_of(jobs: Sequence[Job]) -> JobList:
+    """Several jobs of a program as a list, side by side."""
+    if not jobs:
+        raise InputError("no job to run; give one or more")
+    limited = next((job for job in jobs if job.budget_usd is not None), None)
+    if limited is not None:
+        raise InputError(
+            f"budget_usd of job {limited.name} would hold for all {len(jobs)}; a file with `jobs` has one for all",
+            field="budget_usd",
+        )
+    return JobList(
+        name=f"{jobs[0].name}-and-{len(jobs) - 1}-more" if len(jobs) > 1 else jobs[0].name,
+        listed=tuple(ListedJob(work=sweep_of(job)) for job in jobs),
+    )
 
 
 def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
@@ -278,13 +295,15 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     return scenario.run(decides, start_s, record=True)
 
 
-def _work_of(job: Any, catalogue: Catalogue) -> tuple[Sweep | None, tuple[Job, ...]]:
-    """The jobs to replay, and the sweep that they come from; None: jobs that any machine may do."""
+def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job, ...]]:
+    """The jobs to replay, and the sweep or list that they come from; None: jobs that any machine may do."""
     if isinstance(job, str | Path):
         work = read_work(job, catalogue)
         return work.sweep, work.jobs
     if isinstance(job, Sweep):
         return job, job.jobs()
+    if isinstance(job, JobList):
+        return job, job.jobs(catalogue)
     if isinstance(job, Job):
         job.check_replayable()
         return (None if job.command is None else sweep_of(job)), (job,)

@@ -12,6 +12,7 @@ from typing import Any
 from ebbtide._json import finite
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
+from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord, leases_on
 from ebbtide.live.journal import Journal
@@ -32,7 +33,7 @@ class TrialStanding:
     Attributes:
         number: Number of the trial in its sweep, counted from 0.
         trial_id: Id of the trial in storage.
-        setting: Its parameters as text, such as `lr=0.1`.
+        setting: Its parameters as text, such as `lr=0.1`; in a list of jobs after the name of its job.
         state: Its state in words, such as `training`.
         steps_done: Steps that its program has reported; None: it reports none.
         steps_saved: Step of the newest checkpoint; None: there is none.
@@ -95,6 +96,7 @@ class RunStanding:
         late_s: Seconds that it ran past its deadline, by the market's clock; 0: it did not.
         quarantined: Number of messages from storage that could not be read, and were set aside.
         tasks: Number of tasks of an array; None: it is none.
+        jobs: Number of jobs of a list; None: it is none.
     """
 
     run: str
@@ -119,11 +121,15 @@ class RunStanding:
     late_s: float = 0.0
     quarantined: int = 0
     tasks: int | None = None
+    jobs: int | None = None
 
     @property
     def best(self) -> TrialStanding | None:
-        """The trial with the best metric, without failed ones; a single training without a metric is the best."""
+        """The trial with the best metric, without failed ones; a single training without a metric is the best, and
+        no job of a list."""
         sound = [trial for trial in self.trials if not trial.problem]
+        if self.jobs is not None:
+            return None
         if self.metric is None or len(self.trials) == 1:
             return sound[0] if len(sound) == 1 else None
         return next((trial for trial in sound if trial.best is not None), None)
@@ -189,7 +195,8 @@ def standing(
         unended: Why the cloud refused to end a machine, by machine id.
         catalogue: Instance types and list prices.
     """
-    sweep, now_s = Sweep.model_validate(settings.sweep), time.time()
+    work, now_s = runnable(settings.sweep), time.time()
+    metric, direction = _compared_by(work)
     why = phase.why if phase is not None and state not in (State.RUNNING, State.STOPPING) else ""
     if kept is None:
         nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -200,8 +207,8 @@ def standing(
             pid,
             settings.policy,
             settings.parameters,
-            sweep.metric,
-            sweep.direction,
+            metric,
+            direction,
             (),
             0,
             nothing,
@@ -216,10 +223,10 @@ def standing(
     later_s = _later_s(figures, state, now_s)
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     trials = [
-        _trial(settings, sweep, number, name, job, live, leases, state)
+        _trial(settings, work.part_of(number)[0], number, name, job, live, leases, state)
         for number, (name, job, live) in enumerate(
             zip(
-                [trial.name for trial in sweep.trials()],
+                work.setting_names,
                 kept["engine"]["jobs"],
                 kept["provider"]["trials"],
                 strict=True,
@@ -241,9 +248,9 @@ def standing(
         pid,
         settings.policy,
         settings.parameters,
-        sweep.metric,
-        sweep.direction,
-        tuple(sorted(trials, key=lambda trial: _place(trial, sweep.direction))),
+        metric,
+        direction,
+        tuple(trials if isinstance(work, JobList) else sorted(trials, key=lambda trial: _place(trial, direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]),
         money,
         sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
@@ -251,13 +258,20 @@ def standing(
         sum(lease.state == "revoked" for lease in leases),
         refused,
         elapsed_s,
-        _rest_s(sweep, kept, elapsed_s) if state is State.RUNNING else None,
+        _rest_s(work, kept, elapsed_s) if state is State.RUNNING else None,
         phase.first_began_epoch_s if phase is not None else None,
-        sweep.deadline_h,
-        _late_s(sweep.deadline_h, kept, figures),
+        work.deadline_h,
+        _late_s(work.deadline_h, kept, figures),
         kept["provider"]["quarantined"],
-        None if sweep.tasks is None else len(sweep.tasks),
+        None if isinstance(work, JobList) or work.tasks is None else len(work.tasks),
+        len(work.listed) if isinstance(work, JobList) else None,
     )
+
+
+def _compared_by(work: Runnable) -> tuple[str | None, Direction]:
+    """The metric that all trials are compared by, and whether lower or higher is better; jobs of a list have none
+    in common."""
+    return (None, Direction.MINIMIZE) if isinstance(work, JobList) else (work.metric, work.direction)
 
 
 def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: Figures | None) -> float:
@@ -330,6 +344,8 @@ def _words(job: Mapping[str, Any], live: TrialRecord, on: Sequence[Lease], state
     if not math.isnan(job["finished_s"]):
         if live["problem"]:
             return "failed"
+        if job["stopped"] and live["attempt"] == 0:
+            return "not begun"
         return "ended early" if job["stopped"] else "done"
     if state not in _ACTIVE:
         return "unfinished"
@@ -348,13 +364,11 @@ def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, floa
     return bool(trial.problem), False, -value if direction is Direction.MAXIMIZE else value, trial.number
 
 
-def _rest_s(sweep: Sweep, kept: RunSnapshot, elapsed_s: float) -> float | None:
-    """Estimate of the real seconds left, at the pace of all trials together so far."""
-    if sweep.max_trial_steps is None:
+def _rest_s(work: Runnable, kept: RunSnapshot, elapsed_s: float) -> float | None:
+    """Estimate of the real seconds left, at the pace of all trials so far; steps of a list's jobs differ."""
+    if isinstance(work, JobList) or work.max_trial_steps is None:
         return None
-    jobs = kept["engine"]["jobs"]
+    jobs, steps = kept["engine"]["jobs"], work.max_trial_steps
     done = math.fsum(job["steps_done"] for job in jobs)
-    left = math.fsum(
-        max(sweep.max_trial_steps - job["steps_done"], 0.0) for job in jobs if math.isnan(job["finished_s"])
-    )
+    left = math.fsum(max(steps - job["steps_done"], 0.0) for job in jobs if math.isnan(job["finished_s"]))
     return left / done * elapsed_s if done > 0 and elapsed_s > 0 else None

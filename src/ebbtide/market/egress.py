@@ -63,6 +63,11 @@ class EgressPrices:
         return size_bytes / GIB * self.usd_per_gib(source, destination)
 
 
+def clouds_with_egress() -> list[str]:
+    """Names of the clouds whose list prices of egress are known, in order."""
+    return sorted(_BETWEEN_REGIONS)
+
+
 def transfer_s(size_bytes: int, source: Place, destination: Place) -> float:
     """Seconds that a transfer from another place takes longer than within one's own region; 0 within it."""
     if source == destination:

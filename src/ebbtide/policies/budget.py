@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ebbtide.jobs.job import Coupling
 from ebbtide.market.billing import ON_DEMAND, Billing
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.api.records import LeaseView
+from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
 
@@ -20,6 +22,12 @@ _LEAST_USE_S = 10 * 60.0
 
 # Time to end a machine, beyond two saves (one may be in progress).
 _ENDING_S = 15.0
+
+# Saves of each job whose egress is kept in hand: one may be under way, another is made at the end.
+_SAVES_COUNTED = 2.0
+
+# No checkpoint leaves a region faster, by far: ten seconds a GB are the least that DeepSpotCloud measured.
+_UPLOADED_BYTES_PER_S = 0.25e9
 
 # A request without a max price, in a market without a list price, gets this multiple of the price as max price.
 _MAX_RISE = 3.0
@@ -33,6 +41,10 @@ class WithinBudget:
     list price. Money spent is what the ledger would show if everything were released now, without refunds. Only a
     price that rises above a max price during a revocation notice can exceed the estimate; then the machine is
     released at once, without saving.
+
+    Where checkpoints go to a bucket in another region, two more saves of each job are counted at the egress of the
+    dearest machine: one may be under way, and another is made when all is released. Agents decide how often they
+    save; so it is looked again before uploads could have spent the rest, if they went on and on.
 
     Attributes:
         policy: The policy that decides what to rent.
@@ -125,11 +137,16 @@ class WithinBudget:
         fixed_usd = _fixed_usd(view, view.leases, coming)
         # Values that do not depend on the time are looked up once: the bisection below needs them many times.
         rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
-        if fixed_usd + _renting_usd(rented, high_s) <= self.budget_usd:
+        saving_usd_per_s = _saving_usd_per_s(view, view.leases, coming)
+
+        def until_usd(time_s: float) -> float:
+            return fixed_usd + _renting_usd(rented, time_s) + saving_usd_per_s * (time_s - view.now_s)
+
+        if until_usd(high_s) <= self.budget_usd:
             return math.inf
         while high_s - low_s > 1.0:
             middle_s = (low_s + high_s) / 2.0
-            fits = fixed_usd + _renting_usd(rented, middle_s) <= self.budget_usd
+            fits = until_usd(middle_s) <= self.budget_usd
             low_s, high_s = (middle_s, high_s) if fits else (low_s, middle_s)
         return math.floor(low_s)
 
@@ -176,7 +193,7 @@ class WithinBudget:
         Jobs that share a machine save at the same time, over one network.
         """
         vcpus = view.machine(market).vcpus
-        saves_s = (job.job.save_s(vcpus) * math.floor(1.0 / job.job.share) for job in view.jobs)
+        saves_s = (job.job.save_s(vcpus, market.place) * math.floor(1.0 / job.job.share) for job in view.jobs)
         return 2.0 * max(saves_s) + _ENDING_S
 
 
@@ -216,6 +233,7 @@ def _fixed_usd(view: View, leases: Iterable[LeaseView], coming: Iterable[Request
     markets = {lease.market for lease in held} | {request.market for request in asked_for}
     moves_usd = {market: _move_usd(view, market) for market in markets}
     usd = view.spent_usd + math.fsum(moves_usd[lease.market] for lease in held)
+    usd += math.fsum(_SAVES_COUNTED * usd for _, usd in _uploads_usd(view, held, asked_for))
     return usd + math.fsum(request.count * moves_usd[request.market] for request in asked_for)
 
 
@@ -223,13 +241,43 @@ def _move_usd(view: View, market: Market) -> float:
     """The most that it costs to move what the jobs need to a market, from wherever they are."""
     usd = 0.0
     for job in view.jobs:
-        checkpoint, dataset = job.job.checkpoint, job.job.dataset
+        checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
         if checkpoint is not None:
             sources = {job.saved_at or market.place, *(lease.market.place for lease in job.leases)}
-            usd += max(view.egress_usd(checkpoint.size_bytes, source, market.place) for source in sources)
+            if bucket is not None:
+                sources = {bucket.place}
+            usd += max(view.egress_usd(job.checkpoint_bytes, source, market.place) for source in sources)
         if dataset is not None and not job.has_dataset(market.cloud):
             usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
     return usd
+
+
+def _uploads_usd(
+    view: View, leases: Iterable[LeaseView], coming: Iterable[Request]
+) -> Iterator[tuple[JobView, float]]:
+    """The most that one save of each unfinished job costs in egress, USD, wherever of these machines it is."""
+    rented = Counter(lease.market.place for lease in leases)
+    for request in coming:
+        rented[request.market.place] += request.count
+    for job in view.jobs:
+        bucket = job.job.bucket
+        if bucket is None or job.is_finished or not rented:
+            continue
+        each_usd = [(view.egress_usd(job.checkpoint_bytes, place, bucket.place), n) for place, n in rented.items()]
+        # Machines that work as one save once; each that works alone saves by itself.
+        is_one = job.job.coupling is Coupling.GANG
+        yield job, max(usd for usd, _ in each_usd) if is_one else math.fsum(usd * n for usd, n in each_usd)
+
+
+def _saving_usd_per_s(view: View, leases: Iterable[LeaseView], coming: Iterable[Request]) -> float:
+    """The most that saves can cost in egress if each job saves all the time, USD per second."""
+    found = []
+    for job, usd in _uploads_usd(view, leases, coming):
+        interval_s = job.job.checkpoint.interval_s if job.job.checkpoint else None
+        upload_s = job.checkpoint_bytes / _UPLOADED_BYTES_PER_S
+        if usd > 0.0:
+            found.append(usd / min(upload_s, interval_s or math.inf))
+    return math.fsum(found)
 
 
 def _paid_s(billing: Billing, used_s: float) -> float:

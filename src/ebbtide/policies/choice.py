@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.sweep import Decides, Direction, Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.protocol import Policy
@@ -19,6 +20,7 @@ from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.head import WithHead
+from ebbtide.policies.in_order import InOrder, JobGroup
 from ebbtide.policies.parameters import with_parameters
 from ebbtide.policies.registry import absolute_name, check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
@@ -54,7 +56,7 @@ def default_policy(sweep: Sweep) -> str:
 
 
 def policy_for(
-    sweep: Sweep,
+    sweep: Runnable,
     name: str,
     spells: SpellModels | None = None,
     models: ModelBundle | None = None,
@@ -67,8 +69,8 @@ def policy_for(
     parameters that the sweep's file has for the policy of this name.
 
     Args:
-        sweep: The sweep to run.
-        name: A name in the registry; `default`: the policy that suits the sweep.
+        sweep: The sweep, or the list of jobs, to run.
+        name: A name in the registry; `default`: the policy that suits the sweep, or each job of the list.
         spells: Models of how capacity comes and goes; None: those of the bundle.
         models: What was learnt, for policies that ask it; None: what comes with the package.
         parameters: Parameters that are to differ, by name; before those of the sweep's file.
@@ -82,7 +84,7 @@ def policy_for(
 
 
 def policy_with(
-    sweep: Sweep,
+    sweep: Runnable,
     name: str,
     parameters: Mapping[str, Any],
     spells: SpellModels | None = None,
@@ -90,14 +92,104 @@ def policy_with(
     catalogue: Catalogue | None = None,
 ) -> Policy:
     """The same, with the parameters that `asked_policy` gave, as a run keeps them, and no others."""
+    if isinstance(sweep, JobList):
+        return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
     found = with_parameters(_suited(sweep, name, spells, models), parameters)
     if isinstance(found, SpotTune) and found.machines is not None and "deadline_s" in parameters:
         found = replace(found, machines=replace(found.machines, deadline_s=found.deadline_s))
-    if isinstance(found, DynamicPricing):
-        _check_names("job", "slo_h", found.slo_h, sweep.job_names)
-        types = (catalogue or default_catalogue()).instance_types
-        _check_names("instance type", "quotas", found.quotas, [entry.name for entry in types])
+    _check_limits(found, sweep.job_names, catalogue)
     return within_budget(sweep, found)
+
+
+def _check_limits(policy: Policy, job_names: Sequence[str], catalogue: Catalogue | None) -> None:
+    if isinstance(policy, DynamicPricing):
+        _check_names("job", "slo_h", policy.slo_h, job_names)
+        types = (catalogue or default_catalogue()).instance_types
+        _check_names("instance type", "quotas", policy.quotas, [entry.name for entry in types])
+
+
+def _in_order(
+    listed: JobList,
+    name: str,
+    parameters: Mapping[str, Any],
+    spells: SpellModels | None,
+    models: ModelBundle | None,
+    catalogue: Catalogue | None,
+) -> InOrder:
+    """The policies of a list's jobs: those of jobs that name one or that need one of their own, and the list's."""
+
+    def own(job: ListedJob) -> Policy:
+        of_job = {"deadline_h": listed.deadline_of(job), "decides": listed.decides, "policy": job.policy}
+        work = job.work.model_copy(update=of_job)
+        if job.policy is not None:
+            kind, given = asked_policy(work, DEFAULT)
+        else:
+            kind, given = (default_policy(work), {}) if name == DEFAULT else (name, dict(parameters))
+        try:
+            return policy_with(work, kind, given, spells, models, catalogue)
+        except InputError as error:
+            raise InputError(f"job {job.name}: {error.problem}", field=error.field) from None
+
+    def shared(jobs: Sequence[ListedJob]) -> Policy:
+        found = with_parameters(_suited_for(listed, jobs, name, models), parameters)
+        _check_limits(found, listed.job_names, catalogue)
+        return found
+
+    joint = name != DEFAULT and _is_joint(policy_named(name, models))
+    return _grouped(listed, name, own, shared, joint=joint)
+
+
+def _grouped(
+    listed: JobList,
+    name: str,
+    own: Callable[[ListedJob], Policy],
+    shared: Callable[[Sequence[ListedJob]], Policy],
+    *,
+    joint: bool,
+) -> InOrder:
+    """The groups of a list's jobs.
+
+    Args:
+        listed: The jobs.
+        name: Name of the policies together.
+        own: Gives the policy of one job alone.
+        shared: Gives the policy of several jobs.
+        joint: Whether those that begin together have a policy in common, as one that plans for all at once.
+    """
+    groups: list[JobGroup] = []
+    together: dict[tuple[str, ...], list[ListedJob]] = {}
+    for job in listed.listed:
+        if joint and job.policy is None:
+            together.setdefault(tuple(sorted(job.needs)), []).append(job)
+        else:
+            groups.append(JobGroup(job.name, own(job), listed.ids_of(job.name), _needed(listed, job)))
+    for jobs in together.values():
+        ids = tuple(job_id for job in jobs for job_id in listed.ids_of(job.name))
+        names = ", ".join(job.name for job in jobs)
+        clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].framework is not None]
+        policy = WithHead(shared(jobs), tuple(clusters)) if clusters else shared(jobs)
+        groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0])))
+    return InOrder(tuple(sorted(groups, key=lambda group: group.jobs[0])), name)
+
+
+def _is_joint(policy: Policy) -> bool:
+    """Whether a policy serves any jobs together: not one that compares a sweep's trials, or plans for one job."""
+    return not isinstance(policy, SpotTune | Deadline) and not getattr(policy, "one_job", False)
+
+
+def _needed(listed: JobList, job: ListedJob) -> tuple[tuple[int, ...], ...]:
+    return tuple(listed.ids_of(needed) for needed in job.needs)
+
+
+def _suited_for(listed: JobList, jobs: Sequence[ListedJob], name: str, models: ModelBundle | None) -> Policy:
+    """The policy of a name for several jobs of a list, with what the list says of their goals."""
+    found = policy_named(name, models)
+    if not isinstance(found, DynamicPricing):
+        return found
+    due = [(job.work.job_names, listed.deadline_of(job)) for job in jobs]
+    slo_h = {name: hours for names, hours in due if hours is not None for name in names}
+    budget_usd = found.budget_usd if listed.budget_usd is None else listed.budget_usd
+    return replace(found, slo_h=slo_h or found.slo_h, budget_usd=budget_usd)
 
 
 def _check_names(what: str, field: str, given: Mapping[str, float] | float, known: Collection[str]) -> None:
@@ -108,7 +200,7 @@ def _check_names(what: str, field: str, given: Mapping[str, float] | float, know
 
 
 def asked_policy(
-    sweep: Sweep, name: str, parameters: Mapping[str, Any] | None = None
+    sweep: Runnable, name: str, parameters: Mapping[str, Any] | None = None
 ) -> tuple[str, dict[str, Any]]:
     """The name of the policy that is asked for, and its parameters, those of the sweep's file among them.
 
@@ -126,7 +218,13 @@ def asked_policy(
     is_own = of_file is not None and (name == DEFAULT or absolute_name(name) == absolute_name(of_file.name))
     if of_file is not None and is_own:
         name = of_file.name
-    kind, given = resolved(default_policy(sweep) if name == DEFAULT else name)
+    if name == DEFAULT and isinstance(sweep, JobList):
+        if parameters:
+            raise InputError(
+                "each job of a list has a policy that suits it; name one policy to give it parameters"
+            )
+        return DEFAULT, {}
+    kind, given = resolved(default_policy(sweep) if name == DEFAULT and isinstance(sweep, Sweep) else name)
     own = of_file.parameters if of_file is not None and is_own else {}
     return kind, {**given, **own, **(parameters or {})}
 
@@ -160,7 +258,7 @@ def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBu
 
 def policies_for(
     names: str | Sequence[str],
-    sweep: Sweep | None,
+    sweep: Runnable | None,
     models: ModelBundle | None = None,
     catalogue: Catalogue | None = None,
 ) -> list[Policy]:
@@ -218,9 +316,21 @@ def spottune_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBu
     )
 
 
-def within_budget(sweep: Sweep, policy: Policy) -> Policy:
-    """The policy, limited to the sweep's budget if it has one; with a machine for the head of a cluster."""
-    if sweep.framework is not None:
+def within_budget(sweep: Runnable, policy: Policy) -> Policy:
+    """The policy, limited to the sweep's budget if it has one; with a machine for the head of a cluster.
+
+    For a list of jobs, each begins once those that it needs are done.
+    """
+    if isinstance(sweep, JobList) and not isinstance(policy, InOrder):
+        given = policy
+        policy = _grouped(
+            sweep,
+            given.name,
+            lambda job: within_budget(job.work, given),
+            lambda _jobs: given,
+            joint=_is_joint(given),
+        )
+    if isinstance(sweep, Sweep) and sweep.framework is not None:
         policy = WithHead(policy)
     return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
 

@@ -73,8 +73,8 @@ class MigrationReplays:
     """`DeepSpotCloud` in one scenario, compiled; costs agree to the cent with the scenario's own `run`.
 
     Args:
-        scenario: A scenario of one job on one machine at a time that is saved only to move, without a record of
-            capacity.
+        scenario: A scenario of one job on one machine at a time that is saved only to move, without a bucket of
+            its checkpoints and without a record of capacity.
 
     Raises:
         InputError: The scenario is of another kind.
@@ -183,12 +183,15 @@ def covers(job: Job) -> bool:
     """Whether compiled replays support jobs of this kind."""
     saves = job.checkpoint is not None and job.checkpoint.interval_s is None
     is_alone = job.coupling is Coupling.GANG and job.most_machines == 1
-    return saves and is_alone and job.speedup_of(1) == 1.0
+    return saves and is_alone and job.speedup_of(1) == 1.0 and job.bucket is None
 
 
 def _check(scenario: Scenario) -> None:
     if len(scenario.jobs) != 1 or not covers(scenario.jobs[0]):
-        raise InputError("compiled replays are of one job that can be saved and is saved only to move")
+        raise InputError(
+            "compiled replays are of one job that can be saved, is saved only to move, and has no bucket; "
+            "`ebbtide.backtest` replays others"
+        )
     if scenario.availability is not None or scenario.billing.charged is Charged.ON_DEMAND:
         raise InputError("compiled replays know no capacity and no on-demand billing of spot machines")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -56,6 +56,9 @@ class ReplayProvider:
         self._moments = 0
         self._out: deque[Event] = deque()
         self._leases: dict[int, Lease] = {}
+        # The machines that each job is about to leave, and of how many jobs each machine is.
+        self._leaving: dict[int, tuple[int, ...]] = {}
+        self._left_by: Counter[int] = Counter()
 
     @property
     def now_s(self) -> float:
@@ -81,11 +84,13 @@ class ReplayProvider:
         for progress in jobs:
             rate = partial(_rate, progress, self._catalogue, {})
             vcpus = partial(_vcpus, self._catalogue, {})
+            training: _Simulated
             if progress.job.cpus_per_task is not None:
-                self._training.append(SimulatedTasks(progress, rate, vcpus, self._save_margin_s))
-                continue
-            training = SimulatedTraining(progress, rate, vcpus, self._save_margin_s)
-            training.head_comes = self._head_comes
+                training = SimulatedTasks(progress, rate, vcpus, self._save_margin_s)
+            else:
+                training = SimulatedTraining(progress, rate, vcpus, self._save_margin_s)
+                training.head_comes = self._head_comes
+            training.has_no_room = partial(self._has_no_room, progress)
             self._training.append(training)
         if watch_prices:
             self._market.watch_prices()
@@ -174,17 +179,39 @@ class ReplayProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
+    def _has_no_room(self, job: JobProgress, lease: Lease) -> bool:
+        """Whether jobs that are to leave a machine still fill it."""
+        if self._left_by[lease.lease_id] <= 0:
+            return False
+        others = (each.progress for each in self._training if each.is_on(lease))
+        return math.fsum(other.job.share for other in others if other is not job) + job.job.share > 1.0 + 1e-9
+
     def _concerned(self, lease: Lease) -> list[_Simulated]:
         return [training for training in self._training if training.concerns(lease)]
 
     def _follow(self, training: _Simulated, events: Iterable[Event]) -> None:
         """Pass on what a job's training tells, and put its next change on the calendar."""
         self._out.extend(events)
+        self._note_left(training)
         time_s = training.next_time_s()
         if time_s < math.inf:
             self._entered += 1
             job_id = training.progress.job_id
             heappush(self._calendar, (max(time_s, self.now_s), self._entered, job_id, training.version))
+
+    def _note_left(self, training: _Simulated) -> None:
+        """Note which machines a job is about to leave; one that it has left may go to another job."""
+        job_id = training.progress.job_id
+        before, now = self._leaving.get(job_id, ()), tuple(lease.lease_id for lease in training.leaving)
+        if before == now:
+            return
+        self._leaving[job_id] = now
+        self._left_by.update(now)
+        self._left_by.subtract(before)
+        for lease_id in sorted(set(before) - set(now)):
+            for other in self._concerned(self._leases[lease_id]):
+                if other is not training:
+                    self._follow(other, other.advance(self.now_s))
 
 
 def _rate(progress: JobProgress, catalogue: Catalogue, known: dict[Market, float], lease: Lease) -> float:

@@ -154,6 +154,13 @@ class SimulatedTasks:
         self._milestones: list[int] = []
         self._stopping = False
         self._events: list[Event] = []
+        # Whether other jobs that are to leave a machine still fill it.
+        self.has_no_room: Callable[[Lease], bool] = lambda _lease: False
+
+    @property
+    def leaving(self) -> list[Lease]:
+        """The machines that still have tasks, and are to leave."""
+        return [machine.lease for machine in self._machines if machine.lease not in self._assigned]
 
     def assign(self, leases: Sequence[Lease], now_s: float) -> list[Event]:
         """Have tasks done by exactly these, as soon as they have booted."""
@@ -231,7 +238,7 @@ class SimulatedTasks:
             progress.steps_on[lease_id] = progress.steps_on.get(lease_id, 0.0) + 1.0
             progress.training_s += machine.task_s / machine.side_by_side
             progress.checkpoints += 1
-            progress.saved_at = machine.lease.market.place
+            progress.saved_on(machine.lease, now_s)
             for step in [step for step in self._milestones if self._done >= step]:
                 self._milestones.remove(step)
                 self._tell(Wake.MILESTONE, now_s, f"step {step}")
@@ -258,7 +265,9 @@ class SimulatedTasks:
             if not self.is_on(lease):
                 rate, vcpus = self._rate(lease), self._vcpus(lease)
                 machine = task_machine(lease, self.progress, rate, vcpus, now_s)
-                machine.ready_s += self.progress.begin_on([lease], now_s)
+                machine.ready_s += self.progress.begin_on(
+                    [lease], now_s, downloads=self.progress.job.bucket is None
+                )
                 self.progress.moving_s += machine.ready_s - now_s
                 self._machines.append(machine)
         for machine in self._machines:
@@ -272,7 +281,8 @@ class SimulatedTasks:
 
     def _target(self) -> list[Lease]:
         """The machines that are to have tasks: those without a notice, those that have some first."""
-        steady = [lease for lease in self._assigned if lease.is_booted and lease.state is LeaseState.RUNNING]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.has_no_room(lease)]
+        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         steady.sort(key=lambda lease: not self.is_on(lease))
         return steady[: self.progress.job.most_machines]
 

@@ -85,6 +85,8 @@ class SimulatedTraining:
         self._head: Lease | None = None
         # Of a cluster: whether a machine on demand was requested that has not booted yet.
         self.head_comes: Callable[[], bool] = lambda: False
+        # Whether other jobs that are to leave a machine still fill it.
+        self.has_no_room: Callable[[Lease], bool] = lambda _lease: False
         self._groups = [_Group()] if self.job.coupling is Coupling.GANG else []
         self._milestones: list[int] = []
         self._stopping = False
@@ -103,13 +105,19 @@ class SimulatedTraining:
         """Whether the job is on the machine or is to be."""
         return lease in self._assigned or self.is_on(lease)
 
+    @property
+    def leaving(self) -> list[Lease]:
+        """The machines that it is still on, and is to leave."""
+        on = (lease for group in self._groups for lease in group.members)
+        return [lease for lease in on if lease not in self._assigned]
+
     def is_on(self, lease: Lease) -> bool:
         """Whether a group is on the machine."""
         return any(lease in group.members for group in self._groups)
 
     def lease_noticed(self, lease: Lease, now_s: float) -> list[Event]:
         """Plan to be off the machine, saved, just before it goes; where that cannot be, stay to the end."""
-        save_s = self.job.save_s(self._vcpus(lease))
+        save_s = self.job.save_s(self._vcpus(lease), lease.market.place)
         save_by_s = lease.revoke_at_s - self._margin_s - save_s
         can_save = self.job.checkpoint is not None and lease.revoke_at_s - save_s >= now_s
         self._leave_at_s[lease.lease_id] = max(save_by_s, now_s) if can_save else lease.revoke_at_s
@@ -310,7 +318,7 @@ class SimulatedTraining:
 
     def _ready(self, now_s: float) -> list[Lease]:
         """The machines not noticed; if those are too few, those that still have time, too."""
-        booted = [lease for lease in self._assigned if lease.is_booted]
+        booted = [lease for lease in self._assigned if lease.is_booted and not self.has_no_room(lease)]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
         if len(steady) == len(booted):
             return steady
@@ -348,7 +356,7 @@ class SimulatedTraining:
 
     def _begin_save(self, group: _Group, now_s: float) -> None:
         group.leaves = False
-        save_s = self.job.save_s(self._slowest(group.members))
+        save_s = self.job.save_s(self._slowest(group.members), group.members[0].market.place)
         self.progress.moving_s += save_s
         self._enter(group, _Phase.SAVING, now_s, now_s + save_s)
 
@@ -365,7 +373,7 @@ class SimulatedTraining:
         self.progress.steps_lost += self.progress.steps_saved + whole - saved
         self.progress.steps_saved = saved
         self.progress.checkpoints += 1
-        self.progress.saved_at = group.members[0].market.place
+        self.progress.saved_on(group.members[0], now_s)
         self._tell(Wake.SAVED, now_s, f"step {self.progress.steps_saved:.0f}")
 
     def _lose(self, group: _Group) -> None:

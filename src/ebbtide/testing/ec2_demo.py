@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,8 @@ REFUSED = (
 
 _DAYS = 20.0
 _BUCKET = "stand-in"
+# Where a bucket is that is made without saying where.
+_DEFAULT_REGION = "us-east-1"
 _KEYS = ("FIRST", "RENEWED")
 _NOTICE_S = 12.0
 # Time between revocations, their largest number, and the number after which the credentials expire for a while.
@@ -105,7 +107,7 @@ def ec2_demo(
 
 @contextmanager
 def stand_in(
-    folder: Path, prices: PriceHistory, python: str = sys.executable
+    folder: Path, prices: PriceHistory, python: str = sys.executable, regions: Sequence[str] = REGIONS
 ) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
     """A stand-in for EC2 with a bucket, a credentials file and settings for machines.
 
@@ -113,13 +115,14 @@ def stand_in(
         folder: Folder for all files.
         prices: Price history that EC2 reports.
         python: Python of the machines, with the packages of their programs; the agent needs none.
+        regions: Regions in which machines may be rented; the bucket is in the first.
     """
     import boto3
 
     folder.mkdir(parents=True)
     api = StandInApi(prices)
     settings = Ec2Settings(
-        regions={region: Ec2Region(image_id="ami-12c6146b") for region in REGIONS},
+        regions={region: Ec2Region(image_id="ami-12c6146b") for region in regions},
         store=f"s3://{_BUCKET}/ebbtide",
         python=python,
         controller_limit_s=60.0,
@@ -128,7 +131,7 @@ def stand_in(
     )
     environment = {
         "AWS_ENDPOINT_URL": api.url,
-        "AWS_DEFAULT_REGION": REGIONS[0],
+        "AWS_DEFAULT_REGION": regions[0],
         "AWS_SHARED_CREDENTIALS_FILE": str(folder / "credentials"),
         "AWS_CONFIG_FILE": str(folder / "config"),
     }
@@ -138,7 +141,10 @@ def stand_in(
     machines = StandInMachines(folder / "machines", settings.folder, of_machines)
     try:
         with _environment(environment):
-            boto3.Session().client("s3").create_bucket(Bucket=_BUCKET)
+            place = {} if regions[0] == _DEFAULT_REGION else {"LocationConstraint": regions[0]}
+            boto3.Session().client("s3").create_bucket(
+                Bucket=_BUCKET, **({"CreateBucketConfiguration": place} if place else {})
+            )
             yield api, machines, settings
     finally:
         machines.close()

@@ -22,8 +22,9 @@ from ebbtide._files import write_text
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.assignments import command_of
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.controller import command_of, metrics_of
+from ebbtide.live.controller import metrics_of
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.live.storage import object_store

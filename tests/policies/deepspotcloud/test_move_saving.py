@@ -11,6 +11,7 @@ import pytest
 import ebbtide as eb
 from ebbtide.jobs.job import Checkpointing
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease
@@ -44,13 +45,23 @@ class Now:
         return EgressPrices().usd(size_bytes, source, destination)
 
 
-def saving(billing: str, left_s: float, *, to: eb.Market = THERE, there: float = 0.36, **plan: Any) -> float:
+def saving(
+    billing: str,
+    left_s: float,
+    *,
+    to: eb.Market = THERE,
+    there: float = 0.36,
+    bucket: Bucket | None = None,
+    interval_s: float | None = None,
+    **plan: Any,
+) -> float:
     """At 3,500 s of a lease at 0.72 USD an hour; saving takes 20 s, restoring 30 s, booting 100 s."""
     work = eb.Job(
         name="g",
         steps=10**6,
         steps_per_hour={"g2.2xlarge": 3600.0},
-        checkpoint=Checkpointing(save_s=20.0, restore_s=30.0, size_bytes=2**31),
+        checkpoint=Checkpointing(save_s=20.0, restore_s=30.0, size_bytes=2**31, interval_s=interval_s),
+        bucket=bucket,
     )
     progress = JobProgress(0, work, steps_done=10**6 - left_s)
     lease = Lease(0, HERE, math.inf, False, 0.0, started_s=0.0, running_s=100.0)
@@ -93,3 +104,28 @@ def test_with_overlap_the_old_machine_may_begin_another_hour() -> None:
     # Asked for 100 s before the end of the hour, the new one comes too late.
     plain, late = saving("ec2-hourly", 1_000.0), saving("ec2-hourly", 1_000.0, overlap=True, lead_s=180.0)
     assert late == pytest.approx(plain - 0.72)
+
+
+def test_through_a_bucket_the_move_s_own_way_and_the_saves_to_come_count() -> None:
+    """Eight moves a day are two thirds of one in two hours; 2 GiB cost 0.04 USD each time."""
+    same = saving("per-second", 50_000.0)
+    east, europe, west = (Bucket(cloud="aws", region=region) for region in ("us-east-1", "eu-west-1", "us-west-2"))
+    # Beside the bucket: the save is free and the restore not; each save to come costs.
+    assert saving("per-second", 50_000.0, to=FAR, bucket=east) == pytest.approx(same - 0.04 - 0.04 * 2 / 3)
+    # To the bucket: the other way round.
+    assert saving("per-second", 50_000.0, to=FAR, bucket=europe) == pytest.approx(same - 0.04 + 0.04 * 2 / 3)
+    # It lies elsewhere: both cost, and nothing changes afterwards.
+    assert saving("per-second", 50_000.0, to=FAR, bucket=west) == pytest.approx(same - 0.08)
+    # Even next door it is uploaded and downloaded.
+    assert saving("per-second", 50_000.0, bucket=west) == pytest.approx(same - 0.08)
+    assert saving("per-second", 50_000.0, bucket=east) == pytest.approx(same)
+
+
+def test_periodic_saves_over_the_horizon_count_and_at_the_end_the_last_one() -> None:
+    east = Bucket(cloud="aws", region="us-east-1")
+    long, short = saving("per-second", 50_000.0), saving("per-second", 1_000.0)
+    found = saving("per-second", 50_000.0, to=FAR, bucket=east, interval_s=600.0)
+    assert found == pytest.approx(long - 0.04 - 0.04 * (12 + 2 / 3))
+    # 1,000 s in the same place for the rest: ten saves, and the last.
+    found = saving("per-second", 1_000.0, to=FAR, bucket=east, interval_s=100.0)
+    assert found == pytest.approx(short - 0.04 - 0.04 * 11)

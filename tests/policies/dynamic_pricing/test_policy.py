@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
+from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
+from ebbtide.simulation.replay import ReplayProvider
+from ebbtide.simulation.replayed_market import ReplayedMarket
 
 DAY = 86_400.0
 CALM = history({C3: [(0, 0.20)], R3: [(0, 0.12)]})
@@ -71,7 +77,7 @@ def test_under_a_quota_jobs_take_turns_and_the_makespan_is_near_the_best() -> No
     [
         (1800, (0.12, 0.05), 1800),  # by more than a tenth: at once
         (200, (0.12, 0.05), 600),  # but not before the round is ten minutes old
-        (1800, (0.101, 0.099), 3600),  # by less: at the next round
+        (1800, (0.104, 0.094), 3600),  # by less: at the next round
     ],
 )
 def test_when_prices_change_jobs_follow(changes_s: float, prices: tuple[float, float], moves_s: float) -> None:
@@ -80,6 +86,19 @@ def test_when_prices_change_jobs_follow(changes_s: float, prices: tuple[float, f
     outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600, r3=1800)], record)
     assert [lease.market for lease in outcome.leases] == [C3, R3]
     assert outcome.leases[1].requested_s == pytest.approx(START_S + DAY + moves_s, abs=1.0)
+
+
+def test_a_move_that_saves_less_than_it_costs_is_not_made() -> None:
+    record = history({C3: [(0, 0.20)], R3: [(0, 0.101), (DAY + 1800, 0.099)]})
+    outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600, r3=1800)], record)
+    # An hour is left: 0.2 USD here, 0.198 there, and a start of two minutes and a restore there besides.
+    assert [lease.market for lease in outcome.leases] == [C3]
+    # To a cheaper market of the same type as well.
+    other = eb.Market("aws", "us-east-1", "us-east-1c", "c3.xlarge")
+    for cheaper, markets in ((0.199, [C3]), (0.15, [C3, other])):
+        record = history({C3: [(0, 0.20)], other: [(0, 0.25), (DAY + 1800, cheaper)]})
+        outcome = run(DynamicPricing(Goal.COST, round_s=3600.0), [named("a", c3=3600)], record)
+        assert [lease.market for lease in outcome.leases] == markets, cheaper
 
 
 @pytest.mark.parametrize("goal", list(Goal))
@@ -126,3 +145,74 @@ def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_i
     assert clouds[:4] == ["aws", "azure", "aws", "azure"]
     # The dataset and a checkpoint to Azure, a checkpoint back, another there.
     assert outcome.egress_usd == pytest.approx(10 * 0.09 + 0.09 + 0.087 + 0.09)
+
+
+def test_jobs_that_share_machines_by_rounds_rent_no_others() -> None:
+    jobs = [named("a", c3=3600, r3=1800), named("b", c3=3600, r3=1800)]
+    policy = DynamicPricing(Goal.MAKESPAN, quotas={"c3.xlarge": 1, "r3.large": 1}, round_s=1200.0)
+    outcome = run(policy, jobs)
+    # They change places five times or so, and nothing boots for it.
+    assert sorted(lease.market.instance_type for lease in outcome.leases) == ["c3.xlarge", "r3.large"]
+    assert all(found.restores >= 3 for found in outcome.jobs)
+    # One after the other on one machine.
+    queue = [named(name, r3=3600) for name in "abcd"]
+    after = run(DynamicPricing(Goal.COST, quotas={"r3.large": 1}, round_s=3600.0), queue)
+    assert len(after.leases) == 1
+    assert after.finished
+    # A second job begins on a machine when the first has been saved: none trains beside another.
+    assert after.makespan_s >= 4 * 2 * 3600.0
+
+
+class Measuring(ReplayProvider):
+    """A replay whose speeds are other ones than declared, and are measured once a job was seen on a type."""
+
+    def __init__(self, market: ReplayedMarket, truth: dict[str, float]) -> None:
+        super().__init__(market)
+        self._truth, self._measured = truth, MeasuredSpeeds()
+
+    def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
+        super().start(jobs, watch_prices=watch_prices)
+        for training in self._training:
+            training._rate = lambda lease: self._truth[lease.market.instance_type] / 3600.0
+
+    def _measure(self) -> None:
+        for job_id, training in enumerate(self._training):
+            for number in training.progress.steps_on:
+                kind = self._leases[number].market.instance_type
+                if self._measured.measured(job_id, kind) is None:
+                    self._measured.add(job_id, kind, 1000, 1000 / self._truth[kind] * 3600.0)
+
+    def measured_steps_per_s(self, job_id: int, market: eb.Market) -> float | None:
+        self._measure()
+        return self._measured.measured(job_id, market.instance_type)
+
+    def steps_per_s(self, job_id: int, market: eb.Market, declared: float) -> float:
+        self._measure()
+        return self._measured.steps_per_s(job_id, market.instance_type, declared)
+
+
+def measured_run(policy: DynamicPricing, jobs: list[eb.Job], truth: dict[str, float]) -> Outcome:
+    rule = eb.billing_preset("gcp-spot")
+    provider = Measuring(ReplayedMarket(CALM, START_S + DAY, rule), truth)
+    return Engine(policy, jobs, provider, rule).run()
+
+
+def test_rates_are_timed_before_jobs_are_allocated() -> None:
+    """c3 is declared to be as fast as r3, and is five times as fast: 1.7 times as dear, it is worth it."""
+    truth = {"c3.xlarge": 9000.0, "r3.large": 1800.0}
+    jobs = [named(f"trial-{number}", c3=1800, r3=1800) for number in range(3)]
+    believed = measured_run(DynamicPricing(Goal.COST), jobs, truth)
+    assert {lease.market for lease in believed.leases} == {R3}
+    timed = measured_run(DynamicPricing(Goal.COST, timing_s=300.0), jobs, truth)
+    assert timed.finished
+    # One trial of the three is timed on each type; then all go where their steps cost least.
+    first = [lease.market for lease in timed.leases if lease.requested_s == START_S + DAY]
+    assert first == [C3, R3]
+    assert all(max(found.steps_on, key=lambda one: found.steps_on[one]) in _on(timed, C3) for found in timed.jobs)
+    assert timed.cost_usd < believed.cost_usd
+    # What a replay knows is not timed.
+    assert run(DynamicPricing(Goal.COST, timing_s=300.0), jobs).cost_usd == run(DynamicPricing(), jobs).cost_usd
+
+
+def _on(outcome: Outcome, market: eb.Market) -> set[int]:
+    return {lease.lease_id for lease in outcome.leases if lease.market == market}

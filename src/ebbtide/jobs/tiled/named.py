@@ -12,7 +12,7 @@ from ebbtide._own_code import as_input_errors, find
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.tiled.gnmf import Gnmf
-from ebbtide.jobs.tiled.program import TiledProgram
+from ebbtide.jobs.tiled.program import OPERATIONS, TiledProgram
 from ebbtide.jobs.tiled.rsvd import Rsvd
 
 PROGRAMS: dict[str, type[Rsvd] | type[Gnmf]] = {"rsvd": Rsvd, "gnmf": Gnmf}
@@ -35,7 +35,11 @@ def program_of(name: str, parameters: Mapping[str, Any], file: str | Path | None
             program.
     """
     if name in PROGRAMS:
-        return validated(PROGRAMS[name], dict(parameters), file)
+        try:
+            return validated(PROGRAMS[name], dict(parameters), file)
+        except InputError as error:
+            field = f"parameters.{error.field}" if error.field else "parameters"
+            raise InputError(error.problem, file=file, field=field, problems=error.problems) from None
     if ":" not in name and not name.endswith(".py"):
         problem = unknown_name("program", name, PROGRAMS).problem
         raise InputError(f"{problem}; or your own, as FILE.py:CLASS", file=file, field="program")
@@ -49,8 +53,13 @@ def program_of(name: str, parameters: Mapping[str, Any], file: str | Path | None
     if place.endswith(".py") and file is not None:
         place = str(Path(file).parent / place)
     made = find(f"{place}{colon}{within}", "program", _candidates)
+    try:
+        with as_input_errors(name, ""):
+            program: TiledProgram = made(**parameters)
+    except InputError as error:
+        # What a class refuses are its parameters, which stand in the job's file.
+        raise InputError(str(error), file=file, field="parameters") from None
     with as_input_errors(name, ""):
-        program: TiledProgram = made(**parameters)
         missing = [part for part in _PARTS if not hasattr(program, part)]
         if missing:
             raise InputError(f"{name} is no program: it has no {', '.join(missing)}", file=file, field="program")
@@ -85,6 +94,13 @@ def _check(program: TiledProgram, name: str, file: str | Path | None) -> None:
             if not _MATRIX.fullmatch(task.output.matrix):
                 raise InputError(
                     f"{name}: a matrix is called {task.output.matrix!r:.60}; use letters, digits, _ and -",
+                    file=file,
+                    field="program",
+                )
+            if ":" not in task.operation and task.operation not in OPERATIONS:
+                raise InputError(
+                    f"{name}: there is no operation {task.operation!r:.60}; there are {', '.join(OPERATIONS)}, or "
+                    "a function of yours as module:function",
                     file=file,
                     field="program",
                 )

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from ebbtide.jobs.job import Phase, Phases, SpeedupTable
 
+# Names of the operations that Ebbtide has; `live.tiled.tasks` has what they do.
+OPERATIONS = ("product", "left transposed", "right transposed", "updated columns", "updated rows")
+
 
 @dataclass(frozen=True, order=True)
 class TileName:
@@ -34,7 +37,7 @@ class TileTask:
     """What makes one tile.
 
     Attributes:
-        operation: Name of what is computed: one of those that Ebbtide has (`live.tiled.tasks.OPERATIONS`), or a
+        operation: Name of what is computed: one of `OPERATIONS`, or a
             function of the user's, `module:function`, which is called with the list of tiles of each operand.
         operands: The tiles of each operand, in order.
         output: What it writes; no other task does.

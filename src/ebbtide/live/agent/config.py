@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.agent.inputs import Input
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Assignment:
             empty: it is none.
         side_by_side: Number of tasks that the machine does at a time, where it is handed tasks of an array, of
             which each is a call of the program; 0: it is no array.
+        inputs: What the jobs that its job needs have stored, fetched before it begins.
         share: The share of the machine that it fills, at most 1; others may be trained beside it.
     """
 
@@ -127,6 +129,7 @@ class Assignment:
     secret: str = field(default="", repr=False)
     framework: str = ""
     side_by_side: int = 0
+    inputs: tuple[Input, ...] = ()
     share: float = 1.0
 
     @property
@@ -143,6 +146,7 @@ class Assignment:
             "aside": list(self.aside),
             "addresses": list(self.addresses),
             "resume": None if self.resume is None else [list(part) for part in self.resume],
+            "inputs": [vars(each) | {"trial_ids": list(each.trial_ids)} for each in self.inputs],
         }
 
     @classmethod
@@ -153,4 +157,8 @@ class Assignment:
         known |= {name: tuple(known[name]) for name in ("arguments", "aside", "addresses") if name in known}
         if known.get("resume") is not None:
             known["resume"] = tuple((str(trial), int(number)) for trial, number in known["resume"])
+        known["inputs"] = tuple(
+            Input(str(each["folder"]), tuple(map(str, each["trial_ids"])), bool(each["is_array"]))
+            for each in known.get("inputs", ())
+        )
         return cls(**known)

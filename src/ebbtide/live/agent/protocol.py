@@ -317,6 +317,7 @@ class TaskDone:
         task: Number of the task.
         told_s: When it was done, seconds since 1970 by the machine's clock.
         duration_s: Real seconds that it took; 0: another machine had done it before.
+        size_bytes: Size of its files as they were stored; 0: it has none, or this machine stored none.
     """
 
     kind: ClassVar[str] = "task-done"
@@ -325,6 +326,7 @@ class TaskDone:
     task: int
     told_s: float
     duration_s: float = 0.0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Restoring a training on this machine, in a thread of its own: its newest checkpoint, and the user's code."""
+"""Restoring a training on this machine, in a thread of its own: its newest checkpoint, code, and inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import unpack
 from ebbtide.live.agent.gang import restore_parts
+from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, checkpoints_of
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
@@ -78,6 +79,7 @@ def restored(
                 except tarfile.TarError as error:
                     lacks = f"the code in storage is not used: {error}"
                     raise
+            fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:
                 return Restoration(writer, store.restore(folder))

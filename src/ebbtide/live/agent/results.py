@@ -63,8 +63,8 @@ class TaskResults:
         self._records = f"results/{trial_id}/done"
         self._files = f"results/{trial_id}/files"
 
-    def keep(self, result: TaskResult, folder: Path) -> bool:
-        """Store a result with the files of a folder; returns whether it is the one that is kept.
+    def keep(self, result: TaskResult, folder: Path) -> TaskResult | None:
+        """Store a result with the files of a folder; returns it with its archive, None: another is kept.
 
         Args:
             result: The result, without its archive.
@@ -74,7 +74,7 @@ class TaskResults:
             OSError: Storage does not answer.
         """
         if self.has(result.number):
-            return False
+            return None
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         values = asdict(result)
         if files:
@@ -88,13 +88,13 @@ class TaskResults:
                 self._objects.put_file(key, archive)
         record = json.dumps(values, sort_keys=True).encode()
         if self._objects.put_once(f"{self._records}/{result.number}", record):
-            return True
+            return TaskResult(**values)
         # A write whose answer was lost finds its own record when it is repeated.
         if self._objects.get(f"{self._records}/{result.number}") == record:
-            return True
+            return TaskResult(**values)
         if values["archive"]:
             self._objects.delete(values["archive"])
-        return False
+        return None
 
     def has(self, number: int) -> bool:
         """Whether a task's result is stored."""

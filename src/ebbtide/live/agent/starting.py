@@ -7,10 +7,11 @@ from pathlib import Path
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import PrivateFolder, link_checkpoints
 from ebbtide.live.agent.gang import command_of, neighbours
+from ebbtide.live.agent.inputs import inputs_beside
 from ebbtide.live.agent.machine import Machine, OnLine, Program
 from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.work import Work
-from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
+from ebbtide.trial import AGENT, CHECKPOINT_DIR, INPUTS, MAX_STEPS, TRIAL_ID
 
 
 def start_program(
@@ -40,6 +41,8 @@ def start_program(
         CHECKPOINT_DIR: str(work.folder),
         AGENT: "1",
     }
+    if assignment.inputs:
+        environment[INPUTS] = str(inputs_beside(code))
     if assignment.max_steps:
         environment[MAX_STEPS] = str(assignment.max_steps)
     environment |= neighbours(assignment, bytes.fromhex(config.key), config.store)

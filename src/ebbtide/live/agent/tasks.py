@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebbtide.errors import DamagedCheckpointError
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder, unpack
+from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, Program
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
-from ebbtide.trial import RESULT_DIR, TASK, TASK_NUMBER
+from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -107,6 +109,7 @@ class TaskRunner:
         self._leaves_s: float | None = None
         self._storing_s = 0.0
         self._task_s = math.nan
+        self._inputs = inputs_beside(code)
         folder.mkdir(parents=True, exist_ok=True)
         machine.runtime.begin(self._prepare)
 
@@ -188,8 +191,9 @@ class TaskRunner:
             try:
                 if self.assignment.code:
                     unpack(self._machine.objects, self.assignment.code, self._code)
+                fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
-            except (OSError, tarfile.TarError) as error:
+            except (OSError, DamagedCheckpointError, tarfile.TarError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
                 self._machine.runtime.sleep(_RETRY_S)
                 continue
@@ -215,6 +219,8 @@ class TaskRunner:
             TASK_NUMBER: str(number),
             RESULT_DIR: str(running.results),
         }
+        if assignment.inputs:
+            environment[INPUTS] = str(self._inputs)
         try:
             running.results.mkdir(parents=True)
             place = folder / "code"
@@ -277,20 +283,21 @@ class TaskRunner:
         )
         while not self._is_closed:
             try:
-                self._results.keep(result, running.results)
+                kept = self._results.keep(result, running.results)
             except OSError as error:
                 _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
                 runtime.sleep(_RETRY_S)
                 continue
             stored_s = runtime.monotonic_s() - began_s
-            self._put(partial(self._stored, running, duration_s, stored_s))
+            size_bytes = 0 if kept is None else kept.size_bytes
+            self._put(partial(self._stored, running, duration_s, stored_s, size_bytes))
             return
 
-    def _stored(self, running: _Running, duration_s: float, stored_s: float) -> None:
+    def _stored(self, running: _Running, duration_s: float, stored_s: float, size_bytes: int) -> None:
         self._storing_s = max(stored_s, self._storing_s / 2)
         self._task_s = duration_s if math.isnan(self._task_s) else (self._task_s + duration_s) / 2
         told_s = self._machine.runtime.epoch_s()
-        self._over(running, TaskDone(*self._about, running.number, told_s, duration_s))
+        self._over(running, TaskDone(*self._about, running.number, told_s, duration_s, size_bytes))
 
     def _over(self, running: _Running, report: TaskDone | TaskFailed | None) -> None:
         running.is_over = True

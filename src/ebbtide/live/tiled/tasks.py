@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError, MissingObjectError
-from ebbtide.jobs.tiled.program import TiledProgram, TileName, TileTask
+from ebbtide.jobs.tiled.program import OPERATIONS, TiledProgram, TileName, TileTask
 from ebbtide.live.storage import object_store
 from ebbtide.live.tiled.tiles import DamagedTileError, Tile, TileStore
 
@@ -81,7 +81,7 @@ def operation_of(name: str) -> Callable[..., Any]:
             raise InputError(
                 f"there is no operation {name!r}; there are {', '.join(OPERATIONS)}, or module:function"
             )
-        return OPERATIONS[name]
+        return _FUNCTIONS[name]
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
@@ -132,10 +132,6 @@ def _dense(tile: Any) -> np.ndarray:
     return tile if isinstance(tile, np.ndarray) else np.asarray(tile.toarray())
 
 
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "product": _product,
-    "left transposed": _left_transposed,
-    "right transposed": _right_transposed,
-    "updated columns": _updated_columns,
-    "updated rows": _updated_rows,
-}
+_FUNCTIONS: dict[str, Callable[..., Any]] = dict(
+    zip(OPERATIONS, (_product, _left_transposed, _right_transposed, _updated_columns, _updated_rows), strict=True)
+)

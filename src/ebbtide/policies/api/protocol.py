@@ -86,16 +86,21 @@ def check_fits(policy: Policy, jobs: Iterable[Job]) -> None:
     """Raise `InputError` for jobs that a policy is not made for.
 
     A policy says so by an attribute: `one_machine_a_job = True` if it rents one machine for each job, `one_job =
-    True` if it rents any number of machines, none among them, for one job.
+    True` if it rents any number of machines, none among them, for one job. One that serves several groups of jobs
+    has a method of its own, `check_fits(jobs)`.
 
     Args:
         policy: A policy, or one that wraps another as its `policy`.
         jobs: The jobs that it is to run.
     """
     inner: Any = policy
-    while not (hasattr(inner, "one_machine_a_job") or hasattr(inner, "one_job")) and hasattr(inner, "policy"):
+    says = ("one_machine_a_job", "one_job", "check_fits")
+    while not any(hasattr(inner, name) for name in says) and hasattr(inner, "policy"):
         inner = inner.policy
     asked, one_job = list(jobs), getattr(inner, "one_job", False)
+    if hasattr(inner, "check_fits"):
+        inner.check_fits(asked)
+        return
     if one_job and len(asked) > 1:
         raise InputError(
             f"policy {policy.name} rents machines for one job, and these are {len(asked)}", field="policy"

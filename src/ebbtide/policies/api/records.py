@@ -137,6 +137,7 @@ class JobView(ReadOnly):
         steps_on: Steps run by lease id; those of a gang in equal parts.
         leases: The machines it is assigned, in order of assignment.
         saved_at: Where its newest checkpoint lies; None before the first.
+        checkpoint_bytes: Size of its newest checkpoint as far as known, else of any, in bytes.
         transfers: Checkpoints and datasets that moved between regions.
         stopped: Whether a policy ended it before its last step.
         finished_s: When its last checkpoint was complete, seconds since 1970; NaN before.
@@ -209,6 +210,10 @@ class JobView(ReadOnly):
     @property
     def saved_at(self) -> Place | None:
         return _progress(self).saved_at
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return _progress(self).checkpoint_bytes
 
     @property
     def transfers(self) -> Sequence[Transfer]:

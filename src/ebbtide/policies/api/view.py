@@ -16,6 +16,10 @@ from ebbtide.policies.api.events import Event
 from ebbtide.policies.api.quotes import Quotes
 from ebbtide.policies.api.records import JobView, LeaseView
 
+# The key, in a policy's memory, of when its run began, seconds since 1970. Deadlines count from then. It is there
+# already where a policy is asked for the first time in the middle of a run.
+STARTED_S = "started_s"
+
 
 class View(Quotes, Protocol):
     """The world at one moment."""
@@ -91,3 +95,8 @@ class View(Quotes, Protocol):
     def memory(self) -> dict[str, Any]:
         """Plain values carried from decision to decision."""
         ...
+
+
+def run_started_s(view: View) -> float:
+    """When the run of a policy began, seconds since 1970: at its first decision, or earlier (`STARTED_S`)."""
+    return float(view.memory.setdefault(STARTED_S, view.now_s))

@@ -25,7 +25,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
 from ebbtide.policies.cookbook.cookbook import Cookbook
@@ -121,7 +121,7 @@ class ByCookbook:
         return frozenset() if self.rule is CookbookRule.COOKBOOK else frozenset({Wake.PRICE})
 
     def decide(self, view: View) -> Iterable[Action]:
-        started_s: float = view.memory.setdefault("cookbook_started_s", view.now_s)
+        started_s = run_started_s(view)
         (job,) = view.jobs
         if job.is_finished:
             return ()

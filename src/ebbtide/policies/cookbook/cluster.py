@@ -14,7 +14,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import LeaseView
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
 
@@ -70,7 +70,7 @@ class RunCluster:
         return frozenset({Wake.PRICE})
 
     def decide(self, view: View) -> Iterable[Action]:
-        started_s: float = view.memory.setdefault("started_s", view.now_s)
+        started_s = run_started_s(view)
         going: list[list[float]] = view.memory.setdefault("going", [])
         (job,) = view.jobs
         if job.is_finished:

@@ -21,11 +21,11 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.leases import LeaseState
-from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.market.markets import MARKET_FIELDS, Market, Place
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
 from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
 from ebbtide.policies.field_checks import check_fields
@@ -92,7 +92,7 @@ class Deadline:
             view: The view that `decide` is given.
             jobs: Jobs, each with the steps that it is to do later, after another start; time is reserved for them.
         """
-        begun = {"began_s": view.now_s, "refused": {}, "jobs": {}}
+        begun = {"began_s": run_started_s(view), "refused": {}, "jobs": {}}
         memory: dict[str, Any] = view.memory.setdefault("deadline", begun)
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
@@ -195,7 +195,8 @@ class Deadline:
             "restart_s": restart_s,
             "begins_s": view.now_s,
             "can_save": checkpoint is not None,
-            "checkpoint_bytes": checkpoint.size_bytes if checkpoint else 0,
+            "checkpoint_bytes": job.checkpoint_bytes,
+            "bucket": list(job.job.bucket.place) if job.job.bucket else None,
             "zone": alike.index(best),
             "fell_s": view.now_s,
         }
@@ -213,7 +214,7 @@ class Deadline:
         problem = self._question(own, zones).problem()
         rate = view.steps_per_s(job.job, zones[0])
         vcpus = view.machine(zones[0]).vcpus
-        save_s = job.job.save_s(vcpus)
+        save_s = job.job.save_s(vcpus, zones[own["zone"]].place)
         left_s = own["ends_s"] - view.now_s
         if later_steps:
             left_s -= later_steps / rate + save_s + own["restart_s"]
@@ -269,6 +270,8 @@ class Deadline:
             own["begins_s"],
             self.ask_every_s,
             self.gamma,
+            # Runs that began before buckets were known have none.
+            Place(*own["bucket"]) if own.get("bucket") else None,
         )
 
 

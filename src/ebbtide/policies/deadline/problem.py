@@ -168,6 +168,7 @@ def zones_problem(
     restart_h: float,
     checkpoint_bytes: int,
     egress: EgressPrices | None = None,
+    bucket: Place | None = None,
 ) -> ZonesProblem:
     """The problem of a job with a checkpoint of a given size, at what clouds charge for moving it.
 
@@ -180,14 +181,26 @@ def zones_problem(
         restart_h: Hours from the start of a machine until it works.
         checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
         egress: Egress prices of the clouds; None for list prices.
+        bucket: Where checkpoints are stored, through which each move goes; None: a move is from place to place.
 
     Raises:
         InputError: The egress price of a move is not known, or the deadline cannot be met.
     """
     prices = egress or EgressPrices()
     places = sorted({place for _, place in zones})
-    usd = [[prices.usd(checkpoint_bytes, source, target) for target in places] for source in places]
-    fetch_h = [[transfer_s(checkpoint_bytes, source, target) / HOUR_S for target in places] for source in places]
+
+    def route(source: Place, target: Place) -> list[tuple[Place, Place]]:
+        return [(source, target)] if bucket is None else [(source, bucket), (bucket, target)]
+
+    usd = [
+        [sum(prices.usd(checkpoint_bytes, *leg) for leg in route(source, target)) for target in places]
+        for source in places
+    ]
+    # The upload is over when the next machine begins.
+    fetch_h = [
+        [transfer_s(checkpoint_bytes, *route(source, target)[-1]) / HOUR_S for target in places]
+        for source in places
+    ]
     return ZonesProblem(
         work_h,
         deadline_h,

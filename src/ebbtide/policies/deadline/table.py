@@ -28,7 +28,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel, part_of_day
 from ebbtide.market.egress import EgressPrices
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
 from ebbtide.policies.deadline.solving import solved_zone, solved_zones
@@ -234,6 +234,7 @@ class Question:
         begins_s: Start of the job in seconds since 1970.
         ask_every_s: Seconds between requests to other zones while a machine is held.
         gamma: USD of expected cost that a USD of standard deviation is worth.
+        bucket: Where checkpoints are stored; None: where the machine was that saved them.
     """
 
     markets: tuple[Market, ...]
@@ -247,6 +248,7 @@ class Question:
     begins_s: float
     ask_every_s: float
     gamma: float
+    bucket: Place | None = None
 
     def problem(self) -> ZonesProblem:
         """The problem over all its markets."""
@@ -259,6 +261,7 @@ class Question:
             restart_h=self.restart_h,
             checkpoint_bytes=self.checkpoint_bytes,
             egress=EgressPrices(),
+            bucket=self.bucket,
         )
 
 

@@ -60,7 +60,8 @@ class MovePlan:
     """How a move is made, and what it saves.
 
     A move saves by a lower price for the remaining work. It costs the time to set up the new machine, egress, and
-    charged periods that are cut short or newly begun.
+    charged periods that are cut short or newly begun. Where checkpoints lie in a bucket, it saves or costs the
+    difference in egress of all saves to come, too.
 
     Attributes:
         overlap: Whether the old machine trains until the new one has booted.
@@ -84,7 +85,7 @@ class MovePlan:
         rate = view.steps_per_s(job.job, lease.market)
         faster = view.steps_per_s(job.job, market) / rate
         old, new = view.machine(lease.market).vcpus, view.machine(market).vcpus
-        save_s = job.job.save_s(old)
+        save_s = job.job.save_s(old, lease.market.place)
         setting_up_s = self.boot_s + job.job.restore_s(new, lease.market.place, market.place)
         setting_up_s += save_s if self.overlap else 0.0
         work_s = job.steps_left / rate
@@ -95,24 +96,46 @@ class MovePlan:
             return -math.inf
         if left_s <= self.horizon_s:
             stay_usd = here * _whole(left_s, period_s)
-            working_s = max(work_s - self.lead_s, 0.0) / faster + job.job.save_s(new)
+            working_s = max(work_s - self.lead_s, 0.0) / faster + job.job.save_s(new, market.place)
             move_usd = there * _whole(setting_up_s + working_s, period_s)
+            # The last save is counted as well, wherever it is.
+            saves = 1.0 + _periodic_saves(job.job, work_s)
         else:
             lost_s = setting_up_s + max(paid_until_s - view.now_s - self.lead_s, 0.0)
             moving_s = max(self.moves_per_day * left_s / DAY_S, 1.0) * lost_s
             room = min((_whole(left_s, period_s) - left_s) / moving_s, 1.0)
             stay_usd = here * self.horizon_s
             move_usd = there * (self.horizon_s / faster + (1.0 - room) * lost_s)
+            saves = self.moves_per_day * self.horizon_s / DAY_S + _periodic_saves(job.job, self.horizon_s)
         # If the old machine is not released by the end of its period, another period begins.
         freed_s = view.now_s + self.lead_s + save_s
         move_usd += here * max(lease.started_s + _whole(freed_s - lease.started_s, period_s) - paid_until_s, 0.0)
-        return stay_usd - move_usd - egress_usd(view, job, lease.market, market)
+        upload_usd = saves * (save_usd(view, job, market) - save_usd(view, job, lease.market))
+        return stay_usd - move_usd - upload_usd - egress_usd(view, job, lease.market, market)
+
+
+def _periodic_saves(job: Job, work_s: float) -> float:
+    """How many times the job is saved in so many seconds of work; 0 where it is saved only to move."""
+    interval_s = job.checkpoint.interval_s if job.checkpoint else None
+    return work_s / interval_s if interval_s else 0.0
+
+
+def save_usd(view: View, job: JobView, market: Market) -> float:
+    """The egress of one save in a market, to the job's bucket, USD; 0 without a bucket."""
+    bucket = job.job.bucket
+    return view.egress_usd(job.checkpoint_bytes, market.place, bucket.place) if bucket else 0.0
 
 
 def egress_usd(view: View, job: JobView, source: Market, destination: Market) -> float:
-    """The cost of moving the job's checkpoint and dataset from one market to another, USD."""
-    checkpoint, dataset = job.job.checkpoint, job.job.dataset
-    usd = 0.0 if checkpoint is None else view.egress_usd(checkpoint.size_bytes, source.place, destination.place)
+    """The cost of moving the job's checkpoint and dataset from one market to another, USD.
+
+    With a bucket the checkpoint is uploaded to it and downloaded from it.
+    """
+    checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
+    usd = save_usd(view, job, source)
+    if checkpoint is not None:
+        lies = bucket.place if bucket else source.place
+        usd += view.egress_usd(job.checkpoint_bytes, lies, destination.place)
     if dataset is not None and not job.has_dataset(destination.cloud):
         usd += view.egress_usd(dataset.size_bytes, dataset.home, destination.place)
     return usd
@@ -239,7 +262,8 @@ class DeepSpotCloud:
         if period_s < LOOK_S:
             look_s = view.now_s + LOOK_S
         else:
-            saving_s = max(job.job.save_s(view.machine(lease.market).vcpus) for job in view.jobs)
+            vcpus = view.machine(lease.market).vcpus
+            saving_s = max(job.job.save_s(vcpus, lease.market.place) for job in view.jobs)
             lead_s = self.lead_s + saving_s + MARGIN_S
             begun = math.floor((view.now_s + lead_s - lease.started_s + 1e-6) / period_s)
             look_s = lease.started_s + (begun + 1) * period_s - lead_s

@@ -1,19 +1,21 @@
 """Dynamic Pricing's policies (4): an allocation carried out in rounds, and solved again when prices change.
 
 Jobs are allocated to instance types; for each type, the cheapest market at the moment is rented. In each round
-every job gets the type on which it is owed most time, so that shares of time approach X (Gavel, 5).
+every job gets the type on which it is owed most time (`rounds`), unless it is better off where it is: a move is
+weighed against egress, a start and what is left (`moves`). Machines go from job to job by rounds.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
@@ -22,65 +24,16 @@ from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
+from ebbtide.policies.dynamic_pricing.moves import move
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
+from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import list_price, take_over
+from ebbtide.policies.moving import list_price
 
-
-@dataclass(frozen=True, eq=False)
-class Received:
-    """The time that each job has had on each type.
-
-    Attributes:
-        hours: Hours of each job on each type, shape (m, n).
-        elapsed_h: Hours since the allocation took effect.
-    """
-
-    hours: Floats
-    elapsed_h: float = 0.0
-
-    @classmethod
-    def nothing(cls, shape: tuple[int, int]) -> Received:
-        """No time yet, before the first round; shape (m, n)."""
-        return cls(np.zeros(shape))
-
-    def after(self, chosen: NDArray[np.int64], round_h: float) -> Received:
-        """The times after one more round, with the types that `next_round` chose."""
-        hours = self.hours.copy()
-        running = np.flatnonzero(chosen >= 0)
-        hours[running, chosen[running]] += round_h
-        return Received(hours, self.elapsed_h + round_h)
-
-
-def next_round(shares: Floats, quotas: Floats, received: Received, round_h: float) -> NDArray[np.int64]:
-    """The index of each job's type in the next round, or -1 if it waits; shape (m,).
-
-    Pairs are served by the time they are owed: the time X gives them by the end of the round, less what they had.
-    A job gets one type, and a type no more jobs than machines. Time that no pair is owed is left idle.
-
-    Args:
-        shares: X: share of time of each job on each type, shape (m, n).
-        quotas: Number of machines of each type, shape (n,).
-        received: Time that the jobs have had so far.
-        round_h: Length of a round, hours.
-    """
-    owed = shares * (received.elapsed_h + round_h) - received.hours
-    chosen = np.full(len(shares), -1, dtype=np.int64)
-    # With a quota of one and a half machines, some rounds have two.
-    used = received.hours.sum(axis=0)
-    free = np.where(np.isfinite(quotas), quotas * (received.elapsed_h + round_h) - used, np.inf)
-    places = np.minimum(np.floor(free / round_h + 1e-9), np.ceil(quotas))
-    for place in np.argsort(-owed, axis=None, kind="stable"):
-        job, kind = divmod(int(place), shares.shape[1])
-        if owed[job, kind] < round_h / 2.0 - 1e-9:
-            break
-        if chosen[job] < 0 and places[kind] >= 1.0:
-            chosen[job] = kind
-            places[kind] -= 1.0
-    return chosen
-
+# How the names of a sweep's trials end.
+_TRIAL = re.compile(r"-\d+$")
 
 # Time between retries while every market of a type is above its max price.
 _RETRY_S = 5 * 60.0
@@ -88,8 +41,8 @@ _RETRY_S = 5 * 60.0
 # Shortest round, however often prices change.
 _LEAST_ROUND_S = 10 * 60.0
 
-# A job moves to another market of the same type if that is cheaper by more than this share.
-_CHEAPER = 0.05
+# What is saved by a move is counted for so long at most: prices say little about later.
+_HORIZON_S = DAY_S
 
 
 class Goal(StrEnum):
@@ -109,10 +62,14 @@ class DynamicPricing:
         round_s: Longest time until it is solved again and jobs may move, seconds; less than a day hardly helps
             (1).
         price_change: Change of a type's price, as a share, that makes it solve earlier.
-        quotas: Most machines in use at once, by instance type; no limit for other types. During a move the old and
-            the new machine are both held.
+        quotas: Most machines in use at once, by instance type; no limit for other types. During a move to another
+            market of its type a job has both machines.
         slo_h: Hours from the start within which a job must be done, by job name; one number: every job.
         budget_usd: Total budget for `MAKESPAN`, USD.
+        start_s: Seconds for which a new machine is paid before it can restore.
+        timing_s: Seconds that a job trains on each type that it was not seen on, before it is allocated; 0: rates
+            are taken as they are known. Jobs whose names differ in a number at the end are trials of one program,
+            of which one is timed. Rates of replays are known.
         wakes_on: Price changes wake the policy.
     """
 
@@ -124,13 +81,15 @@ class DynamicPricing:
     quotas: Mapping[str, int] = field(default_factory=dict)
     slo_h: Mapping[str, float] | float = field(default_factory=dict)
     budget_usd: float = math.inf
+    start_s: float = 120.0
+    timing_s: float = 0.0
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
 
     def __post_init__(self) -> None:
         check_fields(
             self,
             positive=("budget_usd",),
-            not_negative=("price_change",),
+            not_negative=("price_change", "start_s", "timing_s"),
             between={"round_s": (1.0, 366 * DAY_S)},
         )
         for name, most in self.quotas.items():
@@ -146,16 +105,18 @@ class DynamicPricing:
 
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory
-        memory.setdefault("started_s", view.now_s)
+        run_started_s(view)
+        memory.setdefault("allocating_s", view.now_s)
         for event in view.events:
             if event.wake is Wake.RUNNING:
-                yield from take_over(view, view.lease(event.lease_id))
+                yield from self._take_over(view, view.lease(event.lease_id))
         finished = any(event.wake is Wake.FINISHED for event in view.events)
         ends_s = memory.get("round_ends_s", -math.inf)
         # A free machine is given to another job at once.
         if finished or view.now_s >= ends_s - 1e-6 or self._prices_have_changed(view):
             self._plan(view)
             yield WakeAt(memory["round_ends_s"])
+            yield from self._share_out(view)
             for job in self._unfinished(view):
                 yield from self._follow(view, job)
             return
@@ -197,6 +158,11 @@ class DynamicPricing:
         memory["types"] = {}
         cheapest = _cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
+        timed = self._timed(view, cheapest)
+        if timed:
+            memory["types"] = {str(job_id): kind for job_id, kind in timed.items()}
+            memory["round_ends_s"] = view.now_s + self.timing_s + self.start_s
+            return
         jobs = self._able(view, cheapest)
         if not jobs:
             return
@@ -204,13 +170,73 @@ class DynamicPricing:
         kinds = found.problem.types
         had = memory.setdefault("hours", {})
         hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
-        elapsed_h = (view.now_s - memory["started_s"]) / HOUR_S
+        elapsed_h = (view.now_s - memory["allocating_s"]) / HOUR_S
         chosen = next_round(
             found.shares, found.problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S
         )
-        memory["types"] = {
-            str(job.job_id): kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0
-        }
+        types = {job.job_id: kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0}
+        types = self._weighed(view, jobs, types, cheapest)
+        memory["types"] = {str(job_id): kind for job_id, kind in types.items()}
+
+    def _timed(self, view: View, cheapest: Mapping[str, Market]) -> dict[int, str]:
+        """The type on which each job is timed in this round; empty: all rates that can be are known.
+
+        A type on which nothing was seen in a round of its own is not tried again.
+        """
+        if self.timing_s == 0.0:
+            return {}
+        tried: dict[str, list[str]] = view.memory.setdefault("timed", {})
+        used: Counter[str] = Counter()
+        found: dict[int, str] = {}
+        asked: set[tuple[str, str]] = set()
+        for job in self._unfinished(view):
+            program = _TRIAL.sub("", job.job.name)
+            alike = [other for other in view.jobs if _TRIAL.sub("", other.job.name) == program]
+            for kind, market in sorted(cheapest.items()):
+                is_known = any(view.seen_steps_per_s(other.job, market) is not None for other in alike)
+                if is_known or view.steps_per_s(job.job, market) <= 0.0 or kind in tried.get(program, ()):
+                    continue
+                if (program, kind) not in asked and used[kind] < self.quotas.get(kind, math.inf):
+                    used[kind] += 1
+                    asked.add((program, kind))
+                    found[job.job_id] = kind
+                    break
+        for program, kind in asked:
+            tried.setdefault(program, []).append(kind)
+        return found
+
+    def _weighed(
+        self, view: View, jobs: Sequence[JobView], types: Mapping[int, str], cheapest: Mapping[str, Market]
+    ) -> dict[int, str]:
+        """The types, but jobs that are better off where they are stay there, if nobody else needs their place."""
+        found = dict(types)
+        used = Counter(found.values())
+        for job in jobs:
+            lease = next((lease for lease in _steady(view, job) if lease.is_booted), None)
+            wanted = found.get(job.job_id)
+            if lease is None or wanted is None or wanted == lease.market.instance_type:
+                continue
+            here = lease.market.instance_type
+            most = self.quotas.get(here)
+            has_room = most is None or used[here] < math.floor(most + 1e-9)
+            pays = self._pays(view, job, lease, cheapest[wanted])
+            if has_room and not pays and self._is_in_time(view, job, lease.market):
+                used[wanted] -= 1
+                used[here] += 1
+                found[job.job_id] = here
+        return found
+
+    def _is_in_time(self, view: View, job: JobView, market: Market) -> bool:
+        """Whether a job keeps its SLO in a market."""
+        left_s = self._slo_h(job.job.name) * HOUR_S - (view.now_s - run_started_s(view))
+        return job.steps_left / view.steps_per_s(job.job, market) <= left_s
+
+    def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
+        """Whether a move is worth what it costs, by the goal: money, or time that costs no more than it saves."""
+        saved = move(view, job, lease, market, self.start_s, _HORIZON_S)
+        if self.goal is Goal.COST or market.instance_type == lease.market.instance_type:
+            return saved.saved_usd > 0.0
+        return saved.saved_s > 0.0 or saved.saved_usd > 0.0
 
     def allocation(self, view: View) -> tuple[Allocation, dict[str, Market]]:
         """The allocation at the prices of a view, and the market of each instance type that stands for it.
@@ -238,7 +264,7 @@ class DynamicPricing:
         try:
             return Allocation(problem, self._shares(view, problem))
         except InputError:
-            if view.now_s == view.memory["started_s"]:
+            if view.now_s == run_started_s(view):
                 raise
             # SLOs that could be met at the start no longer can, as prices rose or machines were revoked: drop
             # them.
@@ -257,7 +283,7 @@ class DynamicPricing:
     def _problem(
         self, view: View, jobs: Sequence[JobView], kinds: Sequence[str], markets: Sequence[Market]
     ) -> AllocationProblem:
-        gone_h = (view.now_s - view.memory["started_s"]) / HOUR_S
+        gone_h = (view.now_s - run_started_s(view)) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
         left_h = [max(self._slo_h(job.job.name) - gone_h, 1e-3) for job in jobs]
         return AllocationProblem.of(
@@ -282,40 +308,96 @@ class DynamicPricing:
         try:
             return min_makespan(problem, left_usd)[0]
         except InputError:
-            if view.now_s == view.memory["started_s"]:
+            if view.now_s == run_started_s(view):
                 raise
             return min_cost(problem, CostObjective.LINEAR)
 
     def _unfinished(self, view: View) -> Iterator[JobView]:
         return (job for job in view.jobs if not job.is_finished)
 
+    def _share_out(self, view: View) -> Iterator[Action]:
+        """Give machines to the jobs that have their types in this round, and give back those that nobody needs."""
+        kinds = self._kinds(view)
+        changes = hand_over(_held(view), kinds, _coming(view), self._full(view))
+        for job_id in sorted({*changes.paused, *changes.given}):
+            if view.jobs[job_id].leases:
+                yield Assign(job_id, [])
+        for job_id, lease_id in changes.given.items():
+            yield Assign(job_id, [lease_id])
+        for lease_id in changes.left:
+            yield Release(lease_id)
+        # A machine that was to come for a job that has ended since.
+        for job in view.jobs:
+            if job.is_finished:
+                yield from (Release(lease.lease_id) for lease in view.leases_of(job.job_id) if not lease.is_booted)
+
+    def _take_over(self, view: View, new: LeaseView) -> Iterator[Action]:
+        """A machine is up: its job moves there, and what it leaves goes to a job that needs it, or back."""
+        if math.isfinite(new.revoke_at_s):
+            return
+        job = next((job for job in self._unfinished(view) if new in job.leases), None)
+        others = [] if job is None else [lease for lease in job.leases if lease is not new]
+        if job is not None:
+            yield Assign(job.job_id, [new.lease_id])
+        if job is None or others:
+            yield from self._share_out(view)
+
+    def _kinds(self, view: View) -> dict[int, str]:
+        """The type of each unfinished job in this round; those that wait are missing."""
+        types = view.memory.get("types", {})
+        own = ((job.job_id, types.get(str(job.job_id))) for job in self._unfinished(view))
+        return {job_id: kind for job_id, kind in own if kind is not None}
+
+    def _full(self, view: View) -> set[str]:
+        """Types of which as many machines are rented as may be."""
+        rented = Counter(lease.market.instance_type for lease in view.leases if math.isinf(lease.revoke_at_s))
+        return {kind for kind, most in self.quotas.items() if rented[kind] >= math.ceil(most)}
+
     def _follow(self, view: View, job: JobView) -> Iterator[Action]:
-        """Move a job to the cheapest market of its type in this round, or let it wait."""
+        """Rent a machine of a job's type in this round, or one in a cheaper market; without a type it waits."""
         held = _steady(view, job)
         kind = view.memory["types"].get(str(job.job_id))
         if kind is None:
-            yield Assign(job.job_id, [])
-            for lease in held:
-                yield Release(lease.lease_id)
             return
         market = _cheapest(view).get(kind)
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
         if market is None or (refused and not held):
             yield WakeAt(view.now_s + _RETRY_S)
             return
-        here = next((lease.market for lease in held), None)
-        stays = here is not None and here.instance_type == kind
-        if stays and view.price(market) >= (1.0 - _CHEAPER) * view.price(here):  # type: ignore[arg-type]
-            return
-        if any(math.isnan(lease.running_s) for lease in held):
+        if any(not lease.is_booted for lease in held):
             # A move is in progress.
             return
-        yield Request(market, list_price(view, market), job=job.job_id)
+        here = held[0] if held else None
+        if here is not None and here.market.instance_type == kind:
+            if here.market == market or not self._pays(view, job, here, market):
+                return
+        elif kind in self._full(view):
+            # One of those that are rented comes to it when its job leaves it.
+            return
+        yield Request(market, list_price(view, market), job=job.job_id, keep=True)
 
 
 def _steady(view: View, job: JobView) -> list[LeaseView]:
     """A job's machines, running or starting, without a revocation notice."""
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+
+
+def _held(view: View) -> list[Held]:
+    """All machines that are up and stay, with the unfinished job that has each."""
+    owner = {lease.lease_id: job.job_id for job in view.jobs if not job.is_finished for lease in job.leases}
+    return [
+        Held(lease.lease_id, lease.market.instance_type, owner.get(lease.lease_id))
+        for lease in view.leases
+        if lease.is_booted and math.isinf(lease.revoke_at_s)
+    ]
+
+
+def _coming(view: View) -> dict[int, list[str]]:
+    """Types of the machines that are on their way to each job."""
+    return {
+        job.job_id: [lease.market.instance_type for lease in view.leases_of(job.job_id) if not lease.is_booted]
+        for job in view.jobs
+    }
 
 
 def _cheapest(view: View, only: str | None = None) -> dict[str, Market]:

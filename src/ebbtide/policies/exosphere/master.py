@@ -38,6 +38,7 @@ from ebbtide.policies.exosphere.candidates import COVARIANCES
 from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
 from ebbtide.policies.exosphere.sharing import Sharing, has_others, shares
 from ebbtide.policies.exosphere.trials import TRIALS_ALPHA, Trials, is_alone
+from ebbtide.policies.exosphere.up_calls import UpCalls, check_url
 from ebbtide.policies.field_checks import check_fields
 
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.
@@ -65,6 +66,9 @@ class ExoSphere:
         soft_share: Share of its bid at which a server's price counts as a warning (soft revocation).
         free_list_s: How long servers of a finished application are kept for others, seconds: twice the time that a
             new server needs to start (5).
+        up_calls: Address of a program that is asked before each application, as http://127.0.0.1:8123/ (see
+            `up_calls`); None: there is none.
+        up_calls_s: Seconds that its answer is waited for.
     """
 
     applications: tuple[Application, ...] = ()
@@ -74,6 +78,8 @@ class ExoSphere:
     selection: Selection = Selection.PORTFOLIO
     soft_share: float = 0.5
     free_list_s: float = 600.0
+    up_calls: str | None = None
+    up_calls_s: float = 2.0
     name: str = "exosphere"
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE, Wake.REBALANCE})
 
@@ -82,6 +88,9 @@ class ExoSphere:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
         if self.alpha is not None:
             check_fields(self, between={"alpha": (0.0, MOST_ALPHA)})
+        if self.up_calls is not None:
+            check_url(self.up_calls)
+        check_fields(self, between={"up_calls_s": (0.1, 30.0)})
         check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -95,7 +104,18 @@ class ExoSphere:
         yield from self._free(view, free)
 
     def application(self, view: View, job: JobView) -> Application:
-        """The application of a job."""
+        """The application of a job, behind the program that is asked before it, if there is one."""
+        own = self._own_application(view, job)
+        if self.up_calls is None:
+            return own
+        able = [view.machine(market) for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
+        most = Resources(
+            job.job.most_machines * max((machine.vcpus for machine in able), default=0),
+            job.job.most_machines * max((machine.memory_gib for machine in able), default=0.0),
+        )
+        return UpCalls(own, self.up_calls, job.job.name, most, self.up_calls_s)
+
+    def _own_application(self, view: View, job: JobView) -> Application:
         if not self.applications:
             is_trial = len(view.jobs) > 1 and is_alone(job)
             return default_application(view, job, TRIALS_ALPHA if is_trial and self.alpha is None else self.alpha)

@@ -172,7 +172,12 @@ class BestBid:
             mean[:, None],
             (steps_left * seconds)[:, None],
             np.array([[self.start_s + job.job.restore_s(vcpus)] for vcpus in cores]),
-            np.array([[job.job.save_s(vcpus) if saves else math.inf] for vcpus in cores]),
+            np.array(
+                [
+                    [job.job.save_s(vcpus, market.place) if saves else math.inf]
+                    for vcpus, market in zip(cores, markets, strict=True)
+                ]
+            ),
         )
         found = []
         for place, (market, step_s, asks) in enumerate(zip(markets, seconds.tolist(), able, strict=True)):

@@ -27,7 +27,7 @@ from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
-from ebbtide.policies.api.view import View
+from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
@@ -162,7 +162,8 @@ class SpotTune:
         memory = view.memory
         times = ObservedStepTimes.in_memory(memory, self.parallel)
         if any(event.wake is Wake.START for event in view.events):
-            memory["paused"], memory["chosen"], memory["started_s"] = [], None, view.now_s
+            memory["paused"], memory["chosen"] = [], None
+            run_started_s(view)
             for job in view.jobs:
                 yield from self._milestones(view, job)
         for job in view.jobs:
@@ -253,7 +254,7 @@ class SpotTune:
         if not self._in_time(view, job, seconds)[place]:
             return False
         vcpus = view.machine(here).vcpus
-        moving_s = job.job.save_s(vcpus) + job.job.restore_s(vcpus)
+        moving_s = job.job.save_s(vcpus, here.place) + job.job.restore_s(vcpus)
         best = self._best(view, job, times)
         staying = self.provisioner.staying(view, place, markets, seconds)
         return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
@@ -338,6 +339,6 @@ class SpotTune:
         """Mask of the seconds per step that meet the deadline; if none does, of the lowest. Shape (n,)."""
         if math.isinf(self.deadline_s):
             return np.ones(len(seconds), dtype=bool)
-        left_s = self.deadline_s - (view.now_s - view.memory["started_s"])
+        left_s = self.deadline_s - (view.now_s - run_started_s(view))
         able = seconds * job.steps_left <= _TRAINING_SHARE * left_s
         return able if able.any() else np.asarray(seconds <= seconds.min())

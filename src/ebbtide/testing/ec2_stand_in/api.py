@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,12 +14,16 @@ from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+import numpy as np
+
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
-from ebbtide.market.markets import LINUX
+from ebbtide.market.markets import LINUX, Market
+from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
 _KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/ec2/")
+_S3_KEY = re.compile(r"Credential=([^/]+)/\d+/[a-z0-9-]+/s3/")
 _STATUS = {
     "InsufficientInstanceCapacity": "500 Internal Server Error",
     "RequestLimitExceeded": "503 Service Unavailable",
@@ -41,11 +47,34 @@ class Refusals:
     sent: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """An object that was written to S3, or read from it.
+
+    Attributes:
+        access_key: Access key of who asked; that of a machine ends in its instance id.
+        is_upload: Whether it was written.
+        path: Bucket and key of the object.
+        size_bytes: Its size in bytes.
+    """
+
+    access_key: str
+    is_upload: bool
+    path: str
+    size_bytes: int
+
+
 class StandInApi:
     """Serves EC2 and S3 until it is closed.
 
-    Args:
+    Attributes:
+        refusals: The requests that EC2 refuses.
         prices: Price history that EC2 reports.
+        copied: What was asked of each copy of an image, by the API's names.
+        moved: Objects that were written or read whole, in order; without uploads in parts.
+
+    Args:
+        prices: Price history that EC2 reports at first.
 
     Raises:
         InputError: moto is not installed.
@@ -58,7 +87,10 @@ class StandInApi:
         except ImportError:
             raise InputError("the stand-in for EC2 needs moto: pip install 'moto[ec2,s3,server]'") from None
         self.refusals = Refusals()
-        self._prices = prices
+        self.prices = prices
+        self.copied: list[dict[str, str]] = []
+        self.moved: list[Moved] = []
+        self._sizes: dict[str, int] = {}
         self._app = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._addresses: dict[str, str] = {}
@@ -72,9 +104,18 @@ class StandInApi:
         self._server.shutdown()
         self._server.server_close()
 
+    def change_price(self, market: Market, usd_per_hour: float) -> None:
+        """Let a market have another price from the present second on, USD per hour."""
+        now_s = math.floor(time.time())
+        before = self.prices[market]
+        changed = PriceSeries(np.append(before.times_s, now_s), np.append(before.prices, usd_per_hour))
+        series = {**dict(self.prices.items()), market: changed}
+        self.prices = PriceHistory(series, start_s=self.prices.start_s, end_s=max(self.prices.end_s, now_s + 1.0))
+
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         signed = _KEY.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed is None:
+            self._note_moved(environ)
             return self._passed(environ, start)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
@@ -85,9 +126,24 @@ class StandInApi:
             return _sent(start, _STATUS.get(code, "400 Bad Request"), _error(code))
         if action == "DescribeSpotPriceHistory":
             return _sent(start, "200 OK", self._history(signed.group(2), asked))
+        if action == "CopyImage":
+            self.copied.append(asked)
         if action == "DescribeInstances":
             self._give_addresses()
         return self._passed(environ, start)
+
+    def _note_moved(self, environ: dict[str, Any]) -> None:
+        signed, method = _S3_KEY.search(environ.get("HTTP_AUTHORIZATION", "")), environ["REQUEST_METHOD"]
+        path = environ["PATH_INFO"].lstrip("/")
+        is_object = "/" in path and not environ.get("QUERY_STRING")
+        if signed is None or not is_object or method not in ("GET", "PUT"):
+            return
+        with self._lock:
+            if method == "PUT":
+                # What is sent in chunks is longer than the object.
+                whole = environ.get("HTTP_X_AMZ_DECODED_CONTENT_LENGTH") or environ.get("CONTENT_LENGTH") or 0
+                self._sizes[path] = int(whole)
+            self.moved.append(Moved(signed.group(1), method == "PUT", path, self._sizes.get(path, 0)))
 
     def _passed(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         answer: Iterable[bytes] = self._app(environ, start)
@@ -121,7 +177,7 @@ class StandInApi:
             f"<item><instanceType>{market.instance_type}</instanceType><productDescription>{LINUX}</productDescription>"
             f"<spotPrice>{usd:.6f}</spotPrice><timestamp>{iso(time_s)}</timestamp>"
             f"<availabilityZone>{market.zone}</availabilityZone></item>"
-            for market, series in self._prices.items()
+            for market, series in self.prices.items()
             if market.region == region and (not types or market.instance_type in types)
             for time_s, usd in zip(series.times_s, series.prices, strict=True)
         ]

@@ -100,7 +100,8 @@ class StandInMachines:
     def _state_of(self, name: str) -> MachineState:
         machine = self.all.get(name)
         has_notice = machine is not None and math.isfinite(machine.taken_at_s)
-        role = RoleCredentials(_ROLE, ROLE_KEY, "none", time.time() + _ROLE_S)
+        # So that it is seen which machine asks.
+        role = RoleCredentials(_ROLE, f"{ROLE_KEY}-{name}", "none", time.time() + _ROLE_S)
         return MachineState(machine.taken_at_s if machine and has_notice else None, credentials=role)
 
     def close(self) -> None:

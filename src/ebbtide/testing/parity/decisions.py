@@ -100,9 +100,13 @@ def differences(replayed: Sequence[Decision], lived: Sequence[Decision]) -> list
 
 
 def ledger_difference_usd(replayed: Ledger, lived: Ledger) -> float:
-    """USD by which two ledgers differ, summed over lines; lines that are not for the same thing differ wholly."""
+    """USD by which two ledgers differ, summed over lines; lines that are not for the same thing differ wholly.
+
+    The lines of each lease are compared in their order; leases that end at one moment may be charged in any.
+    """
     total_usd = 0.0
-    for one, other in zip_longest(replayed.lines, lived.lines):
+    of_both = (sorted(ledger.lines, key=lambda line: line.lease_id) for ledger in (replayed, lived))
+    for one, other in zip_longest(*of_both):
         if one is None or other is None or not _is_same_line(one, other):
             total_usd += sum(abs(line.usd) for line in (one, other) if line is not None)
         elif abs(one.usd - other.usd) > SAME_USD:

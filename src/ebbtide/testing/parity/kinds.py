@@ -15,6 +15,7 @@ from typing import Any, get_args
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.testing.parity.tapes import (
@@ -36,6 +37,8 @@ _LONGER = 2.96
 # An array and a cluster have work for two machines and run on three: some policies rent a small one alone.
 _WORK, _MACHINES = 2, 3
 _TASKS_PER_HOUR_PER_VCPU = 7.0
+# Those of a list take less time each, since they come one after the other.
+_LIST_HOURS = 1.7317
 _SPEEDS = {"c3.xlarge": 1.0, "m3.xlarge": 0.91, "r3.xlarge": 0.96}
 _CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "by_region": True}
 
@@ -53,7 +56,7 @@ class Kind:
     """
 
     name: str
-    sweep: Sweep
+    sweep: Runnable
     jobs: tuple[Job, ...]
     curves: tuple[Curve | None, ...] = ()
     is_of_one_region: bool = False
@@ -95,11 +98,42 @@ def kinds() -> tuple[Kind, ...]:
         _kind("gang", 4, machines=4, **as_one),
         _kind("elastic", 4, machines={"min": 2, "max": 4}, **as_one),
         Kind("array", array, array.jobs()),
+        _in_order(),
         *(
             _kind(name, _WORK, machines=_MACHINES, framework=name, checkpoint={"save_s": 0, "restore_s": 0})
             for name in frameworks()
         ),
     )
+
+
+def _in_order() -> Kind:
+    """Two trainings side by side; an array and a cluster, each once one of them is done; a training after both."""
+    steps = round(_LIST_HOURS * 4.0 * PER_HOUR_PER_VCPU)
+    rate = 3.0 * _TASKS_PER_HOUR_PER_VCPU
+    tasks = round(_LIST_HOURS * 4.0 * rate)
+    array: dict[str, Any] = {
+        "tasks": [str(number) for number in range(tasks)],
+        "max_trial_steps": tasks,
+        "command": "estimate {task}",
+        "machines": _MACHINES,
+        "other_steps_per_hour_per_vcpu": rate,
+        "checkpoint": None,
+    }
+    cluster = {"framework": "dask", "machines": _MACHINES, "checkpoint": {"save_s": 0, "restore_s": 0}}
+    parts: dict[str, dict[str, Any]] = {
+        "first": {"max_trial_steps": steps},
+        "side": {"max_trial_steps": round(1.3 * steps)},
+        "array": array,
+        "cluster": {"max_trial_steps": steps, **cluster},
+        "last": {"max_trial_steps": steps},
+    }
+    needs = {"array": ("first",), "cluster": ("side",), "last": ("array", "cluster")}
+    listed = tuple(
+        ListedJob(work=_sweep(name, 1, **content), needs=needs.get(name, ())) for name, content in parts.items()
+    )
+    # For policies that plan for a deadline: twice as long as all of it takes one after the other.
+    work = JobList(name="list", listed=listed, deadline_h=2.0 * len(parts) * _LIST_HOURS)
+    return Kind("list", work, work.jobs())
 
 
 def frameworks() -> tuple[str, ...]:

@@ -17,13 +17,16 @@ from typing import Any
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.messages import MessageLog
 from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, key_of
+from ebbtide.live.agent_jobs import JobKind
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.runtime import Runtime
+from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -239,13 +242,11 @@ class TapeProvider(AgentProvider):
     def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario) -> None:
         # Messages take no time here, so that no task is handed out before a machine is free.
         agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
-        job, catalogue = scenario.jobs[0], scenario.catalogue
-        tasks = job.cpus_per_task
+        kinds = [_kind(job_id, job, scenario.catalogue) for job_id, job in enumerate(scenario.jobs)]
         callbacks = Callbacks(
             _assignment,
-            framework=job.framework or "",
-            side_by_side=lambda market: max(catalogue.machine_of(market).vcpus // (tasks or 1), 1),
-            values=() if tasks is None else [str(number) for number in range(job.steps)],
+            kinds=[kind for kind in kinds if kind is not None],
+            programs=_programs(scenario.jobs),
         )
         runtime, pace = TapeClock(cloud), Pace(poll_s=0.0)
         super().__init__(cloud, store, agent, callbacks, key=_KEY, pace=pace, runtime=runtime)
@@ -295,6 +296,23 @@ def live(scenario: Scenario, policy: Policy, start_s: float) -> Lived:
 def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
     """The outcome of `live`, of a job that is no cluster."""
     return live(scenario, policy, start_s).outcome
+
+
+def _kind(job_id: int, job: Job, catalogue: Catalogue) -> JobKind | None:
+    """What a job is, if it is no plain training."""
+    if job.framework is not None:
+        return JobKind(job_id, job.framework)
+    cpus = job.cpus_per_task
+    if cpus is None:
+        return None
+    values = [str(number) for number in range(job.steps)]
+    return JobKind(job_id, "", values, lambda market: max(catalogue.machine_of(market).vcpus // cpus, 1))
+
+
+def _programs(jobs: Sequence[Job]) -> dict[int, int]:
+    """The number of each job's program: names of trials differ in a number alone."""
+    stems = [job.name.rstrip("0123456789") for job in jobs]
+    return {job_id: stems.index(stem) for job_id, stem in enumerate(stems)}
 
 
 def _assignment(progress: JobProgress) -> Assignment:

@@ -21,7 +21,7 @@ from tests.live.sweeps import flapping
 import ebbtide as eb
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Wanted
-from ebbtide.live.clouds.ec2.cloud import _TRIES, Ec2Cloud, _client
+from ebbtide.live.clouds.ec2.cloud import _TRIES, Ec2Cloud, client_of
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.market.leases import LeaseState
 
@@ -256,7 +256,7 @@ def test_one_request_to_a_silent_service_takes_ten_seconds_at_most(
         monkeypatch.setenv(name, "testing")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        ec2 = _client("us-east-1", tries)
+        ec2 = client_of("us-east-1", tries)
         assert tries in (1, _TRIES)
         began_s = time.monotonic()
         with pytest.raises(ReadTimeoutError):

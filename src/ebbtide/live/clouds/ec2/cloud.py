@@ -77,7 +77,7 @@ class Ec2Cloud:
         client: Callable[[str, int], Any] | None = None,
     ) -> None:
         self._run, self._settings, self._prices = run, settings, prices
-        self._make = client or _client
+        self._make = client or client_of
         self._clients = {region: self._make(region, _TRIES) for region in settings.regions}
         # boto3 would repeat a launch that fails for lack of capacity; the policy must see that at once.
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
@@ -237,7 +237,7 @@ class Ec2Cloud:
         kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
         request: dict[str, Any] = {
             "ClientToken": wanted.token,
-            "ImageId": region.image_id,
+            "ImageId": settings.image_in(market.region),
             "InstanceType": market.instance_type,
             "MinCount": 1,
             "MaxCount": 1,
@@ -267,7 +267,7 @@ class Ec2Cloud:
     def _root_device(self, region: str) -> str:
         """The root device's name in the image: another name would add a second volume, empty and paid for."""
         if region not in self._root_devices:
-            image = self._settings.regions[region].image_id
+            image = self._settings.image_in(region)
             found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
             if not found or not found[0].get("RootDeviceName"):
                 raise InputError(f"there is no image {image} with a root volume in {region}", field="image_id")
@@ -313,7 +313,8 @@ class _Ec2Error(CloudError):
         self.is_refusal = code in _NEVER
 
 
-def _client(region: str, tries: int) -> Any:
+def client_of(region: str, tries: int) -> Any:
+    """An EC2 client of a region, which tries each request so many times."""
     import boto3
     from botocore.config import Config
 

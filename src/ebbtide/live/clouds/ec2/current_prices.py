@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.price_store import PriceMonitor, PriceStore
 from ebbtide.market.prices import PriceHistory
@@ -34,7 +34,7 @@ class CurrentPrices:
     def __init__(
         self,
         store: PriceStore,
-        sweep: Sweep,
+        sweep: Runnable,
         regions: Sequence[str],
         catalogue: Catalogue | None = None,
         *,

@@ -1,0 +1,262 @@
+"""Several jobs in one run, side by side or one after the other, each of any kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
+from ebbtide.jobs.job import Job, PositiveFloat
+from ebbtide.jobs.parsing import Frozen
+from ebbtide.jobs.sweep import MOST_TRIALS, Decides, MarketFilter, Sweep, Trial
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.markets import Market
+from ebbtide.market.prices import PriceHistory
+
+# The name is also that of a folder, in which those that need the job find what it has stored.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+# What the file says for all of its jobs, and no job for itself.
+SHARED_FIELDS = ("budget_usd", "billing", "decides")
+
+
+class ListedJob(Frozen):
+    """One job of a list.
+
+    Attributes:
+        needs: Names of the jobs that must be done before it begins.
+        policy: The policy that decides for it alone; None: that of the list.
+        work: What it runs, as a run of it alone would have it; its name is the job's.
+    """
+
+    needs: tuple[str, ...] = ()
+    policy: AskedPolicy | None = None
+    work: Sweep
+
+    @property
+    def name(self) -> str:
+        """Its name in the list."""
+        return self.work.name
+
+
+class JobList(Frozen):
+    """Several jobs that run side by side, or after those that they need, for one budget.
+
+    Attributes:
+        name: Name of the list in tables and tags.
+        listed: The jobs; each stands after those that it needs.
+        markets: Where machines may be rented.
+        budget_usd: The most that may be spent on all of them, USD.
+        deadline_h: Hours from the start of the run by which all should be done. A job's own deadline counts from
+            the start of the run, too.
+        decides: Whether price or capacity decides when machines are revoked.
+        billing: Name of the billing preset of spot leases.
+        policy: The policy that decides for jobs that name none, by name, or with parameters; None: the one that
+            suits each.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    listed: Annotated[tuple[ListedJob, ...], Field(min_length=1)]
+    markets: MarketFilter = MarketFilter()
+    budget_usd: PositiveFloat | None = None
+    deadline_h: PositiveFloat | None = None
+    decides: Decides = Decides.PRICE
+    billing: str = "ec2-second"
+    policy: AskedPolicy | None = None
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> JobList:
+        names = [job.name for job in self.listed]
+        for place, job in enumerate(self.listed):
+            if job.name in names[:place]:
+                raise ValueError(f"two jobs are named {job.name!r}; give each a `name` of its own")
+            if not _NAME.fullmatch(job.name):
+                raise ValueError(
+                    f"job {job.name!r}: the name of a job in a list has letters, digits, dots, - and _ alone"
+                )
+            for needed in job.needs:
+                if needed == job.name:
+                    raise ValueError(f"job {job.name} needs itself")
+                if needed not in names:
+                    raise ValueError(f"job {job.name} needs {needed!r}, and the jobs are {', '.join(names)}")
+                if needed not in names[:place]:
+                    raise ValueError(f"job {job.name} stands before {needed}, which it needs; put it after")
+        if self.decides is Decides.CAPACITY and self.deadline_h is None:
+            raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
+        if len(self.job_names) > MOST_TRIALS:
+            raise ValueError(f"has {len(self.job_names):,} trainings; {MOST_TRIALS:,} at most")
+        return self
+
+    # What a run of one sweep has, too.
+
+    @property
+    def parts(self) -> tuple[Sweep, ...]:
+        """What each job runs, in order."""
+        return tuple(job.work for job in self.listed)
+
+    def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
+        """What one of the run's trainings is a trial of, by its number in the run."""
+        return self._trainings[job_id]
+
+    @cached_property
+    def _trainings(self) -> tuple[tuple[Sweep, Trial], ...]:
+        return tuple((part, trial) for part in self.parts for trial in part.trials())
+
+    def ids_of(self, name: str) -> tuple[int, ...]:
+        """The numbers in the run of a job's trainings."""
+        return tuple(number for number, (part, _) in enumerate(self._trainings) if part.name == name)
+
+    @property
+    def job_names(self) -> tuple[str, ...]:
+        """The name of each training, in order of their numbers."""
+        return tuple(name for part in self.parts for name in part.job_names)
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """Each training in words, in order of their numbers: its job, and its values."""
+        return tuple(
+            f"{part.name}: {trial.name}" if part.has_choice else part.name
+            for part in self.parts
+            for trial in part.trials()
+        )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the speed of every job is known on some instance type."""
+        return all(part.is_measured for part in self.parts)
+
+    @property
+    def has_choice(self) -> bool:
+        """It is no sweep."""
+        return False
+
+    @property
+    def asked(self) -> str:
+        """What the machines must have, in words; empty: nothing that holds for all."""
+        return ""
+
+    def jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
+        """A job for each training, for replays.
+
+        Raises:
+            InputError: The speed or the number of steps of one is unknown.
+        """
+        known = catalogue or default_catalogue()
+        return tuple(limited(job, part, known) for part in self.parts for job in part.jobs())
+
+    def live_jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
+        """A job for each training, for live runs, in which an unknown speed is measured."""
+        known = catalogue or default_catalogue()
+        return tuple(limited(job, part, known) for part in self.parts for job in part.live_jobs(known))
+
+    def check_types(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
+        """Raise `InputError` for an unknown instance type, or if no type has everything that a job requires."""
+        for place, part in enumerate(self.parts):
+            try:
+                part.check_types(catalogue, file)
+            except InputError as error:
+                raise in_list(error, place, file) from None
+
+    def allowed(self, prices: PriceHistory, catalogue: Catalogue | None = None) -> PriceHistory:
+        """The markets of a history in which machines may be rented that suit one of the jobs.
+
+        Raises:
+            InputError: A job has no market in the history.
+        """
+        known = catalogue or default_catalogue()
+        own = [market for market in prices if self.markets.allows(market)]
+        if not own:
+            raise InputError(
+                f"markets of {self.name} allow none of the {len(prices)} markets of these prices", field="markets"
+            )
+        for part in self.parts:
+            part.allowed(prices.select(own), known)
+        return prices.select([market for market in own if any(part.allows(market, known) for part in self.parts)])
+
+    def allows(self, market: Market, catalogue: Catalogue) -> bool:
+        """Whether machines may be rented in a market, and suit one of the jobs."""
+        return self.markets.allows(market) and any(part.allows(market, catalogue) for part in self.parts)
+
+    def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:
+        """Names of the instance types whose prices are needed; empty: all types."""
+        if self.markets.instance_types:
+            return self.markets.instance_types
+        wanted = [part.types_wanted(catalogue) for part in self.parts]
+        return sorted({name for names in wanted for name in names}) if all(wanted) else ()
+
+    # The order.
+
+    def rest_h(self, name: str) -> float:
+        """Hours that those which need a job take after it, on the fastest machines that they name; what is not
+        known counts as nothing."""
+        after = [job for job in self.listed if name in job.needs]
+        return max((_least_h(job.work) + self.rest_h(job.name) for job in after), default=0.0)
+
+    def deadline_of(self, job: ListedJob) -> float | None:
+        """Hours from the start of the run by which a job should be done: its own deadline, or what that of the
+        list leaves for those that need it; None: there is none.
+
+        Raises:
+            InputError: That of the list leaves it no time.
+        """
+        own = [job.work.deadline_h] if job.work.deadline_h is not None else []
+        if self.deadline_h is not None:
+            rest_h = self.rest_h(job.name)
+            if rest_h >= self.deadline_h:
+                raise InputError(
+                    f"is {self.deadline_h:g} h, and those that need {job.name} take {rest_h:.3g} h; give more",
+                    field="deadline_h",
+                )
+            own.append(self.deadline_h - rest_h)
+        return min(own, default=None)
+
+
+# What a run runs.
+Runnable = Sweep | JobList
+
+
+def in_list(error: InputError, number: int, file: str | Path | None) -> InputError:
+    """An error of a listed job, with its place in the file."""
+    where = f"jobs.{number}"
+    if error.problems:
+        return InputError(error.problem, file=file, field=where, problems=error.problems)
+    return InputError(error.problem, file=file, field=f"{where}.{error.field}" if error.field else where)
+
+
+def limited(job: Job, part: Sweep, catalogue: Catalogue) -> Job:
+    """A job that can run on those machines alone that its own requirements allow: the run may rent others, too."""
+    types = part.markets.instance_types
+    if not part.asked and not types:
+        return job
+    fitting = [
+        machine
+        for machine in catalogue.instance_types
+        if part.fits(machine) and (not types or machine.name in types)
+    ]
+    rates: dict[str, float] = {}
+    for machine in fitting:
+        rate = job.steps_per_hour.get(machine.name)
+        if rate is None and job.other_steps_per_hour_per_vcpu is not None:
+            rate = job.other_steps_per_hour_per_vcpu * machine.vcpus
+        if rate is not None:
+            rates[machine.name] = rate
+    return job.model_copy(update={"steps_per_hour": rates, "other_steps_per_hour_per_vcpu": None})
+
+
+def runnable(content: Mapping[str, Any]) -> Runnable:
+    """What a run was started with, from plain values that `model_dump` gave."""
+    return JobList.model_validate(content) if "listed" in content else Sweep.model_validate(content)
+
+
+def _least_h(work: Sweep) -> float:
+    """Hours of one of its trainings on the fastest machines that it names; 0: not known."""
+    if not work.steps_per_hour or work.max_trial_steps is None:
+        return 0.0
+    job = work.jobs()[0]
+    return job.steps / max(job.steps_per_hour.values()) / job.speedup_of(job.most_machines)

@@ -1,0 +1,105 @@
+"""What the jobs that a program's job needs have stored, fetched to the machine before the program begins.
+
+Below one folder there is one for each of them by its name: of a training `checkpoint`, its newest, and `outputs`,
+the files that it left; of a sweep one for each trial by its number, with the same; of an array `results`, with a
+folder for each task that wrote files, by its number, and `results.jsonl`, a line for every task.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.errors import MissingObjectError
+from ebbtide.live.agent.folders import outputs_id
+from ebbtide.live.agent.results import TaskResults, plain_result
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.whole import newest_whole
+from ebbtide.live.storage import ObjectStore
+
+
+@dataclass(frozen=True)
+class Input:
+    """What one training or array has stored.
+
+    Attributes:
+        folder: Path below the folder of inputs, of plain names.
+        trial_ids: Ids under which its machines save, by rank.
+        is_array: Whether it is an array, which has results.
+    """
+
+    folder: str
+    trial_ids: tuple[str, ...]
+    is_array: bool = False
+
+
+def inputs_beside(code: Path) -> Path:
+    """The folder of a machine's inputs, beside that of the user's code."""
+    return code.parent / "inputs"
+
+
+def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> None:
+    """Fetch what is not there yet, each whole or not at all.
+
+    Args:
+        objects: The storage of the run.
+        inputs: What is needed.
+        into: Folder of inputs, made if it is not there.
+
+    Raises:
+        OSError: Storage does not answer, or the folder cannot be written.
+        DamagedCheckpointError: No checkpoint of one is whole.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    for each in inputs:
+        target = into / each.folder
+        if target.exists():
+            continue
+        with tempfile.TemporaryDirectory(dir=into, prefix=".", ignore_cleanup_errors=True) as place:
+            coming = Path(place) / "coming"
+            coming.mkdir()
+            if each.is_array:
+                _fetch_results(objects, each.trial_ids[0], coming)
+            else:
+                _fetch_checkpoint(objects, each.trial_ids, coming / "checkpoint")
+                CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(coming / "outputs")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                coming.rename(target)
+            except OSError:
+                # Another program of this machine needs the same.
+                if not target.exists():
+                    raise
+                shutil.rmtree(coming, ignore_errors=True)
+
+
+def _fetch_checkpoint(objects: ObjectStore, trial_ids: Sequence[str], into: Path) -> None:
+    if len(trial_ids) == 1:
+        CheckpointStore(objects, trial_ids[0]).restore(into)
+        return
+    whole = newest_whole(objects, trial_ids)
+    for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
+        store = CheckpointStore(objects, trial_id)
+        manifest = store.manifest(number)
+        if place == 0:
+            store.fetch(manifest, into)
+        else:
+            store.add(manifest, into)
+
+
+def _fetch_results(objects: ObjectStore, trial_id: str, into: Path) -> None:
+    results = TaskResults(objects, trial_id)
+    lines = []
+    for number in sorted(results.numbers()):
+        try:
+            result = results.result(number)
+        except MissingObjectError:
+            continue
+        if result.archive:
+            results.fetch(result, into / "results" / str(number))
+        lines.append(json.dumps(plain_result(result)))
+    (into / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

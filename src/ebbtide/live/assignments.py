@@ -1,0 +1,72 @@
+"""What agents are given of what a run runs: commands, kinds of jobs, and what jobs that are needed have stored."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.agent.inputs import Input
+from ebbtide.live.agent_jobs import JobKind
+from ebbtide.live.agent_state import trial_id_of
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market
+
+
+def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
+    """What the jobs that a job needs have stored, by their names.
+
+    Args:
+        work: What the run runs.
+        job_id: Id of the job in the run.
+        run: Id of the run, from which trials are named.
+    """
+    if not isinstance(work, JobList):
+        return ()
+    name = work.part_of(job_id)[0].name
+    found = []
+    for needed in next(job.needs for job in work.listed if job.name == name):
+        for other in work.ids_of(needed):
+            part, trial = work.part_of(other)
+            folder = f"{needed}/{trial.number}" if part.has_choice else needed
+            is_array = part.tasks is not None
+            most = part.machines if isinstance(part.machines, int) else part.machines.max
+            ranks = range(1 if is_array or part.framework is not None else most)
+            found.append(Input(folder, tuple(trial_id_of(run, other, rank) for rank in ranks), is_array))
+    return tuple(found)
+
+
+def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
+    """The jobs of a run that are arrays or clusters."""
+    found = []
+    for job_id in range(len(work.job_names)):
+        sweep, _ = work.part_of(job_id)
+        if sweep.framework is not None:
+            found.append(JobKind(job_id, sweep.framework))
+        elif sweep.tasks is not None:
+            found.append(JobKind(job_id, "", sweep.tasks, partial(_side_by_side, catalogue, sweep.cpus_per_task)))
+    return found
+
+
+def _side_by_side(catalogue: Catalogue, cpus_per_task: int, market: Market) -> int:
+    """Number of tasks of an array that a machine does at a time."""
+    return max(catalogue.machine_of(market).vcpus // cpus_per_task, 1)
+
+
+def programs_of(work: Runnable) -> dict[int, int]:
+    """The number of each job's program, by the job's id: trials of one sweep have the same."""
+    numbers = [number for number, part in enumerate(work.parts) for _ in part.trials()]
+    return dict(enumerate(numbers))
+
+
+def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+    """The command line of a trial's program.
+
+    Args:
+        sweep: The sweep that the trial belongs to.
+        number: Number of the trial, counted from 0.
+        python: The Python that is run for `python` or `python3`.
+    """
+    arguments = sweep.command_line(sweep.trials()[number])
+    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments

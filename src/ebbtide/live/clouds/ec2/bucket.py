@@ -1,0 +1,91 @@
+"""The region of the bucket that keeps a run's checkpoints, by which their egress is charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, Runnable, in_list
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.transfers import Bucket
+from ebbtide.live.clouds.ec2.settings import Ec2Settings
+
+_HEADER = "x-amz-bucket-region"
+
+
+def with_bucket(work: Runnable, settings: Ec2Settings, client: Any = None) -> Runnable:
+    """What is to be run, with the place of the store's bucket: a sweep, or each job of a list.
+
+    What its file says counts where it cannot be looked up: where the bucket's owner forbids that, and at another
+    address than AWS, where without it no place is assumed.
+
+    Args:
+        work: The sweep, or the list of jobs.
+        settings: Settings of machines, with the address of the store.
+        client: A boto3 client of S3; None: a new one.
+
+    Raises:
+        InputError: There is no such bucket, it is in another region than the file says, or neither is known.
+    """
+    stored = [part for part in work.parts if part.checkpoint is not None]
+    if not stored or settings.store_endpoint_url:
+        return work
+    region = bucket_region(settings.store, client, is_needed=any(part.bucket is None for part in stored))
+    if region is None:
+        return work
+    found = Bucket(cloud="aws", region=region)
+    if isinstance(work, Sweep):
+        return _placed(work, found, settings.store)
+    listed = []
+    for place, job in enumerate(work.listed):
+        try:
+            listed.append(job.model_copy(update={"work": _placed(job.work, found, settings.store)}))
+        except InputError as error:
+            raise in_list(error, place, None) from None
+    # A copy would keep what was worked out of the jobs before.
+    return JobList(**{name: getattr(work, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
+
+
+def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
+    if sweep.checkpoint is None:
+        return sweep
+    if sweep.bucket not in (None, found):
+        said = sweep.bucket.place if sweep.bucket else None
+        raise InputError(
+            f"says {said}, and {store} is in {found.place}; leave it out, since it is looked up",
+            field="bucket",
+        )
+    return sweep.model_copy(update={"bucket": found})
+
+
+def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> str | None:
+    """The region of an `s3://bucket/prefix`; None: its owner does not say, and it is not needed.
+
+    Raises:
+        InputError: There is no such bucket, or its region is needed and not told.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    name = store.removeprefix("s3://").partition("/")[0]
+    try:
+        found = (client or boto3.Session().client("s3")).head_bucket(Bucket=name)
+    except ClientError as error:
+        answer = error.response.get("ResponseMetadata", {})
+        if answer.get("HTTPStatusCode") == 404:
+            problem = f"there is no bucket {name}; create it, or name another"
+            raise InputError(problem, field="store") from None
+        # S3 tells the region even to those who may not see the bucket.
+        region, why = answer.get("HTTPHeaders", {}).get(_HEADER), str(error)
+    except BotoCoreError as error:
+        region, why = None, str(error)
+    else:
+        answer = found.get("ResponseMetadata", {})
+        region, why = found.get("BucketRegion") or answer.get("HTTPHeaders", {}).get(_HEADER), "it is not said"
+    if region is None and is_needed:
+        raise InputError(
+            f"the region of bucket {name}, by which egress is charged, cannot be looked up: {why}; have "
+            "s3:ListBucket allowed, or write it into the job's file, `bucket: {cloud: aws, region: us-east-1}`",
+            field="store",
+        )
+    return None if region is None else str(region)

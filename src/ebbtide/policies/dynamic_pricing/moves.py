@@ -1,0 +1,52 @@
+"""Whether a move of Dynamic Pricing is worth what it costs: egress, a start, and time to save and restore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ebbtide.market.markets import Market
+from ebbtide.policies.api.records import JobView, LeaseView
+from ebbtide.policies.api.view import View
+from ebbtide.policies.deepspotcloud.policy import egress_usd
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Move:
+    """What changes for a job that moves from one machine to another, over the same steps.
+
+    Attributes:
+        saved_usd: What it costs less, USD.
+        saved_s: How much earlier it is done, seconds.
+    """
+
+    saved_usd: float
+    saved_s: float
+
+
+def move(view: View, job: JobView, lease: LeaseView, market: Market, start_s: float, horizon_s: float) -> Move:
+    """What a move saves.
+
+    The old machine trains until the new one is up, and both are paid for that long; then the job stands still, as
+    it is saved here and restored there. What is left after the horizon is not counted: by then prices differ.
+
+    Args:
+        view: Prices and speeds of the moment.
+        job: The job.
+        lease: The machine that it trains on.
+        market: Where it would go on.
+        start_s: Seconds for which a machine is paid before it can restore; 0: it is up.
+        horizon_s: The most time on the present machine whose steps are counted, seconds.
+    """
+    here_usd, there_usd = view.price(lease.market) / _HOUR_S, view.price(market) / _HOUR_S
+    here, there = view.steps_per_s(job.job, lease.market), view.steps_per_s(job.job, market)
+    steps = min(job.steps_left, here * horizon_s)
+    save_s = job.job.save_s(view.machine(lease.market).vcpus)
+    restore_s = job.job.restore_s(view.machine(market).vcpus, lease.market.place, market.place)
+    still_s = save_s + restore_s
+    stays_s, moves_s = steps / here, steps / there
+    stays_usd = stays_s * here_usd
+    moves_usd = (moves_s + start_s + still_s) * there_usd + save_s * here_usd
+    moves_usd += egress_usd(view, job, lease.market, market)
+    return Move(stays_usd - moves_usd, stays_s - moves_s - still_s)

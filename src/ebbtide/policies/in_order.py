@@ -1,0 +1,244 @@
+"""Several jobs of one run, each group of them begun once those that it needs are done, with a policy of its own.
+
+Each policy sees its own jobs and machines alone, numbered from 0, as if they were all of a run that began when
+the whole did: its deadline counts from then. So every policy, also one that plans for one job, serves a list.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Job
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.protocol import Policy, check_fits
+from ebbtide.policies.api.records import JobView, LeaseView
+from ebbtide.policies.api.view import STARTED_S, View
+from ebbtide.policies.baselines import OnDemand
+
+_LOGGER = logging.getLogger(__name__)
+
+# Times that a policy asked to be woken at are told apart by so many seconds.
+_CLOCK_S = 1e-6
+
+_ALWAYS = frozenset(
+    {Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED, Wake.TIMER}
+)
+
+
+@dataclass(frozen=True)
+class JobGroup:
+    """Jobs of a run that one policy serves.
+
+    Attributes:
+        name: Name of the group, unique within the run.
+        policy: The policy that decides for them.
+        jobs: Their ids in the run.
+        needs: For each listed job that must be done before they begin, the ids of its trainings in the run: it is
+            done once all have ended, and has failed if none of them ended by itself.
+    """
+
+    name: str
+    policy: Policy
+    jobs: tuple[int, ...]
+    needs: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Serves groups of jobs, each by its own policy, and begins each once those that it needs are done.
+
+    Where a job that others need has failed, those are stopped before they begin. Where a group begins too late for
+    what its policy was asked for, which then refuses it, its jobs run on demand: the run is warned, and goes on.
+
+    Attributes:
+        groups: The groups; each job of the run is in one of them.
+        name: Name in tables.
+    """
+
+    groups: tuple[JobGroup, ...]
+    name: str
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return frozenset().union(*(group.policy.wakes_on for group in self.groups))
+
+    @property
+    def period_lead_s(self) -> float:
+        """How long before the end of a charge period the policies are woken, seconds: what any of them asks."""
+        return max(float(getattr(group.policy, "period_lead_s", 0.0)) for group in self.groups)
+
+    def check_fits(self, jobs: Sequence[Job]) -> None:
+        """Raise `InputError` for jobs that a group's policy is not made for."""
+        for group in self.groups:
+            check_fits(group.policy, [jobs[job_id] for job_id in group.jobs])
+
+    def decide(self, view: View) -> Iterable[Action]:
+        states: dict[str, Any] = view.memory.setdefault("groups", {})
+        view.memory.setdefault("began_s", view.now_s)
+        due = [group for group in self.groups if _is_due(states.get(group.name), view.now_s)]
+        for group in self.groups:
+            state = states.get(group.name)
+            if state is None:
+                if _is_hopeless(view, group):
+                    states[group.name] = {"closed": True}
+                    yield from (Stop(job_id) for job_id in group.jobs)
+                elif _is_ready(view, group):
+                    state = states[group.name] = _new_state(view)
+                    yield from _asked(view, group, state, [Event(Wake.START, view.now_s)])
+            elif not state.get("closed"):
+                events = _events_for(view, group, state, is_due=group in due or not due)
+                if events:
+                    yield from _asked(view, group, state, events)
+            if state is not None and not state.get("closed") and _is_over(view, group):
+                state["closed"] = True
+                given_back = state["given_back"]
+                left = [lease for lease in _leases(view, state) if lease.lease_id not in given_back]
+                yield from (Release(lease.lease_id) for lease in left)
+
+
+def _new_state(view: View) -> dict[str, Any]:
+    return {"leases": [], "given_back": [], "wakes": [], "memory": {STARTED_S: view.memory["began_s"]}}
+
+
+def _is_due(state: dict[str, Any] | None, now_s: float) -> bool:
+    """Whether the group's policy asked to be woken by now."""
+    return state is not None and any(time_s <= now_s + _CLOCK_S for time_s in state.get("wakes", ()))
+
+
+def _is_ready(view: View, group: JobGroup) -> bool:
+    return all(_has_succeeded(view, needed) for needed in group.needs)
+
+
+def _is_hopeless(view: View, group: JobGroup) -> bool:
+    """Whether a job that the group needs has ended without success."""
+    return any(
+        all(view.jobs[job_id].is_finished for job_id in needed) and not _has_succeeded(view, needed)
+        for needed in group.needs
+    )
+
+
+def _has_succeeded(view: View, needed: Sequence[int]) -> bool:
+    jobs = [view.jobs[job_id] for job_id in needed]
+    return all(job.is_finished for job in jobs) and not all(job.stopped for job in jobs)
+
+
+def _is_over(view: View, group: JobGroup) -> bool:
+    return all(view.jobs[job_id].is_finished for job_id in group.jobs)
+
+
+def _leases(view: View, state: dict[str, Any]) -> list[LeaseView]:
+    """The open machines of a group."""
+    mine = set(state["leases"])
+    return [lease for lease in view.leases if lease.lease_id in mine]
+
+
+def _events_for(view: View, group: JobGroup, state: dict[str, Any], *, is_due: bool) -> list[Event]:
+    """What of this decision's events a group's policy is told."""
+    wakes, mine = _ALWAYS | group.policy.wakes_on, set(state["leases"])
+    found = []
+    for event in view.events:
+        if event.wake not in wakes or (event.wake is Wake.TIMER and not is_due):
+            continue
+        if event.lease_id >= 0 and event.lease_id not in mine:
+            continue
+        if event.job_id >= 0 and event.job_id not in group.jobs:
+            continue
+        local = group.jobs.index(event.job_id) if event.job_id >= 0 else -1
+        found.append(replace(event, job_id=local))
+    return found
+
+
+def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[Event]) -> Iterator[Action]:
+    """Ask the group's policy, and translate what it answers."""
+    state["wakes"] = [time_s for time_s in state["wakes"] if time_s > view.now_s + _CLOCK_S]
+    for action in _answers(group, state, _GroupView(view, group, state, events), view.memory["began_s"]):
+        match action:
+            case Request(job=job):
+                rented = _newest(view)
+                yield action if job is None else replace(action, job=group.jobs[job])
+                # Another policy around this one may have refused it.
+                state["leases"] += [lease.lease_id for lease in view.leases if lease.lease_id > rented]
+                view.memory["newest"] = _newest(view)
+            case Assign() | Save() | Stop() | WakeAtStep():
+                yield replace(action, job=group.jobs[action.job])
+            case WakeAt(time_s):
+                if math.isfinite(time_s):
+                    state["wakes"].append(time_s)
+                yield action
+            case Release(lease_id):
+                state["given_back"].append(lease_id)
+                yield action
+            case _:
+                yield action
+
+
+def _answers(group: JobGroup, state: dict[str, Any], shown: Any, began_s: float) -> Iterable[Action]:
+    """What the group's policy answers, or the one that stands in for it."""
+    if state.get("refused"):
+        return OnDemand().decide(shown)
+    answers = iter(group.policy.decide(shown))
+    try:
+        first = list(islice(answers, 1))
+    except InputError as error:
+        begins_later = shown.now_s > began_s and any(event.wake is Wake.START for event in shown.events)
+        if not begins_later:
+            raise
+        state["refused"] = error.problem
+        _LOGGER.warning(
+            "%s runs on demand: policy %s refuses it: %s", group.name, group.policy.name, error.problem
+        )
+        return OnDemand().decide(shown)
+    return chain(first, answers)
+
+
+def _newest(view: View) -> int:
+    """The highest lease id so far."""
+    return max([int(view.memory.get("newest", -1)), *(lease.lease_id for lease in view.leases)])
+
+
+class _GroupView:
+    """A view of one group's jobs and machines, numbered from 0, and of its policy's memory."""
+
+    def __init__(self, view: View, group: JobGroup, state: dict[str, Any], events: Sequence[Event]) -> None:
+        self._view, self._group, self._state = view, group, state
+        self.events = tuple(events)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        memory: dict[str, Any] = self._state["memory"]
+        return memory
+
+    @property
+    def leases(self) -> Sequence[LeaseView]:
+        return tuple(_leases(self._view, self._state))
+
+    @property
+    def jobs(self) -> Sequence[Any]:
+        return tuple(_GroupJob(self._view.jobs[job_id], number) for number, job_id in enumerate(self._group.jobs))
+
+    def leases_of(self, job_id: int) -> Sequence[LeaseView]:
+        return self._view.leases_of(self._group.jobs[job_id])
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        return self._view.measured(self._group.jobs[job_id])
+
+
+class _GroupJob:
+    """A job with its number within its group."""
+
+    def __init__(self, job: JobView, job_id: int) -> None:
+        self._job, self.job_id = job, job_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
