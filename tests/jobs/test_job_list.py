@@ -85,10 +85,10 @@ def test_a_deadline_leaves_time_for_those_that_come_after(tmp_path: Path) -> Non
     second = {"name": "second", "command": "a", "needs": "first", **KNOWN}
     third = {"name": "third", "command": "a", "needs": "second", "deadline_h": 9, **KNOWN}
     found = read(tmp_path, first, second, third, deadline_h=10)
-    assert [found.deadline_of(job) for job in found.listed] == [6.0, 8.0, 9.0]
+    assert [found.deadline_of(job) for job in found.listed] == [5.0, 7.0, 9.0]
     assert read(tmp_path, first).deadline_of(found.listed[0]) is None
     late = read(tmp_path, first, second, deadline_h=2)
-    with pytest.raises(InputError, match=r"deadline_h: is 2 h, and those that need first take 2 h"):
+    with pytest.raises(InputError, match=r"deadline_h: job first has no time: those that need it take 0 h more"):
         late.deadline_of(late.listed[0])
 
 
@@ -111,7 +111,13 @@ def test_a_deadline_leaves_time_for_those_that_come_after(tmp_path: Path) -> Non
         ([{**PREPARE, "name": "../up"}], {}, r"letters, digits, dots"),
         ([{"name": "x", "jobs": [PREPARE]}], {}, r"jobs\.0\.jobs: is a list itself; lists do not nest"),
         ([{**TRAIN, "stepz": 3}], {}, r"jobs\.0\.stepz: unknown"),
-        ([{**TRAIN, "needs": 3}], {}, r"needs"),
+        ([{**TRAIN, "needs": 3}], {}, r"field jobs\.0\.needs: is 3; the name of a job is needed"),
+        ([PREPARE, {**TRAIN, "needs": ["prepare", "prepare"]}], {}, r"job train needs a job twice"),
+        ([PREPARE, {**PREPARE, "name": "Prepare"}], {}, r"two jobs are named 'Prepare'"),
+        ([SWEEP, {**PREPARE, "name": "sweep-0"}], {}, r"two trainings are named 'sweep-0'"),
+        ([PREPARE], {"listed": []}, r"field listed: unknown"),
+        ([PREPARE], {"budget_usd": -1}, r"field budget_usd"),
+        ([PREPARE], {"buget_usd": 1}, r"field buget_usd: unknown"),
         ([PREPARE], {"command": "x"}, r"field command: unknown"),
         ([PREPARE], {"decides": "capacity"}, r"decides: capacity needs a deadline_h"),
         ([{**TRAIN, "needs": [], "steps_per_hour": {"nope": 1}}], {}, r"jobs\.0\.steps_per_hour\.nope"),
@@ -137,3 +143,42 @@ def test_a_list_is_replayed_where_all_is_known(tmp_path: Path) -> None:
     assert [job.name for job in work.jobs] == ["train", "again"]
     with pytest.raises(InputError, match="the speed of job prepare is not measured"):
         read_work(file(tmp_path, PREPARE))
+
+
+def test_a_job_s_own_deadline_is_one_for_those_that_it_needs(tmp_path: Path) -> None:
+    first = {"name": "first", "command": "a", **KNOWN}
+    second = {"name": "second", "command": "a", "needs": "first", "deadline_h": 5, **KNOWN}
+    found = read(tmp_path, first, second)
+    assert [found.deadline_of(job) for job in found.listed] == [3.0, 5.0]
+
+
+def test_long_lists_are_read_and_planned_quickly(tmp_path: Path) -> None:
+    """Layers in which each job needs all of the layer before, and a chain."""
+    jobs: list[dict[str, Any]] = []
+    for layer in range(60):
+        needs = [f"j{layer - 1}-{side}x" for side in "ab"] if layer else []
+        jobs += [{"name": f"j{layer}-{side}x", "command": "a", "needs": needs, **KNOWN} for side in "ab"]
+    found = read(tmp_path, *jobs, deadline_h=200)
+    assert found.deadline_of(found.listed[0]) == pytest.approx(200 - 59 * 2)
+    chain = [{"name": f"c{n}x", "command": "a", "needs": [f"c{n - 1}x"] if n else [], **KNOWN} for n in range(600)]
+    long = read(tmp_path, *chain, deadline_h=2000)
+    assert long.deadline_of(long.listed[0]) == pytest.approx(2000 - 599 * 2)
+
+
+def test_a_job_that_no_market_can_run_is_refused(tmp_path: Path) -> None:
+    prices = generate_prices(demo_markets(), days=3, seed=1)
+    only = {"name": "only", "command": "a", "markets": {"instance_types": ["m3.medium"]}, "steps": 10}
+    found = read(tmp_path, {**only, "steps_per_hour": {"c3.xlarge": 5}})
+    with pytest.raises(
+        InputError, match=r"job only has a speed on c3\.xlarge alone, and its markets have m3\.medium"
+    ):
+        found.allowed(prices, default_catalogue())
+
+
+def test_measured_speeds_are_those_of_the_job_in_this_list(tmp_path: Path) -> None:
+    path = file(tmp_path, {"name": "train", "command": "a", "steps": 5}, name="mine")
+    speeds = {
+        "train": {"steps_per_hour": {"c3.xlarge": 1.0}},
+        "mine/train": {"steps_per_hour": {"c3.xlarge": 7.0}},
+    }
+    assert read_runnable(path, speeds=speeds).parts[0].steps_per_hour == {"c3.xlarge": 7.0}

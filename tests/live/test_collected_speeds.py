@@ -76,4 +76,4 @@ def test_jobs_of_a_list_are_measured_by_their_names(tmp_path: Path) -> None:
     trials = [{"problem": ""}, {"problem": ""}]
     snapshot = {"engine": {"leases": [], "jobs": []}, "provider": {"trials": trials, "speeds": speeds}}
     Journal(folder.journal).keep({"run": snapshot})
-    assert speeds_of_runs(tmp_path) == {"one": Rates({"a": 360.0}), "other": Rates({"b": 7200.0})}
+    assert speeds_of_runs(tmp_path) == {"all/one": Rates({"a": 360.0}), "all/other": Rates({"b": 7200.0})}

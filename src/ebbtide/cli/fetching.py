@@ -49,6 +49,9 @@ def fetch_command(
             raise InputError(f"run {run} is an array, all of whose results are fetched: `ebbtide fetch {run}`")
         _fetch_array(folder, into or Path(run), 0)
         return
+    last = len(work.job_names) - 1
+    if trial is not None and trial > last:
+        raise InputError(f"run {run} has trials 0 to {last}, not {trial}")
     standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
     # No job of a list is the best.
@@ -101,8 +104,6 @@ def _named(outputs: Mapping[str, int]) -> str:
 def _chosen(standing: RunStanding, trial: int | None) -> int:
     """The given number, or the best trial's."""
     if trial is not None:
-        if trial >= len(standing.trials) and standing.trials:
-            raise InputError(f"run {standing.run} has trials 0 to {len(standing.trials) - 1}, not {trial}")
         return trial
     if standing.best is None:
         raise InputError(

@@ -25,7 +25,7 @@ from ebbtide.market.markets import Place
 MOST = 10**15
 
 # The part of a machine that a job fills.
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0.01, le=1)]
 
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]

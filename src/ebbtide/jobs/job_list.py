@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +23,9 @@ from ebbtide.market.prices import PriceHistory
 
 # The name is also that of a folder, in which those that need the job find what it has stored.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+# More jobs than anybody writes down.
+MOST_LISTED = 1_000
 
 # What the file says for all of its jobs, and no job for itself.
 SHARED_FIELDS = ("budget_usd", "billing", "decides")
@@ -73,9 +78,14 @@ class JobList(Frozen):
     @model_validator(mode="after")
     def _is_in_order(self) -> JobList:
         names = [job.name for job in self.listed]
+        folders: set[str] = set()
         for place, job in enumerate(self.listed):
-            if job.name in names[:place]:
+            # Their folders are one where a disk does not tell small letters from large ones.
+            if job.name.casefold() in folders:
                 raise ValueError(f"two jobs are named {job.name!r}; give each a `name` of its own")
+            folders.add(job.name.casefold())
+            if len(set(job.needs)) < len(job.needs):
+                raise ValueError(f"job {job.name} needs a job twice")
             if not _NAME.fullmatch(job.name):
                 raise ValueError(
                     f"job {job.name!r}: the name of a job in a list has letters, digits, dots, - and _ alone"
@@ -89,8 +99,13 @@ class JobList(Frozen):
                     raise ValueError(f"job {job.name} stands before {needed}, which it needs; put it after")
         if self.decides is Decides.CAPACITY and self.deadline_h is None:
             raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
+        if len(self.listed) > MOST_LISTED:
+            raise ValueError(f"has {len(self.listed):,} jobs; {MOST_LISTED:,} at most: a sweep has more trials")
         if len(self.job_names) > MOST_TRIALS:
             raise ValueError(f"has {len(self.job_names):,} trainings; {MOST_TRIALS:,} at most")
+        repeated = [name for name, count in Counter(self.job_names).items() if count > 1]
+        if repeated:
+            raise ValueError(f"two trainings are named {repeated[0]!r}, one as a trial of a sweep; rename one")
         return self
 
     # What a run of one sweep has, too.
@@ -110,7 +125,14 @@ class JobList(Frozen):
 
     def ids_of(self, name: str) -> tuple[int, ...]:
         """The numbers in the run of a job's trainings."""
-        return tuple(number for number, (part, _) in enumerate(self._trainings) if part.name == name)
+        return self._ids[name]
+
+    @cached_property
+    def _ids(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for number, (part, _) in enumerate(self._trainings):
+            found[part.name] = (*found.get(part.name, ()), number)
+        return found
 
     @property
     def job_names(self) -> tuple[str, ...]:
@@ -192,29 +214,36 @@ class JobList(Frozen):
 
     # The order.
 
-    def rest_h(self, name: str) -> float:
-        """Hours that those which need a job take after it, on the fastest machines that they name; what is not
-        known counts as nothing."""
-        after = [job for job in self.listed if name in job.needs]
-        return max((_least_h(job.work) + self.rest_h(job.name) for job in after), default=0.0)
+    @cached_property
+    def _due_h(self) -> dict[str, float]:
+        """Hours from the start of the run by which each job should be done; infinity: whenever it is."""
+        after: dict[str, list[ListedJob]] = {}
+        for job in self.listed:
+            for needed in job.needs:
+                after.setdefault(needed, []).append(job)
+        due_h: dict[str, float] = {}
+        for job in reversed(self.listed):
+            own = [each for each in (job.work.deadline_h, self.deadline_h) if each is not None]
+            # Those that need it begin so early that they are done in time on the fastest machines that they name.
+            latest = (due_h[other.name] - _least_h(other.work) for other in after.get(job.name, ()))
+            due_h[job.name] = min([*own, *latest], default=math.inf)
+        return due_h
 
     def deadline_of(self, job: ListedJob) -> float | None:
-        """Hours from the start of the run by which a job should be done: its own deadline, or what that of the
-        list leaves for those that need it; None: there is none.
+        """Hours from the start of the run by which a job should be done: its own deadline, that of the list, or
+        what those that need it leave; None: there is none.
 
         Raises:
-            InputError: That of the list leaves it no time.
+            InputError: They leave it no time.
         """
-        own = [job.work.deadline_h] if job.work.deadline_h is not None else []
-        if self.deadline_h is not None:
-            rest_h = self.rest_h(job.name)
-            if rest_h >= self.deadline_h:
-                raise InputError(
-                    f"is {self.deadline_h:g} h, and those that need {job.name} take {rest_h:.3g} h; give more",
-                    field="deadline_h",
-                )
-            own.append(self.deadline_h - rest_h)
-        return min(own, default=None)
+        due_h = self._due_h[job.name]
+        if due_h <= 0.0:
+            raise InputError(
+                f"job {job.name} has no time: those that need it take {-due_h + 0.0:.3g} h more than until their "
+                "deadlines, on the fastest machines that they name; give more",
+                field="deadline_h",
+            )
+        return None if math.isinf(due_h) else due_h
 
 
 # What a run runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -249,16 +250,34 @@ def _list_of(
     if not isinstance(jobs, list) or not jobs:
         problem = "is empty, or no list: each job is an entry, as in a file of its own"
         raise InputError(problem, file=path, field="jobs")
-    listed = [_listed(job, place, path, catalogue, speeds, to_run=to_run) for place, job in enumerate(jobs)]
+    name = str(content.get("name", Path(path).stem))
+    listed = [_listed(job, place, path, catalogue, speeds, name, to_run=to_run) for place, job in enumerate(jobs)]
     others = {name: value for name, value in content.items() if name != "jobs"}
-    found = validated(JobList, {"name": Path(path).stem, **others, "listed": listed}, path)
+    if "listed" in others:
+        raise InputError("unknown; the jobs stand in `jobs`", file=path, field="listed")
+    try:
+        found = validated(JobList, {"name": Path(path).stem, **others, "listed": listed}, path)
+    except InputError as error:
+        # In the file they are called jobs.
+        field = None if error.field is None else re.sub(r"^listed\b", "jobs", error.field)
+        problems = [re.sub(r"\blisted\b", "jobs", problem) for problem in error.problems]
+        raise InputError(
+            re.sub(r"\blisted\b", "jobs", error.problem), file=path, field=field, problems=problems
+        ) from None
     return found if found.policy is None else found.model_copy(update={"policy": found.policy.beside(path)})
 
 
 def _listed(
-    job: Any, place: int, path: str | Path, catalogue: Catalogue, speeds: Speeds, *, to_run: bool
+    job: Any,
+    place: int,
+    path: str | Path,
+    catalogue: Catalogue,
+    speeds: Speeds,
+    listed_in: str,
+    *,
+    to_run: bool,
 ) -> dict[str, Any]:
-    """One job of a list as plain values."""
+    """One job of a list as plain values; speeds are those of this list's job, by the names of both."""
     where = f"jobs.{place}"
     if not isinstance(job, dict):
         raise InputError(f"is {job!r:.80}; a job is needed, as in a file of its own", file=path, field=where)
@@ -273,7 +292,13 @@ def _listed(
             field=f"{where}.markets",
         )
     needs = job.get("needs", [])
-    content = with_speeds({name: value for name, value in job.items() if name != "needs"}, speeds)
+    names = [needs] if isinstance(needs, str) else needs
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"is {needs!r:.80}; the name of a job is needed, or a list of names", file=path, field=f"{where}.needs"
+        )
+    own = {name: value for name, value in job.items() if name != "needs"}
+    content = with_speeds(own, {str(own.get("name")): speeds.get(f"{listed_in}/{own.get('name')}", {})})
     try:
         kind = kind_of(content)
         if kind in (Kind.LIST, Kind.WORKFLOW):
@@ -284,7 +309,7 @@ def _listed(
     work = sweep.model_copy(update={"policy": None})
     policy = None if sweep.policy is None else sweep.policy.model_dump(mode="json")
     return {
-        "needs": [needs] if isinstance(needs, str) else needs,
+        "needs": names,
         "policy": policy,
         "work": work.model_dump(mode="json"),
     }

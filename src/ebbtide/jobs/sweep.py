@@ -455,6 +455,15 @@ class Sweep(Resources):
                 f"{self._kind} {self.name} allows none of the {len(prices)} markets of these prices{why}; they "
                 f"have {', '.join(sorted({market.instance_type for market in prices})[:12])}"
             )
+        if self.is_measured and self.other_steps_per_hour_per_vcpu is None:
+            there = sorted({market.instance_type for market in kept})
+            if not set(there) & set(self.steps_per_hour):
+                known_on = ", ".join(sorted(self.steps_per_hour)[:12])
+                raise InputError(
+                    f"{self._kind} {self.name} has a speed on {known_on} alone, and its markets have "
+                    f"{', '.join(there[:12])}",
+                    field="steps_per_hour",
+                )
         return prices.select(kept)
 
     def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:

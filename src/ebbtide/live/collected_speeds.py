@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import EbbtideError
-from ebbtide.jobs.job_list import runnable
+from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.live.journal import Journal
 from ebbtide.live.measured_speed import Seen, SpeedRecords
 from ebbtide.live.settings import RunFolder
@@ -62,7 +62,7 @@ def rates_of(runs: Iterable[RunFolder], name: str) -> Rates:
 
 
 def speeds_of_runs(runs: Path) -> dict[str, Rates]:
-    """The speeds of every job that has run, by the job's name.
+    """The speeds of every job that has run, by the job's name; that of a job in a list is `LIST/JOB`.
 
     Args:
         runs: Folder in which runs are kept; it need not be there. What is no readable run is left out.
@@ -71,11 +71,13 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
     for path in sorted(runs.glob("*/run.json")):
         folder = RunFolder(path.parent)
         try:
-            for part in runnable(folder.settings.sweep).parts:
-                of_job.setdefault(part.name, []).append(folder)
+            work = runnable(folder.settings.sweep)
+            for part in work.parts:
+                name = f"{work.name}/{part.name}" if isinstance(work, JobList) else part.name
+                of_job.setdefault(name, []).append(folder)
         except (EbbtideError, KeyError, TypeError):
             continue
-    rates = {name: rates_of(found, name) for name, found in sorted(of_job.items())}
+    rates = {name: rates_of(found, name.rpartition("/")[2]) for name, found in sorted(of_job.items())}
     return {name: found for name, found in rates.items() if found != Rates()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ebbtide.jobs.job import Coupling
@@ -83,33 +83,35 @@ class WithinBudget:
         inner = [e for e in view.events if e.wake is not Wake.PRICE or Wake.PRICE in self.policy.wakes_on]
         if not inner:
             if above:
-                yield from self._watch(view, [], above)
+                yield from self._watch(view, {lease.lease_id for lease in view.leases}, above)
             return
-        yield from self._affordable(view, [self._capped(view, action) for action in self.policy.decide(view)])
+        yield from self._affordable(view, self.policy.decide(view))
 
     def is_reached(self, view: View) -> bool:
         """Whether everything has to be given back now, or more might be spent than may be."""
-        return bool(view.leases) and self._limit_s(view, []) <= view.now_s + 1.0
+        return bool(view.leases) and self._limit_s(view) <= view.now_s + 1.0
 
-    def _affordable(self, view: View, actions: list[Action]) -> Iterator[Action]:
-        """The actions without the requests that the budget cannot pay; gives up if no machine is left."""
-        coming: list[Request] = []
+    def _affordable(self, view: View, actions: Iterable[Action]) -> Iterator[Action]:
+        """The actions without the requests that the budget cannot pay; gives up if no machine is left.
+
+        Each is passed on before the policy is asked for the next: it may look at what has come of it.
+        """
+        before = {lease.lease_id for lease in view.leases}
         refused = False
         for action in actions:
-            if isinstance(action, Request):
-                if self._request_usd(view, [*coming, action]) > self.budget_usd:
-                    refused = True
-                    continue
-                coming.append(action)
-            yield action
-        if refused and not coming and not view.leases:
+            asked = self._capped(view, action)
+            if isinstance(asked, Request) and self._request_usd(view, asked, before) > self.budget_usd:
+                refused = True
+                continue
+            yield asked
+        if refused and not view.leases:
             yield from self._give_up(view, [])
             return
-        yield from self._watch(view, coming, _above(view))
+        yield from self._watch(view, before, _above(view))
 
-    def _watch(self, view: View, coming: list[Request], above: list[LeaseView]) -> Iterator[Action]:
+    def _watch(self, view: View, before: Collection[int], above: list[LeaseView]) -> Iterator[Action]:
         """Give up if the time limit is reached; else ask to be woken at the limit."""
-        limit_s = self._limit_s(view, coming)
+        limit_s = self._limit_s(view, before)
         if limit_s <= view.now_s + 1.0:
             passed = self._most_usd(view, view.leases, view.now_s) > self.budget_usd
             yield from self._give_up(view, above if passed else [])
@@ -131,13 +133,18 @@ class WithinBudget:
         most = max(price, listed) if listed is not None else _MAX_RISE * price
         return replace(action, max_price_usd_per_hour=most)
 
-    def _limit_s(self, view: View, coming: list[Request]) -> float:
-        """Time until which everything rented can be paid, whatever prices do; infinity: ten days or more."""
+    def _limit_s(self, view: View, before: Collection[int] | None = None) -> float:
+        """Time until which everything rented can be paid, whatever prices do; infinity: ten days or more.
+
+        Args:
+            view: The view.
+            before: Ids of the leases that there were before this decision; None: all.
+        """
         low_s, high_s = view.now_s, view.now_s + 10 * 86_400.0
-        fixed_usd = _fixed_usd(view, view.leases, coming)
+        fixed_usd = _fixed_usd(view, view.leases, [])
         # Values that do not depend on the time are looked up once: the bisection below needs them many times.
-        rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
-        saving_usd_per_s = _saving_usd_per_s(view, view.leases, coming)
+        rented = self._held(view, view.leases, before)
+        saving_usd_per_s = _saving_usd_per_s(view, view.leases, [])
 
         def until_usd(time_s: float) -> float:
             return fixed_usd + _renting_usd(rented, time_s) + saving_usd_per_s * (time_s - view.now_s)
@@ -150,17 +157,22 @@ class WithinBudget:
             low_s, high_s = (middle_s, high_s) if fits else (low_s, middle_s)
         return math.floor(low_s)
 
-    def _request_usd(self, view: View, coming: list[Request]) -> float:
-        """The most that will be spent with these requests, USD; each is used for the minimum time at least."""
-        rented = [*self._held(view, view.leases), *self._asked_for(view, coming)]
-        return _fixed_usd(view, view.leases, coming) + _renting_usd(rented, view.now_s)
+    def _request_usd(self, view: View, asked: Request, before: Collection[int]) -> float:
+        """The most that will be spent with this request, USD.
+
+        It and those before it in this decision, whose leases are there already, are used for the minimum time.
+        """
+        rented = [*self._held(view, view.leases, before), *self._asked_for(view, [asked])]
+        return _fixed_usd(view, view.leases, [asked]) + _renting_usd(rented, view.now_s)
 
     def _most_usd(self, view: View, leases: Iterable[LeaseView], until_s: float) -> float:
         """The most that is spent by a time, USD, if everything is released then."""
         return _fixed_usd(view, leases, []) + _renting_usd(self._held(view, leases), until_s)
 
-    def _held(self, view: View, leases: Iterable[LeaseView]) -> list[_Rented]:
-        """The machines that are rented."""
+    def _held(
+        self, view: View, leases: Iterable[LeaseView], before: Collection[int] | None = None
+    ) -> list[_Rented]:
+        """The machines that are rented; those that were not there before are used for the minimum time."""
         held = list(leases)
         now_s = view.now_s
         ending_s = {market: self._ending_s(view, market) for market in {lease.market for lease in held}}
@@ -170,7 +182,9 @@ class WithinBudget:
             rate = max(_rate(view, lease.market, lease.on_demand, _bound(lease)), _price(view, lease))
             started_s = lease.started_s if lease.is_charged else now_s
             paid_s = _paid_s(billing, now_s - started_s) if lease.is_charged else 0.0
-            found.append(_Rented(rate, billing, started_s, paid_s, 0.0, ending_s[lease.market]))
+            is_new = before is not None and lease.lease_id not in before
+            least_s = _LEAST_USE_S if is_new else 0.0
+            found.append(_Rented(rate, billing, started_s, paid_s, least_s, ending_s[lease.market]))
         return found
 
     def _asked_for(self, view: View, coming: Iterable[Request]) -> list[_Rented]:
@@ -230,38 +244,60 @@ def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:
 def _fixed_usd(view: View, leases: Iterable[LeaseView], coming: Iterable[Request]) -> float:
     """Costs that do not grow with time, USD: money already spent, and egress that may still be charged."""
     held, asked_for = list(leases), list(coming)
-    markets = {lease.market for lease in held} | {request.market for request in asked_for}
-    moves_usd = {market: _move_usd(view, market) for market in markets}
-    usd = view.spent_usd + math.fsum(moves_usd[lease.market] for lease in held)
-    usd += math.fsum(_SAVES_COUNTED * usd for _, usd in _uploads_usd(view, held, asked_for))
-    return usd + math.fsum(request.count * moves_usd[request.market] for request in asked_for)
+    unfinished = [job for job in view.jobs if not job.is_finished]
+    of_lease: dict[int, list[JobView]] = {}
+    for job in unfinished:
+        for lease in view.leases_of(job.job_id):
+            of_lease.setdefault(lease.lease_id, []).append(job)
+    moves_usd: dict[tuple[int, Market], float] = {}
+
+    def move_usd(job: JobView, market: Market) -> float:
+        key = job.job_id, market
+        if key not in moves_usd:
+            moves_usd[key] = _move_usd(view, job, market)
+        return moves_usd[key]
+
+    def most_usd(market: Market) -> float:
+        """Of a machine that no job has yet."""
+        return max((move_usd(job, market) for job in unfinished), default=0.0)
+
+    usd = view.spent_usd + math.fsum(_SAVES_COUNTED * usd for _, usd in _uploads_usd(view, held, asked_for))
+    for lease in held:
+        jobs = of_lease.get(lease.lease_id)
+        usd += math.fsum(move_usd(job, lease.market) for job in jobs) if jobs else most_usd(lease.market)
+    for request in asked_for:
+        own = [job for job in unfinished if job.job_id == request.job]
+        usd += request.count * (move_usd(own[0], request.market) if own else most_usd(request.market))
+    return usd
 
 
-def _move_usd(view: View, market: Market) -> float:
-    """The most that it costs to move what the jobs need to a market, from wherever they are."""
+def _move_usd(view: View, job: JobView, market: Market) -> float:
+    """The most that it costs to move what a job needs to a market, from wherever it is, USD."""
     usd = 0.0
-    for job in view.jobs:
-        checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
-        if checkpoint is not None:
-            sources = {job.saved_at or market.place, *(lease.market.place for lease in job.leases)}
-            if bucket is not None:
-                sources = {bucket.place}
-            usd += max(view.egress_usd(job.checkpoint_bytes, source, market.place) for source in sources)
-        if dataset is not None and not job.has_dataset(market.cloud):
-            usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
+    checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
+    if checkpoint is not None:
+        sources = {job.saved_at or market.place, *(lease.market.place for lease in job.leases)}
+        if bucket is not None:
+            # What has never begun has stored nothing to download.
+            sources = {bucket.place} if job.saved_at is not None or job.leases else set()
+        each_usd = (view.egress_usd(job.checkpoint_bytes, source, market.place) for source in sources)
+        usd += max(each_usd, default=0.0)
+    if dataset is not None and not job.has_dataset(market.cloud):
+        usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
     return usd
 
 
 def _uploads_usd(
     view: View, leases: Iterable[LeaseView], coming: Iterable[Request]
 ) -> Iterator[tuple[JobView, float]]:
-    """The most that one save of each unfinished job costs in egress, USD, wherever of these machines it is."""
-    rented = Counter(lease.market.place for lease in leases)
-    for request in coming:
+    """The most that one save of each job that has a machine costs in egress, USD, wherever of these it is."""
+    rented, asked_for = Counter(lease.market.place for lease in leases), list(coming)
+    for request in asked_for:
         rented[request.market.place] += request.count
     for job in view.jobs:
         bucket = job.job.bucket
-        if bucket is None or job.is_finished or not rented:
+        is_on = bool(view.leases_of(job.job_id)) or any(request.job in (None, job.job_id) for request in asked_for)
+        if bucket is None or job.is_finished or not rented or not is_on:
             continue
         each_usd = [(view.egress_usd(job.checkpoint_bytes, place, bucket.place), n) for place, n in rented.items()]
         # Machines that work as one save once; each that works alone saves by itself.

@@ -7,7 +7,6 @@ the whole did: its deadline counts from then. So every policy, also one that pla
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -16,7 +15,7 @@ from typing import Any
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAtStep
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy, check_fits
 from ebbtide.policies.api.records import JobView, LeaseView
@@ -24,9 +23,6 @@ from ebbtide.policies.api.view import STARTED_S, View
 from ebbtide.policies.baselines import OnDemand
 
 _LOGGER = logging.getLogger(__name__)
-
-# Times that a policy asked to be woken at are told apart by so many seconds.
-_CLOCK_S = 1e-6
 
 _ALWAYS = frozenset(
     {Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED, Wake.TIMER}
@@ -83,46 +79,63 @@ class InOrder:
     def decide(self, view: View) -> Iterable[Action]:
         states: dict[str, Any] = view.memory.setdefault("groups", {})
         view.memory.setdefault("began_s", view.now_s)
-        due = [group for group in self.groups if _is_due(states.get(group.name), view.now_s)]
-        for group in self.groups:
+        told = self._told(view, states)
+        for number, group in enumerate(self.groups):
             state = states.get(group.name)
-            if state is None:
+            if state is None and not _is_waiting(view, group):
                 if _is_hopeless(view, group):
                     states[group.name] = {"closed": True}
                     yield from (Stop(job_id) for job_id in group.jobs)
-                elif _is_ready(view, group):
-                    state = states[group.name] = _new_state(view)
-                    yield from _asked(view, group, state, [Event(Wake.START, view.now_s)])
-            elif not state.get("closed"):
-                events = _events_for(view, group, state, is_due=group in due or not due)
-                if events:
-                    yield from _asked(view, group, state, events)
-            if state is not None and not state.get("closed") and _is_over(view, group):
-                state["closed"] = True
+                    continue
+                state = states[group.name] = _new_state(view)
+                told[number] = [Event(Wake.START, view.now_s)]
+            if state is None or state.get("closed"):
+                continue
+            if number in told:
+                yield from _asked(view, group, state, told[number])
+            if _is_over(view, group):
                 given_back = state["given_back"]
                 left = [lease for lease in _leases(view, state) if lease.lease_id not in given_back]
+                states[group.name] = {"closed": True}
                 yield from (Release(lease.lease_id) for lease in left)
+
+    def _told(self, view: View, states: dict[str, Any]) -> dict[int, list[Event]]:
+        """What of this decision's events each group that has begun is told, by its number.
+
+        A timer is everybody's: which policy asked for it is not known any more where a run was resumed.
+        """
+        begun = {
+            number: group
+            for number, group in enumerate(self.groups)
+            if not (states.get(group.name) or {"closed": True}).get("closed")
+        }
+        of_job = {job_id: number for number, group in begun.items() for job_id in group.jobs}
+        of_lease = {lease: number for number, group in begun.items() for lease in states[group.name]["leases"]}
+        found: dict[int, list[Event]] = {}
+        for event in view.events:
+            wanted = [number for number, group in begun.items() if event.wake in _ALWAYS | group.policy.wakes_on]
+            if event.lease_id >= 0:
+                wanted = [number for number in wanted if of_lease.get(event.lease_id) == number]
+            if event.job_id >= 0:
+                wanted = [number for number in wanted if of_job.get(event.job_id) == number]
+            for number in wanted:
+                local = begun[number].jobs.index(event.job_id) if event.job_id >= 0 else -1
+                found.setdefault(number, []).append(replace(event, job_id=local))
+        return found
 
 
 def _new_state(view: View) -> dict[str, Any]:
-    return {"leases": [], "given_back": [], "wakes": [], "memory": {STARTED_S: view.memory["began_s"]}}
+    return {"leases": [], "given_back": [], "memory": {STARTED_S: view.memory["began_s"]}}
 
 
-def _is_due(state: dict[str, Any] | None, now_s: float) -> bool:
-    """Whether the group's policy asked to be woken by now."""
-    return state is not None and any(time_s <= now_s + _CLOCK_S for time_s in state.get("wakes", ()))
-
-
-def _is_ready(view: View, group: JobGroup) -> bool:
-    return all(_has_succeeded(view, needed) for needed in group.needs)
+def _is_waiting(view: View, group: JobGroup) -> bool:
+    """Whether a job that the group needs has not ended yet."""
+    return not all(view.jobs[job_id].is_finished for needed in group.needs for job_id in needed)
 
 
 def _is_hopeless(view: View, group: JobGroup) -> bool:
     """Whether a job that the group needs has ended without success."""
-    return any(
-        all(view.jobs[job_id].is_finished for job_id in needed) and not _has_succeeded(view, needed)
-        for needed in group.needs
-    )
+    return not all(_has_succeeded(view, needed) for needed in group.needs)
 
 
 def _has_succeeded(view: View, needed: Sequence[int]) -> bool:
@@ -140,25 +153,8 @@ def _leases(view: View, state: dict[str, Any]) -> list[LeaseView]:
     return [lease for lease in view.leases if lease.lease_id in mine]
 
 
-def _events_for(view: View, group: JobGroup, state: dict[str, Any], *, is_due: bool) -> list[Event]:
-    """What of this decision's events a group's policy is told."""
-    wakes, mine = _ALWAYS | group.policy.wakes_on, set(state["leases"])
-    found = []
-    for event in view.events:
-        if event.wake not in wakes or (event.wake is Wake.TIMER and not is_due):
-            continue
-        if event.lease_id >= 0 and event.lease_id not in mine:
-            continue
-        if event.job_id >= 0 and event.job_id not in group.jobs:
-            continue
-        local = group.jobs.index(event.job_id) if event.job_id >= 0 else -1
-        found.append(replace(event, job_id=local))
-    return found
-
-
 def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[Event]) -> Iterator[Action]:
     """Ask the group's policy, and translate what it answers."""
-    state["wakes"] = [time_s for time_s in state["wakes"] if time_s > view.now_s + _CLOCK_S]
     for action in _answers(group, state, _GroupView(view, group, state, events), view.memory["began_s"]):
         match action:
             case Request(job=job):
@@ -169,10 +165,6 @@ def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[
                 view.memory["newest"] = _newest(view)
             case Assign() | Save() | Stop() | WakeAtStep():
                 yield replace(action, job=group.jobs[action.job])
-            case WakeAt(time_s):
-                if math.isfinite(time_s):
-                    state["wakes"].append(time_s)
-                yield action
             case Release(lease_id):
                 state["given_back"].append(lease_id)
                 yield action

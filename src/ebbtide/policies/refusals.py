@@ -44,10 +44,14 @@ class BacksOff:
     def wakes_on(self) -> frozenset[Wake]:
         return self.policy.wakes_on
 
+    @property
+    def period_lead_s(self) -> float:
+        """How long before the end of a charge period the policy is woken, seconds."""
+        return float(getattr(self.policy, "period_lead_s", 0.0))
+
     def decide(self, view: View) -> Iterable[Action]:
         # By market: when it is shown again, and the number of refusals in a row.
         refused: dict[str, list[float]] = view.memory.setdefault("refused", {})
-        actions: list[Action] = []
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
                 lease = view.lease(event.lease_id)
@@ -55,7 +59,7 @@ class BacksOff:
                 times = refused.get(key, [0.0, 0.0])[1] + 1.0
                 until_s = view.now_s + min(self.first_s * 2.0 ** (times - 1.0), self.longest_s)
                 refused[key] = [until_s, times]
-                actions.append(WakeAt(until_s))
+                yield WakeAt(until_s)
             elif event.wake is Wake.RUNNING:
                 lease = view.lease(event.lease_id)
                 refused.pop(_key(lease.market, lease.on_demand), None)
@@ -63,25 +67,22 @@ class BacksOff:
         def gives(market: Market, on_demand: bool) -> bool:
             return refused.get(_key(market, on_demand), [0.0])[0] <= view.now_s
 
+        # Each action is passed on before the policy is asked for the next: it may look at what has come of it.
         shown = [market for market in view.markets if gives(market, False) and gives(market, True)]
         if not shown:
-            wanted = self.policy.decide(view)
-            return [
-                *actions,
-                *(
-                    action
-                    for action in wanted
-                    if not isinstance(action, Request) or (action.on_demand and gives(action.market, True))
-                ),
-            ]
+            for action in self.policy.decide(view):
+                if not isinstance(action, Request) or (action.on_demand and gives(action.market, True)):
+                    yield action
+            return
         if len(shown) == len(view.markets):
-            return [*actions, *self.policy.decide(view)]
+            yield from self.policy.decide(view)
+            return
         events = list(view.events)
         if any(event.wake is Wake.LAUNCH_FAILED for event in events):
             # Other markets are left, so the policy should try again now.
             events.append(Event(Wake.TIMER, view.now_s))
         seen: Any = _Shown(view, shown, events)
-        return [*actions, *self.policy.decide(seen)]
+        yield from self.policy.decide(seen)
 
 
 class _Shown:

@@ -78,6 +78,9 @@ class Trainings:
         if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
             return  # written twice
         self._attempts[assignment.trial_id] = assignment.attempt
+        if self._is_closed:
+            self._tell(Ended(assignment.trial_id, assignment.attempt, Ending.LEFT, 0), True)
+            return
         stays = set(order.beside) - {assignment.trial_id}
         for trial_id, training in self._here.items():
             if trial_id not in stays:

@@ -113,7 +113,9 @@ class ExoSphere:
             job.job.most_machines * max((machine.vcpus for machine in able), default=0),
             job.job.most_machines * max((machine.memory_gib for machine in able), default=0.0),
         )
-        return UpCalls(own, self.up_calls, job.job.name, most, self.up_calls_s)
+        known = frozenset(market.instance_type for market in view.markets)
+        pause: dict[str, float] = view.memory.setdefault("up_calls", {})
+        return UpCalls(own, self.up_calls, job.job.name, most, known, pause, self.up_calls_s)
 
     def _own_application(self, view: View, job: JobView) -> Application:
         if not self.applications:
@@ -143,12 +145,16 @@ class ExoSphere:
     ) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
+        is_reported = False
         while calls:
             call = calls.popleft()
             match call:
                 case PortfolioRequest():
                     self._make(view, job, account, call, trials)
-                    calls.extend(self._report_mttr(view, job, account, application))
+                    # One that answers each report with another portfolio is told of the last at the next call.
+                    if not is_reported:
+                        is_reported = True
+                        calls.extend(self._report_mttr(view, job, account, application))
                 case Resize(resources):
                     shrinks = not account.wanted.without(resources).is_nothing
                     account.wanted = resources

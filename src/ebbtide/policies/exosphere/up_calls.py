@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Annotated, Any, Literal
 
@@ -41,6 +42,8 @@ _LOGGER = logging.getLogger(__name__)
 # Longer answers are refused.
 _MOST_BYTES = 1 << 20
 _MOST = 1e9
+# Seconds of the market's clock for which a program that did not answer is not asked, and where that is kept.
+_PAUSE_S, _UNTIL_S = 600.0, "until_s"
 # A program that asks to be called again at once would be called for ever.
 _LEAST_PAUSE_S = 10.0
 
@@ -100,6 +103,8 @@ class UpCalls(Application):
         url: Where the program listens, as http://127.0.0.1:8123/.
         job: Name of the job, which every call carries.
         most: The most that the program may ask for: what the job can use.
+        known: Names of the instance types that there are.
+        pause: Keeps until when the program is not asked, after it has not answered; of all jobs.
         timeout_s: Seconds that an answer is waited for.
     """
 
@@ -107,6 +112,8 @@ class UpCalls(Application):
     url: str
     job: str
     most: Resources
+    known: frozenset[str] = frozenset()
+    pause: dict[str, float] = field(default_factory=dict)
     timeout_s: float = 2.0
 
     def begin(self, cluster: VirtualCluster) -> Iterable[DownCall]:
@@ -142,18 +149,13 @@ class UpCalls(Application):
 
     def _asked(self, cluster: VirtualCluster, call: str, details: dict[str, Any]) -> list[DownCall] | None:
         """What the program answers; None: it leaves the answer to the application, or gives none."""
+        if cluster.now_s < self.pause.get(_UNTIL_S, -math.inf):
+            return None
         content = {"call": call, "job": self.job, **_cluster(cluster), **details}
         try:
-            request = urllib.request.Request(
-                self.url,
-                json.dumps(content).encode(),
-                {"Content-Type": "application/json"},
-                method="POST",
-            )
-            with _OPENER.open(request, timeout=self.timeout_s) as response:
-                text = response.read(_MOST_BYTES + 1)
-                if response.status == 204 or not text.strip():
-                    return None
+            text = _answer(self.url, json.dumps(content).encode(), self.timeout_s)
+            if not text.strip():
+                return None
             if len(text) > _MOST_BYTES:
                 raise ValueError(f"the answer has more than {_MOST_BYTES:,} bytes")
             calls = _ANSWERS.validate_json(text).calls
@@ -163,7 +165,9 @@ class UpCalls(Application):
             self._warn(f"its answer to {call} is not understood: {place}: {first['msg']}")
             return None
         except (OSError, HTTPException, ValueError) as error:
-            self._warn(f"no answer to {call}: {error}")
+            # Each call to one that does not answer holds up the decisions about all jobs.
+            self.pause[_UNTIL_S] = cluster.now_s + _PAUSE_S
+            self._warn(f"no answer to {call}: {error}; it is asked again in {_PAUSE_S / 60:g} minutes")
             return None
         if calls is None:
             return None
@@ -174,9 +178,16 @@ class UpCalls(Application):
                 f"{self.most.memory_gib:g} GiB that the job can use"
             )
             return None
-        foreign = [
-            number for each in calls if isinstance(each, _Release) for number in each.servers if number not in own
-        ]
+        named = (each.instance_types for each in calls if isinstance(each, _Portfolio))
+        unknown = next((name for names in named for name in names if name not in self.known), None)
+        if unknown is not None:
+            self._warn(f"its answer to {call} names instance type {unknown!r:.60}, which no market here has")
+            return None
+        released = [number for each in calls if isinstance(each, _Release) for number in each.servers]
+        if len(set(released)) < len(released):
+            self._warn(f"its answer to {call} releases a server twice")
+            return None
+        foreign = [number for number in released if number not in own]
         if foreign:
             self._warn(f"its answer to {call} releases server {foreign[0]}, which is none of the cluster's")
             return None
@@ -203,8 +214,43 @@ def check_url(url: str) -> None:
         )
 
 
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Goes to no other address than the one that was given."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 # A program beside the controller is not reached by a proxy.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays())
+
+
+def _answer(url: str, content: bytes, within_s: float) -> bytes:
+    """What the program answers; nothing for status 204.
+
+    It is asked in a thread, since one that answers byte by byte would be waited for much longer.
+
+    Raises:
+        OSError: It does not answer in time, or with an error.
+    """
+    found: list[bytes | Exception] = []
+
+    def ask() -> None:
+        request = urllib.request.Request(url, content, {"Content-Type": "application/json"}, method="POST")
+        try:
+            with _OPENER.open(request, timeout=within_s) as response:
+                found.append(response.read(_MOST_BYTES + 1))
+        except Exception as error:
+            found.append(error)
+
+    asking = threading.Thread(target=ask, name="up-call", daemon=True)
+    asking.start()
+    asking.join(within_s)
+    if not found:
+        raise TimeoutError(f"it takes longer than {within_s:g} s")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
 
 
 def _cluster(cluster: VirtualCluster) -> dict[str, Any]:

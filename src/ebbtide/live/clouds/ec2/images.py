@@ -25,6 +25,8 @@ SOURCE_TAG = "ebbtide:copy-of"
 _LOOK_S = 10.0
 # Seconds between lines about copies that are not there yet.
 _TELL_S = 300.0
+# A copy of a large image takes the better part of an hour.
+_MOST_S = 4 * 3600.0
 
 # Makes an EC2 client of a region.
 Client = Callable[[str], Any]
@@ -173,6 +175,12 @@ def _wait(copies: Mapping[str, str], client: Client, image: Ec2Image, sleep: Cal
                     "region an image_id, or leave it out",
                     field=f"regions.{region}",
                 )
+        if waiting and waited_s >= _MOST_S:
+            raise InputError(
+                f"image {image.name!r} is not in {', '.join(sorted(waiting))} after {_MOST_S / 3600:g} h; "
+                "the copy goes on there, and a run that is begun later finds it",
+                field="image",
+            )
         if waiting:
             if waited_s % _TELL_S == 0.0:
                 _LOGGER.warning("waiting for the image in %s", ", ".join(sorted(waiting)))
