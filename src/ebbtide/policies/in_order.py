@@ -216,6 +216,12 @@ class _GroupView:
         return tuple(_leases(self._view, self._state))
 
     @property
+    def leases_of_others(self) -> Sequence[LeaseView]:
+        """The open machines of the run's other jobs, which count in limits of the whole run."""
+        mine = set(self._state["leases"])
+        return tuple(lease for lease in self._view.leases if lease.lease_id not in mine)
+
+    @property
     def jobs(self) -> Sequence[Any]:
         return tuple(_GroupJob(self._view.jobs[job_id], number) for number, job_id in enumerate(self._group.jobs))
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.errors import StorageError
-from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent import restoring
+from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import outputs_id
-from ebbtide.live.agent.inputs import Input, fetch_inputs
+from ebbtide.live.agent.inputs import DamagedInputError, Input, fetch_inputs
+from ebbtide.live.agent.machine import ThisMachine
 from ebbtide.live.agent.results import TaskResult, TaskResults
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
@@ -82,7 +83,9 @@ def test_what_is_there_is_not_fetched_again_and_no_half_is_left(store: FolderSto
     assert results.keep(TaskResult(0, "a", "m", 1, 1.0, ""), tmp_path / "of-run-000")
     archive = next(key for key in store.keys("results/run-001/files/"))
     (tmp_path / "store" / archive).write_bytes(b"damaged")
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(
+        DamagedInputError, match="what array has stored cannot be had: the files of task 0 are damaged"
+    ):
         fetch_inputs(store, [Input("array", ("run-001",), is_array=True)], place)
     assert sorted(path.name for path in place.iterdir()) == ["train"]
 
@@ -94,3 +97,30 @@ def test_an_assignment_carries_them() -> None:
     assert Assignment.decode(json.loads(json.dumps(given.encode()))) == given
     old = {name: value for name, value in given.encode().items() if name != "inputs"}
     assert Assignment.decode(old).inputs == ()
+
+
+def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restoring, "LACKS_S", 1.5)
+    results = TaskResults(store, "run-000")
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "x").write_text("x")
+    assert results.keep(TaskResult(0, "a", "m", 1, 1.0, ""), tmp_path / "task")
+    archive = next(key for key in store.keys("results/run-000/files/"))
+    (tmp_path / "store" / archive).write_bytes(b"damaged")
+    config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))
+    said: list[str] = []
+    found = restoring.restored(
+        config,
+        ThisMachine(config),
+        Assignment("run-001", ("true",), 0, "", inputs=(Input("parts", ("run-000",), True),)),
+        tmp_path / "work" / "checkpoints",
+        tmp_path / "work" / "code",
+        is_over=lambda: False,
+        say=said.append,
+    )
+    assert found is not None
+    assert found.writer is None
+    assert "what parts has stored cannot be had: the files of task 0 are damaged" in found.problem
+    assert len(said) == 1

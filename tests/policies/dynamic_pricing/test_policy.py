@@ -13,11 +13,15 @@ import ebbtide as eb
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.single import sweep_of
 from ebbtide.live.measured_speed import MeasuredSpeeds
+from ebbtide.policies.choice import policy_for
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.scenario import Scenario
 
 DAY = 86_400.0
 CALM = history({C3: [(0, 0.20)], R3: [(0, 0.12)]})
@@ -205,9 +209,9 @@ def test_rates_are_timed_before_jobs_are_allocated() -> None:
     assert {lease.market for lease in believed.leases} == {R3}
     timed = measured_run(DynamicPricing(Goal.COST, timing_s=300.0), jobs, truth)
     assert timed.finished
-    # One trial of the three is timed on each type; then all go where their steps cost least.
+    # Two trials are timed, each on a type, and the third trains meanwhile; then all go where their steps cost least.
     first = [lease.market for lease in timed.leases if lease.requested_s == START_S + DAY]
-    assert first == [C3, R3]
+    assert first == [C3, R3, R3]
     assert all(max(found.steps_on, key=lambda one: found.steps_on[one]) in _on(timed, C3) for found in timed.jobs)
     assert timed.cost_usd < believed.cost_usd
     # What a replay knows is not timed.
@@ -216,3 +220,48 @@ def test_rates_are_timed_before_jobs_are_allocated() -> None:
 
 def _on(outcome: Outcome, market: eb.Market) -> set[int]:
     return {lease.lease_id for lease in outcome.leases if lease.market == market}
+
+
+def test_quotas_hold_for_all_jobs_of_a_list(caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs that begin later have a policy of their own, and the machines of the run in common."""
+    work = JobList(
+        name="list",
+        listed=(
+            *(ListedJob(work=sweep_of(named(name, r3=3600).model_copy(update={"command": "x"}))) for name in "ab"),
+            ListedJob(
+                work=sweep_of(named("c", r3=3600).model_copy(update={"command": "x", "deadline_h": 4.5})),
+                needs=("a",),
+            ),
+        ),
+    )
+    policy = policy_for(work, "dynamic-pricing-cost", parameters={"quotas": {"r3.large": 1}, "round_s": 3600.0})
+    outcome = Scenario(work.jobs(), CALM, eb.billing_preset("gcp-spot")).run(policy, START_S + DAY)
+    assert outcome.finished
+    ends = sorted(
+        (time_s, change)
+        for lease in outcome.leases
+        for time_s, change in ((lease.requested_s, 1), (lease.ended_s, -1))
+    )
+    rented, most = 0, 0
+    for _, change in ends:
+        rented += change
+        most = max(most, rented)
+    assert most == 1
+    # Six hours of work on one machine: its SLO cannot be kept, which is said.
+    assert "the SLOs of c cannot all be kept any more" in caplog.text
+
+
+def test_jobs_that_are_not_timed_go_on_and_a_timing_is_not_cut_short() -> None:
+    truth = {"c3.xlarge": 9000.0, "r3.large": 1800.0}
+    names = ("resnet-18", "resnet-50", "short")
+    jobs = [named(name, c3=1800, r3=1800) for name in names]
+    jobs[2] = jobs[2].model_copy(update={"steps": 60, "steps_per_hour": {"r3.large": 1800.0}})
+    outcome = measured_run(DynamicPricing(Goal.COST, timing_s=900.0), jobs, truth)
+    assert outcome.finished
+    kinds = [kinds_of(outcome, number) for number in range(3)]
+    # Networks of different sizes are different programs: each is timed on both types, though a job ends meanwhile.
+    assert kinds == [{"c3.xlarge", "r3.large"}, {"c3.xlarge", "r3.large"}, {"r3.large"}]
+    assert outcome.jobs[2].finished_s < START_S + DAY + 900.0
+    for number in range(2):
+        on = outcome.jobs[number].steps_on
+        assert max(on, key=lambda lease: on[lease]) in _on(outcome, C3)

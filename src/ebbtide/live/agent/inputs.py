@@ -14,12 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.errors import MissingObjectError
+from ebbtide.errors import DamagedCheckpointError, EbbtideError, MissingObjectError
 from ebbtide.live.agent.folders import outputs_id
-from ebbtide.live.agent.results import TaskResults, plain_result
+from ebbtide.live.agent.results import DamagedResultError, TaskResults, plain_result
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.checkpoints.whole import newest_whole
 from ebbtide.live.storage import ObjectStore
+
+
+class DamagedInputError(EbbtideError):
+    """What a needed job has stored is damaged, or is not there any more."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
 
     Raises:
         OSError: Storage does not answer, or the folder cannot be written.
-        DamagedCheckpointError: No checkpoint of one is whole.
+        DamagedInputError: What one has stored is damaged.
     """
     into.mkdir(parents=True, exist_ok=True)
     for each in inputs:
@@ -62,11 +66,10 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
         with tempfile.TemporaryDirectory(dir=into, prefix=".", ignore_cleanup_errors=True) as place:
             coming = Path(place) / "coming"
             coming.mkdir()
-            if each.is_array:
-                _fetch_results(objects, each.trial_ids[0], coming)
-            else:
-                _fetch_checkpoint(objects, each.trial_ids, coming / "checkpoint")
-                CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(coming / "outputs")
+            try:
+                _fetch(objects, each, coming)
+            except (DamagedCheckpointError, DamagedResultError) as error:
+                raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 coming.rename(target)
@@ -75,6 +78,14 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
                 if not target.exists():
                     raise
                 shutil.rmtree(coming, ignore_errors=True)
+
+
+def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
+    if each.is_array:
+        _fetch_results(objects, each.trial_ids[0], into)
+        return
+    _fetch_checkpoint(objects, each.trial_ids, into / "checkpoint")
+    CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
 
 
 def _fetch_checkpoint(objects: ObjectStore, trial_ids: Sequence[str], into: Path) -> None:

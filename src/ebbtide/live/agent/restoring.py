@@ -13,7 +13,7 @@ from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import unpack
 from ebbtide.live.agent.gang import restore_parts
-from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
+from ebbtide.live.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, checkpoints_of
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
@@ -21,8 +21,8 @@ from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-# Storage that lacks a checkpoint that it had is asked again for so long at most.
-_LACKS_S = 300.0
+# Storage that lacks a checkpoint that it had, or has a damaged input, is asked again for so long at most.
+LACKS_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,11 @@ def restored(
                 except tarfile.TarError as error:
                     lacks = f"the code in storage is not used: {error}"
                     raise
-            fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
+            try:
+                fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
+            except DamagedInputError as error:
+                lacks = str(error)
+                raise
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:
                 return Restoration(writer, store.restore(folder))
@@ -94,7 +98,7 @@ def restored(
             elif math.isinf(lacks_s):
                 lacks_s = runtime.monotonic_s()
                 say(f"ebbtide: {lacks}; asked again")
-            elif runtime.monotonic_s() - lacks_s > min(_LACKS_S, config.controller_limit_s):
+            elif runtime.monotonic_s() - lacks_s > min(LACKS_S, config.controller_limit_s):
                 return Restoration(None, problem=lacks)
             runtime.sleep(_RETRY_S)
     return None

@@ -23,6 +23,10 @@ from ebbtide.live.storage import ObjectStore, numbers_below
 MOST_PRINTED = 64 << 10
 
 
+class DamagedResultError(StorageError):
+    """What is stored of a task's result is not what was stored."""
+
+
 @dataclass(frozen=True)
 class TaskResult:
     """The result of one task.
@@ -109,7 +113,7 @@ class TaskResults:
 
         Raises:
             MissingObjectError: There is none.
-            StorageError: It cannot be read.
+            DamagedResultError: It cannot be read.
         """
         content = self._objects.get(f"{self._records}/{number}")
         try:
@@ -117,13 +121,13 @@ class TaskResults:
             known = {name: values[name] for name in TaskResult.__dataclass_fields__ if name in values}
             return TaskResult(**known)
         except (ValueError, TypeError, KeyError) as error:
-            raise StorageError(f"the result of task {number} cannot be read: {error}") from None
+            raise DamagedResultError(f"the result of task {number} cannot be read: {error}") from None
 
     def fetch(self, result: TaskResult, into: Path) -> None:
         """Put the files of a result into a new folder.
 
         Raises:
-            StorageError: The archive is damaged, or holds something else than files.
+            DamagedResultError: The archive is damaged, or holds something else than files.
             OSError: Storage does not answer.
         """
         into.mkdir(parents=True)
@@ -134,9 +138,11 @@ class TaskResults:
             try:
                 self._objects.get_file(result.archive, archive)
             except MissingObjectError:
-                raise StorageError(f"the files of task {result.number} are not in storage any more") from None
+                raise DamagedResultError(
+                    f"the files of task {result.number} are not in storage any more"
+                ) from None
             if _sha256(archive) != result.sha256:
-                raise StorageError(f"the files of task {result.number} are damaged: another SHA-256")
+                raise DamagedResultError(f"the files of task {result.number} are damaged: another SHA-256")
             _unpack(archive, into, result.number)
 
 
@@ -146,7 +152,7 @@ def _unpack(archive: Path, into: Path, number: int) -> None:
             path = PurePosixPath(member.name)
             source = tar.extractfile(member) if member.isreg() else None
             if source is None or path.is_absolute() or ".." in path.parts:
-                raise StorageError(
+                raise DamagedResultError(
                     f"the archive of task {number} holds {member.name!r}, which is no file of a task"
                 )
             target = into / path

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import DamagedCheckpointError
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder, unpack
-from ebbtide.live.agent.inputs import fetch_inputs, inputs_beside
+from ebbtide.live.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, Program
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
+from ebbtide.live.agent.restoring import LACKS_S
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
@@ -110,6 +110,8 @@ class TaskRunner:
         self._storing_s = 0.0
         self._task_s = math.nan
         self._inputs = inputs_beside(code)
+        # Why no task can be done; empty: they can.
+        self._problem = ""
         folder.mkdir(parents=True, exist_ok=True)
         machine.runtime.begin(self._prepare)
 
@@ -187,18 +189,32 @@ class TaskRunner:
 
     def _prepare(self) -> None:
         """In a thread of its own: fetch the code, and see which results there are."""
+        damaged_s = math.inf
         while not self._is_closed:
             try:
                 if self.assignment.code:
                     unpack(self._machine.objects, self.assignment.code, self._code)
                 fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
-            except (OSError, DamagedCheckpointError, tarfile.TarError) as error:
+            except DamagedInputError as error:
+                now_s = self._machine.runtime.monotonic_s()
+                damaged_s = min(damaged_s, now_s)
+                if now_s - damaged_s > LACKS_S:
+                    self._put(partial(self._failed_to_prepare, str(error)))
+                    return
+                self._machine.runtime.sleep(_RETRY_S)
+                continue
+            except (OSError, tarfile.TarError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
                 self._machine.runtime.sleep(_RETRY_S)
                 continue
             self._put(partial(self._prepared, done))
             return
+
+    def _failed_to_prepare(self, problem: str) -> None:
+        """No task can be done: each that it has, and is handed, fails with the same words."""
+        self._problem = problem
+        self._prepared(set())
 
     def _prepared(self, done: set[int]) -> None:
         self._is_ready = True
@@ -222,6 +238,8 @@ class TaskRunner:
         if assignment.inputs:
             environment[INPUTS] = str(self._inputs)
         try:
+            if self._problem:
+                raise ValueError(self._problem)
             running.results.mkdir(parents=True)
             place = folder / "code"
             if assignment.code:

@@ -7,13 +7,15 @@ weighed against egress, a start and what is left (`moves`). Machines go from job
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +33,8 @@ from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProbl
 from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import list_price
+
+_LOGGER = logging.getLogger(__name__)
 
 # How the names of a sweep's trials end.
 _TRIAL = re.compile(r"-\d+$")
@@ -68,8 +72,8 @@ class DynamicPricing:
         budget_usd: Total budget for `MAKESPAN`, USD.
         start_s: Seconds for which a new machine is paid before it can restore.
         timing_s: Seconds that a job trains on each type that it was not seen on, before it is allocated; 0: rates
-            are taken as they are known. Jobs whose names differ in a number at the end are trials of one program,
-            of which one is timed. Rates of replays are known.
+            are taken as they are known. Of a sweep's trials, whose names end in numbers from 0 on, one is timed on
+            each type. Rates of replays are known.
         wakes_on: Price changes wake the policy.
     """
 
@@ -159,58 +163,76 @@ class DynamicPricing:
         cheapest = _cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
         timed = self._timed(view, cheapest)
+        jobs = [job for job in self._able(view, cheapest) if job.job_id not in timed]
+        types = dict(timed)
+        if jobs:
+            used = _rented_by_others(view) + Counter(timed.values())
+            found = self._allocated(view, jobs, cheapest, used)
+            kinds = found.problem.types
+            had = memory.setdefault("hours", {})
+            hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
+            elapsed_h = (view.now_s - memory["allocating_s"]) / HOUR_S
+            chosen = next_round(
+                found.shares, found.problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S
+            )
+            own = {job.job_id: kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0}
+            types |= self._weighed(view, jobs, own, cheapest, used)
+            if any(used[kind] for kind in self.quotas):
+                # Another's machines are given back at some time, which it is not told of.
+                memory["round_ends_s"] = min(memory["round_ends_s"], view.now_s + _LEAST_ROUND_S)
         if timed:
-            memory["types"] = {str(job_id): kind for job_id, kind in timed.items()}
-            memory["round_ends_s"] = view.now_s + self.timing_s + self.start_s
-            return
-        jobs = self._able(view, cheapest)
-        if not jobs:
-            return
-        found = self._allocated(view, jobs, cheapest)
-        kinds = found.problem.types
-        had = memory.setdefault("hours", {})
-        hours = [[had.get(f"{job.job_id} {kind}", 0.0) for kind in kinds] for job in jobs]
-        elapsed_h = (view.now_s - memory["allocating_s"]) / HOUR_S
-        chosen = next_round(
-            found.shares, found.problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S
-        )
-        types = {job.job_id: kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0}
-        types = self._weighed(view, jobs, types, cheapest)
+            memory["round_ends_s"] = min(memory["round_ends_s"], self._timing_ends_s(view))
         memory["types"] = {str(job_id): kind for job_id, kind in types.items()}
 
     def _timed(self, view: View, cheapest: Mapping[str, Market]) -> dict[int, str]:
-        """The type on which each job is timed in this round; empty: all rates that can be are known.
+        """The type on which each job is timed now: until it was seen there, or its time is over.
 
-        A type on which nothing was seen in a round of its own is not tried again.
+        A type on which nothing was seen in all that time is not tried again.
         """
         if self.timing_s == 0.0:
             return {}
+        going: dict[str, list[Any]] = view.memory.setdefault("timing", {})
         tried: dict[str, list[str]] = view.memory.setdefault("timed", {})
-        used: Counter[str] = Counter()
-        found: dict[int, str] = {}
-        asked: set[tuple[str, str]] = set()
+        programs = _programs(view)
+        for job_id, (kind, until_s) in list(going.items()):
+            job = view.jobs[int(job_id)]
+            market = cheapest.get(kind)
+            seen = market is not None and view.seen_steps_per_s(job.job, market) is not None
+            if job.is_finished or seen or view.now_s >= until_s - 1e-6:
+                del going[job_id]
+                if not job.is_finished:
+                    tried.setdefault(programs[int(job_id)], []).append(kind)
+        used = _rented_by_others(view) + Counter(kind for kind, _ in going.values())
+        asked = {(programs[int(job_id)], kind) for job_id, (kind, _) in going.items()}
         for job in self._unfinished(view):
-            program = _TRIAL.sub("", job.job.name)
-            alike = [other for other in view.jobs if _TRIAL.sub("", other.job.name) == program]
-            for kind, market in sorted(cheapest.items()):
+            program = programs[job.job_id]
+            alike = [other for other in view.jobs if programs[other.job_id] == program]
+            for kind, market in sorted(cheapest.items()) if str(job.job_id) not in going else ():
                 is_known = any(view.seen_steps_per_s(other.job, market) is not None for other in alike)
                 if is_known or view.steps_per_s(job.job, market) <= 0.0 or kind in tried.get(program, ()):
                     continue
                 if (program, kind) not in asked and used[kind] < self.quotas.get(kind, math.inf):
                     used[kind] += 1
                     asked.add((program, kind))
-                    found[job.job_id] = kind
+                    going[str(job.job_id)] = [kind, view.now_s + self.start_s + self.timing_s]
                     break
-        for program, kind in asked:
-            tried.setdefault(program, []).append(kind)
-        return found
+        return {int(job_id): kind for job_id, (kind, _) in going.items()}
+
+    @staticmethod
+    def _timing_ends_s(view: View) -> float:
+        return min((float(until_s) for _, until_s in view.memory["timing"].values()), default=math.inf)
 
     def _weighed(
-        self, view: View, jobs: Sequence[JobView], types: Mapping[int, str], cheapest: Mapping[str, Market]
+        self,
+        view: View,
+        jobs: Sequence[JobView],
+        types: Mapping[int, str],
+        cheapest: Mapping[str, Market],
+        others: Counter[str],
     ) -> dict[int, str]:
         """The types, but jobs that are better off where they are stay there, if nobody else needs their place."""
         found = dict(types)
-        used = Counter(found.values())
+        used = Counter(found.values()) + others
         for job in jobs:
             lease = next((lease for lease in _steady(view, job) if lease.is_booted), None)
             wanted = found.get(job.job_id)
@@ -258,9 +280,15 @@ class DynamicPricing:
             if any(view.steps_per_s(job.job, market) > 0 for market in cheapest.values())
         ]
 
-    def _allocated(self, view: View, jobs: Sequence[JobView], cheapest: Mapping[str, Market]) -> Allocation:
+    def _allocated(
+        self,
+        view: View,
+        jobs: Sequence[JobView],
+        cheapest: Mapping[str, Market],
+        others: Mapping[str, int] = MappingProxyType({}),
+    ) -> Allocation:
         kinds = sorted(cheapest)
-        problem = self._problem(view, jobs, kinds, [cheapest[kind] for kind in kinds])
+        problem = self._problem(view, jobs, kinds, [cheapest[kind] for kind in kinds], others)
         try:
             return Allocation(problem, self._shares(view, problem))
         except InputError:
@@ -268,6 +296,10 @@ class DynamicPricing:
                 raise
             # SLOs that could be met at the start no longer can, as prices rose or machines were revoked: drop
             # them.
+            if not view.memory.get("dropped_slos"):
+                view.memory["dropped_slos"] = True
+                names = ", ".join(job.job.name for job in jobs)
+                _LOGGER.warning("the SLOs of %s cannot all be kept any more: they are done as they can be", names)
             free = replace(problem, slo_h=np.full(len(jobs), np.inf))
             return Allocation(problem, self._shares(view, free))
 
@@ -281,7 +313,12 @@ class DynamicPricing:
             hours[key] = hours.get(key, 0.0) + had_h
 
     def _problem(
-        self, view: View, jobs: Sequence[JobView], kinds: Sequence[str], markets: Sequence[Market]
+        self,
+        view: View,
+        jobs: Sequence[JobView],
+        kinds: Sequence[str],
+        markets: Sequence[Market],
+        others: Mapping[str, int],
     ) -> AllocationProblem:
         gone_h = (view.now_s - run_started_s(view)) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
@@ -289,7 +326,7 @@ class DynamicPricing:
         return AllocationProblem.of(
             rates,
             [view.price(market) for market in markets],
-            quotas=[float(self.quotas.get(kind, math.inf)) for kind in kinds],
+            quotas=[max(float(self.quotas.get(kind, math.inf)) - others.get(kind, 0), 0.0) for kind in kinds],
             steps=[max(job.steps_left, 1e-6) for job in jobs],
             slo_h=left_h,
             jobs=[job.job.name for job in jobs],
@@ -350,7 +387,8 @@ class DynamicPricing:
 
     def _full(self, view: View) -> set[str]:
         """Types of which as many machines are rented as may be."""
-        rented = Counter(lease.market.instance_type for lease in view.leases if math.isinf(lease.revoke_at_s))
+        own = (lease.market.instance_type for lease in view.leases if math.isinf(lease.revoke_at_s))
+        rented = Counter(own) + _rented_by_others(view)
         return {kind for kind, most in self.quotas.items() if rented[kind] >= math.ceil(most)}
 
     def _follow(self, view: View, job: JobView) -> Iterator[Action]:
@@ -372,7 +410,9 @@ class DynamicPricing:
             if here.market == market or not self._pays(view, job, here, market):
                 return
         elif kind in self._full(view):
-            # One of those that are rented comes to it when its job leaves it.
+            # One of those that are rented comes to it when its job leaves it; of others' it is not told.
+            if _rented_by_others(view)[kind]:
+                yield WakeAt(view.now_s + _RETRY_S)
             return
         yield Request(market, list_price(view, market), job=job.job_id, keep=True)
 
@@ -380,6 +420,22 @@ class DynamicPricing:
 def _steady(view: View, job: JobView) -> list[LeaseView]:
     """A job's machines, running or starting, without a revocation notice."""
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+
+
+def _rented_by_others(view: View) -> Counter[str]:
+    """Machines of each type that other policies of the run have rented, where there are any."""
+    return Counter(lease.market.instance_type for lease in getattr(view, "leases_of_others", ()))
+
+
+def _programs(view: View) -> list[str]:
+    """What each job runs, by name: trials of a sweep, which are numbered from 0, are of one program."""
+    names = [job.job.name for job in view.jobs]
+    numbers: dict[str, set[str]] = {}
+    for name in names:
+        if _TRIAL.search(name):
+            numbers.setdefault(_TRIAL.sub("", name), set()).add(name.rpartition("-")[2])
+    sweeps = {stem for stem, of_it in numbers.items() if of_it == {str(n) for n in range(len(of_it))}}
+    return [stem if (stem := _TRIAL.sub("", name)) in sweeps else name for name in names]
 
 
 def _held(view: View) -> list[Held]:
