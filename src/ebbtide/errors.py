@@ -9,9 +9,11 @@ EbbtideError
 ├── CloudError                   the cloud does not answer, or refused
 │   └── CloudGoneError           it has ended, and its machines with it
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
+│   ├── DamagedResultError       what is stored of a task's result is not what was stored
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)
 ├── CheckpointError              a checkpoint cannot be used, or may not be written
 │   ├── DamagedCheckpointError   its content is not what its manifest says
+│   ├── DamagedInputError        what a needed job has stored cannot be had
 │   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
 │   └── SupersededWriterError    another writer has taken over the training
 ├── TrainingError                a program of the user's failed

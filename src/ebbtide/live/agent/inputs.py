@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebbtide.errors import DamagedCheckpointError, EbbtideError, MissingObjectError
+from ebbtide.errors import CheckpointError, DamagedCheckpointError, MissingObjectError
 from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.agent.results import DamagedResultError, TaskResults, plain_result
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -22,7 +22,7 @@ from ebbtide.live.checkpoints.whole import newest_whole
 from ebbtide.live.storage import ObjectStore
 
 
-class DamagedInputError(EbbtideError):
+class DamagedInputError(CheckpointError):
     """What a needed job has stored is damaged, or is not there any more."""
 
 
