@@ -13,6 +13,7 @@ from rich.progress import track
 from ebbtide.cli.runs import RunsOption
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, runnable
+from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.fetched_results import fetch_results
 from ebbtide.live.fetching import fetch_trial
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -62,7 +63,7 @@ def fetch_command(
     for number in track(wanted, description=run, transient=True, disable=not show):
         try:
             if work.part_of(number)[0].tasks is not None:
-                _fetch_array(folder, place / f"{run}-{number:03d}", number)
+                _fetch_array(folder, place / trial_id_of(run, number), number)
             else:
                 _fetch_trial(folder, number, place)
         except InputError as error:
@@ -75,7 +76,7 @@ def fetch_command(
 
 
 def _fetch_trial(folder: RunFolder, number: int, place: Path) -> None:
-    trial_id = f"{folder.path.name}-{number:03d}"
+    trial_id = trial_id_of(folder.path.name, number)
     try:
         found = fetch_trial(folder, trial_id, place)
     except OSError as error:

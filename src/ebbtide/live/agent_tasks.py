@@ -28,6 +28,7 @@ from ebbtide.live.agent_state import (
     Trial,
     TrialRecord,
     restore_trial,
+    trial_id_of,
 )
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -117,7 +118,7 @@ class AgentTasks:
             raise InputError(
                 f"{len(jobs)} jobs for an array of {count} tasks; it is one, with a step for each task"
             )
-        trial = Trial(jobs[0], f"{self._run}-{jobs[0].job_id:03d}", tasks=TaskState(TaskRanges.below(count)))
+        trial = Trial(jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=TaskState(TaskRanges.below(count)))
         self.trials.append(trial)
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:

@@ -42,6 +42,7 @@ from ebbtide.live.agent_state import (
     TrialRecord,
     restore_trial,
     resumed,
+    trial_id_of,
     warnings_of,
 )
 from ebbtide.live.checkpoints.whole import Whole
@@ -146,7 +147,7 @@ class AgentTraining:
         for progress in jobs:
             if progress.job.coupling is not Coupling.GANG and self.complete is None:
                 raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
-            trial = Trial(progress, f"{self._run}-{progress.job_id:03d}")
+            trial = Trial(progress, trial_id_of(self._run, progress.job_id))
             self.trials.append(trial)
             self._of_job[progress.job_id] = trial
             ranks = progress.job.most_machines if trial.is_gang else 1

@@ -11,6 +11,7 @@ from ebbtide._files import write_text
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent.results import TaskResults, plain_result
+from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
 
@@ -51,7 +52,7 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
     if into.exists() and any(into.iterdir()) and not (into / LINES).is_file():
         raise InputError("holds something else; move it away, or name another folder by --into", file=into)
     settings = run.settings
-    results = TaskResults(object_store(settings.store), f"{settings.run}-{number:03d}")
+    results = TaskResults(object_store(settings.store), trial_id_of(settings.run, number))
     tasks = runnable(settings.sweep).part_of(number)[0].task_values
     numbers = sorted(results.numbers())
     if not numbers:

@@ -12,6 +12,7 @@ from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job_list import runnable
+from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
@@ -203,7 +204,7 @@ class Run:
         trials = len(runnable(self._kept.settings.sweep).job_names)
         if not 0 <= trial < trials:
             raise InputError(f"run {self.id} has trials 0 to {trials - 1}, not {trial}")
-        return f"{self.id}-{trial:03d}"
+        return trial_id_of(self.id, trial)
 
 
 def _failures(found: RunStanding) -> str:

@@ -14,7 +14,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.agent_state import TrialRecord, leases_on
+from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
 from ebbtide.live.journal import Journal
 from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
@@ -306,7 +306,7 @@ def _trial(
     leases: Sequence[Lease],
     state: State,
 ) -> TrialStanding:
-    trial_id = f"{settings.run}-{number:03d}"
+    trial_id = trial_id_of(settings.run, number)
     metrics = {int(step): float(value) for step, value in live["metrics"]}
     best_step = None
     if metrics:
