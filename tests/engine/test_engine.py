@@ -297,6 +297,29 @@ def test_several_jobs_share_a_machine_by_their_shares() -> None:
         replay(three, [job(60, share=0.5)] * 3, history(CALM))
 
 
+@pytest.mark.parametrize(("share", "machines"), [(0.5, 1), (1.0, 2)])
+def test_a_job_beside_another_on_a_machine_to_come_takes_it_away_only_where_both_do_not_fit(
+    share: float, machines: int
+) -> None:
+    pair = [job(600, share=share), job(600, share=share)]
+    seen: list[list[int]] = []
+
+    def beside(view, _events):
+        seen.append([lease.lease_id for lease in view.leases_of(0)])
+        return [] if view.leases_of(0) else [Request(C3, job=0)]
+
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, job=0), Assign(1, [0]), WakeAt(START_S + 5)],
+            Wake.TIMER: beside,
+        }
+    )
+    outcome = replay(policy, pair, history(CALM))
+    assert seen == [[0] if share == 0.5 else []]
+    assert len(outcome.leases) == machines
+    assert all(progress.finished_s for progress in outcome.jobs)
+
+
 def test_jobs_take_turns_on_a_machine_in_rounds() -> None:
     """Dynamic Pricing's rounds: each assignment saves one job and restores the other."""
 

@@ -342,9 +342,13 @@ class Engine:
                 self._release(self._leases[lease_id], save)
             case Assign(job, lease_ids):
                 # What the policy says now stands over what its requests said.
-                for lease_id in [*self._coming.get(job, ()), *lease_ids]:
+                for lease_id in sorted(self._coming.get(job, ())):
                     self._requested_for(lease_id, None)
                 self._assign(job, [self._leases[lease_id] for lease_id in lease_ids])
+                for lease_id in lease_ids:
+                    claimant = self._for_job.get(lease_id)
+                    if claimant is not None and not self._has_room(lease_id, claimant):
+                        self._requested_for(lease_id, None)
             case Save(job):
                 self._provider.save(job)
             case Stop(job):
@@ -428,14 +432,18 @@ class Engine:
         leases = [lease for lease in leases if lease.is_open]
         job = self.jobs[job_id]
         for lease in leases:
-            others = self._jobs_on.get(lease.lease_id, set()) - {job_id}
-            beside = sum(self.jobs[other].job.share for other in sorted(others))
-            if beside + job.job.share > 1 + 1e-9:
+            if not self._has_room(lease.lease_id, job_id):
                 problem = f"the machine is full: job {job.job.name} does not fit beside others"
                 raise mistake(self.policy, self.view, problem, f"lease {lease.lease_id}, {lease.market}")
         self._put_on(job_id, leases)
         self._grown.discard(job_id)
         self._provider.assign(job_id, leases)
+
+    def _has_room(self, lease_id: int, job_id: int) -> bool:
+        """Whether a job fits on a machine beside the others of it; those that are done need no room any more."""
+        others = sorted(self._jobs_on.get(lease_id, set()) - {job_id})
+        beside = sum(self.jobs[other].job.share for other in others if not self.jobs[other].is_finished)
+        return beside + self.jobs[job_id].job.share <= 1 + 1e-9
 
     def _put_on(self, job_id: int, leases: list[Lease]) -> None:
         """Assign a job to these leases and no others, in the engine's own books."""

@@ -89,6 +89,7 @@ class SimulatedCloud:
         listed: On-demand price in USD an hour.
         folder: Folder below which agents work.
         on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
+        on_start: Told how many programs an agent runs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
     """
 
@@ -100,6 +101,7 @@ class SimulatedCloud:
     listed: Callable[[Market], float]
     folder: Path
     on_step: Callable[[Process, str, int, bool], None]
+    on_start: Callable[[Process, int], None]
     on_end: Callable[[Process, RentedMachine], None]
     machines: dict[str, RentedMachine] = field(default_factory=dict)
     process: Process = field(default_factory=lambda: Process("cloud"))
@@ -227,6 +229,7 @@ class SimulatedCloud:
             machine.skew_s,
             lambda: machine.taken_at_s,
             self.on_step,
+            self.on_start,
         )
 
         def run() -> None:

@@ -16,7 +16,8 @@ from ebbtide.policies.api.view import View
 class Fickle:
     """Rents for every job, and now and then saves it, moves it, hedges it or gives its machine back.
 
-    A job that fills a part of a machine is often put beside another, and now and then moved there.
+    A job that fills a part of a machine is often put beside another, and now and then moved there; a machine that
+    has none may get another job before the one that left it has ended there.
     """
 
     name: str = "fickle"
@@ -48,14 +49,14 @@ class Fickle:
                 yield WakeAtStep(job.job_id, int(job.steps_done) + 5)
         used = {lease.lease_id for job in view.jobs for lease in view.leases_of(job.job_id)}
         for lease in view.leases:
-            if lease.lease_id not in used and lease.is_booted:
+            if lease.lease_id not in used and lease.is_booted and random.random() < 0.6:
                 yield Release(lease.lease_id)
         yield WakeAt(view.now_s + float(random.uniform(10.0, 60.0)))
 
 
 def _beside(view: View, job: JobView) -> list[int]:
-    """Ids of the machines that have others of the run and room for a job; of one that fills a machine: none."""
-    used: dict[int, float] = {}
+    """Ids of the machines that have room for a job, beside others of the run or alone."""
+    used = {lease.lease_id: 0.0 for lease in view.leases if lease.is_open and lease.is_booted}
     mine = {lease.lease_id for lease in view.leases_of(job.job_id)}
     for other in view.jobs:
         for lease in view.leases_of(other.job_id):

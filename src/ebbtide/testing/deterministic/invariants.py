@@ -131,6 +131,12 @@ class Invariants:
         if step < could:
             self.violated("steps lost beyond a checkpoint", f"{trial} begins at {step}, and {could} was stored")
 
+    def started(self, process: Process, programs: int) -> None:
+        """A machine starts a program beside others, all of one sweep: together they fit."""
+        share = self._scenario.sweep.share
+        if programs * share > 1.0 + 1e-9:
+            self.violated("machine overfull", f"{process.name} runs {programs} programs that fill {share:g} each")
+
     def written(self, disk: Disk, controller: Controller) -> None:
         """What is on a disk, written bit by bit, is the controller's state."""
         self._writes += 1

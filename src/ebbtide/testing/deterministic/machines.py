@@ -142,6 +142,7 @@ class SimulatedMachine:
         skew_s: Seconds that its clock is ahead.
         taken_at_s: Gives when the machine will be taken, seconds since 1970; None: there is no notice.
         on_step: Told what its programs do.
+        on_start: Told how many programs the machine runs, whenever it starts one.
     """
 
     # Its programs start nothing else.
@@ -156,8 +157,10 @@ class SimulatedMachine:
         skew_s: float,
         taken_at_s: Callable[[], float | None],
         on_step: Callable[[Process, str, int, bool], None],
+        on_start: Callable[[Process, int], None],
     ) -> None:
-        self._on_step = on_step
+        self._on_step, self._on_start = on_step, on_start
+        self._programs: list[CountingProgram] = []
         runtime = VirtualRuntime(time, process, skew_s)
         self.runtime: Runtime = runtime
         self.objects: ObjectStore = StorageOf(storage, process, runtime)
@@ -182,7 +185,10 @@ class SimulatedMachine:
         on_line: OnLine,
         cores: Sequence[int] = (),  # noqa: ARG002
     ) -> Program:
-        return CountingProgram(self._process, self._time, self._faults, environment, on_line, self._on_step)
+        program = CountingProgram(self._process, self._time, self._faults, environment, on_line, self._on_step)
+        self._programs = [each for each in [*self._programs, program] if each.exit_code is None]
+        self._on_start(self._process, len(self._programs))
+        return program
 
     def mirror(
         self,

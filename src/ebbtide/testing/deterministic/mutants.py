@@ -26,6 +26,7 @@ from ebbtide.live import agent_training, mailboxes
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import BadMessageError, Channel, Envelope, OfTrial, Restored, decoded
+from ebbtide.live.agent.trainings import Trainings
 from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints import store
@@ -293,6 +294,26 @@ def _of_events_told_together_the_first_is_all() -> _Broken:
     return patch.object(AgentProvider, "burst", burst)
 
 
+def _trainings_begin_where_there_is_no_room() -> _Broken:
+    def begin(self: Trainings) -> None:
+        waiting, self._waiting = self._waiting, []
+        for assignment in waiting:
+            if assignment.trial_id in self._here:
+                self._waiting.append(assignment)
+            else:
+                self._begin(assignment)
+
+    return patch.object(Trainings, "_begin_what_fits", begin)
+
+
+def _what_is_done_still_takes_room() -> _Broken:
+    def has_room(self: Engine, lease_id: int, job_id: int) -> bool:
+        on_it = self._jobs_on.get(lease_id, set()) | {job_id}
+        return sum(self.jobs[number].job.share for number in on_it) <= 1.0 + 1e-9
+
+    return patch.object(Engine, "_has_room", has_room)
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -324,6 +345,8 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _a_number_that_may_be_stored_is_written_again,
         _the_position_in_the_messages_is_not_written,
         _of_events_told_together_the_first_is_all,
+        _trainings_begin_where_there_is_no_room,
+        _what_is_done_still_takes_room,
     )
 }
 MUTANTS = tuple(_MUTANTS)

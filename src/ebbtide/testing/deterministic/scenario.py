@@ -28,6 +28,7 @@ _POLL_S = 3.0
 _SHARING, _SHARES = 0.4, (0.5, 0.3)
 # Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
 TIGHT, _BUDGET_USD, _LONGER, _SLOWER = 0.06, (0.04, 0.09), 8, 6.0
+_STEPS_PER_HOUR = 1_200
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Scenario:
                 "metric": "loss",
                 "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_tight else 1),
                 "theta": 1.0,
-                "steps_per_hour": {"c3.xlarge": 1_200},
+                "steps_per_hour": {"c3.xlarge": _STEPS_PER_HOUR},
                 "billing": _BILLING[int(number("billing", 0, len(_BILLING)))],
                 "share": _SHARES[int(number("share", 0, len(_SHARES)))] if shares else 1.0,
                 "budget_usd": number("budget of", *_BUDGET_USD) if is_tight else 500.0,
@@ -77,6 +78,12 @@ class Scenario:
     def steps(self) -> int:
         """Steps of each training."""
         return self.sweep.max_trial_steps or 0
+
+    @property
+    def longest_s(self) -> float:
+        """A run that takes longer is stuck: one machine could do all its trainings three times over meanwhile."""
+        alone_s = self.steps * len(self.sweep.trials()) / _STEPS_PER_HOUR * 3600.0
+        return LONGEST_S + 3.0 * alone_s
 
     @property
     def trials(self) -> list[str]:
@@ -98,4 +105,4 @@ def _prices(faults: Faults) -> PriceHistory:
             times_s.append(begins_s + faults.number("price lasts", 20.0, 300.0))
             usd.append(faults.number("price", 0.02, 0.25))
         series[market] = PriceSeries(np.array(times_s), np.array(usd))
-    return PriceHistory(series, start_s=START_S - 86_400.0, end_s=START_S + 2 * LONGEST_S)
+    return PriceHistory(series, start_s=START_S - 86_400.0, end_s=START_S + 86_400.0)

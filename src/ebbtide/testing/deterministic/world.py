@@ -26,7 +26,7 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.testing.deterministic.cloud import CloudOf, RentedMachine, SimulatedCloud
 from ebbtide.testing.deterministic.faults import Fault, Faults
 from ebbtide.testing.deterministic.invariants import Invariants, Violation
-from ebbtide.testing.deterministic.scenario import FAULTS_S, LONGEST_S, RUN, START_S, Scenario
+from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
 from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage, StorageOf
 from ebbtide.testing.deterministic.strangers import write_stray
 from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualRuntime, VirtualTime
@@ -121,6 +121,7 @@ class _World:
             lambda market: catalogue.on_demand_usd_per_hour(market, START_S) or math.nan,
             folder / "machines",
             self.invariants.stepped,
+            self.invariants.started,
             self._given_back,
         )
         self.invariants.watch(self.storage, self.cloud)
@@ -149,9 +150,9 @@ class _World:
             time.begin(self.user, self._use)
             time.begin(self.user, self._disturb)
             time.begin(self.user, self._watch_orphans)
-            time.run(lambda: self.over or bool(found.violations), START_S + LONGEST_S)
+            time.run(lambda: self.over or bool(found.violations), START_S + self.scenario.longest_s)
             if not self.over and not found.violations:
-                self.invariants.violated("stuck", f"after {LONGEST_S:.0f} s: {self._standing()}")
+                self.invariants.violated("stuck", f"after {self.scenario.longest_s:.0f} s: {self._standing()}")
             if not found.violations:
                 self._check_end()
                 found.ledger_difference_usd = self.invariants.ledger_difference_usd
