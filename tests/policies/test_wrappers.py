@@ -46,7 +46,7 @@ def works() -> dict[str, Runnable]:
         "single": sweep("single", deadline_h=48.0),
         "cluster": sweep("cluster", deadline_h=48.0, **cluster),
         "shared": sweep("shared", **shared),
-        "list": JobList(name="list", listed=tuple(parts), deadline_h=96.0),
+        "list": JobList(name="list", listed=tuple(parts), deadline_h=30.0),
     }
 
 
