@@ -320,6 +320,22 @@ def test_a_job_beside_another_on_a_machine_to_come_takes_it_away_only_where_both
     assert all(progress.finished_s for progress in outcome.jobs)
 
 
+def test_no_job_is_put_on_a_machine_that_is_being_given_back() -> None:
+    policy = Scripted(
+        {
+            Wake.START: lambda _v, _e: [Request(C3, job=0), WakeAt(START_S + 500), WakeAt(START_S + 505)],
+            Wake.TIMER: lambda view, _e: (
+                [Release(0)] if view.now_s < START_S + 502 else [Assign(1, [0]), Request(R3, job=0)]
+            ),
+            Wake.FINISHED: lambda _v, event: [Request(R3, job=1)] if event.job_id == 0 else [],
+        }
+    )
+    outcome = replay(policy, [job(600, save_s=10), job(600, save_s=10)], history(CALM))
+    assert outcome.finished
+    # It saves for ten seconds from 500 s on, and has ended then.
+    assert outcome.leases[0].ended_s == START_S + 510
+
+
 def test_jobs_take_turns_on_a_machine_in_rounds() -> None:
     """Dynamic Pricing's rounds: each assignment saves one job and restores the other."""
 

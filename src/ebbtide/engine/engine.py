@@ -429,7 +429,8 @@ class Engine:
             self._provider.launch(lease)
 
     def _assign(self, job_id: int, leases: list[Lease]) -> None:
-        leases = [lease for lease in leases if lease.is_open]
+        # One that is being given back ends as soon as no job is on it: none is put there again.
+        leases = [lease for lease in leases if lease.is_open and lease.lease_id not in self._draining]
         job = self.jobs[job_id]
         for lease in leases:
             if not self._has_room(lease.lease_id, job_id):
