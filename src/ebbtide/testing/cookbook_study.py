@@ -69,11 +69,11 @@ class Size:
     """
 
     tile: int = 768
-    power: int = 14
+    power: int = 18
     machines: int = 3
     speed: float = 240.0
     deadline_h: float = 48.0
-    every_h: float = 0.8
+    every_h: float = 0.6
     killed_after_s: float = 30.0
 
 
