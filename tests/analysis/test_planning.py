@@ -19,7 +19,7 @@ from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import policy_of
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.simulation.stand_in_curves import stand_in_curves
 
 CALM = history({C3: [(0, 0.36)], R3: [(0, 0.10)]}, hours=14 * 24.0)
@@ -92,12 +92,12 @@ def test_a_checkpoint_too_large_for_the_notice_is_saved_periodically_and_said() 
 
 def test_the_policy_of_a_sweep_keeps_its_budget() -> None:
     capped = sweep(budget_usd=0.2)
-    policy = policy_of(capped)
+    policy = policy_for(capped, DEFAULT_NAME)
     assert isinstance(policy, WithinBudget)
     prices = eb.generate_prices(days=5, seed=1)
     result = eb.backtest([policy], capped.jobs(), prices, starts=5, seed=1)
     assert all(outcome.cost_usd <= 0.2 for outcome in result.outcomes[policy.name])
-    assert policy_of(sweep()).name == "spottune-bid"
+    assert policy_for(sweep(), DEFAULT_NAME).name == DEFAULT_NAME
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,6 @@ def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
     with pytest.raises(ValueError, match="capacity needs a deadline_h"):
         sweep(decides="capacity")
     wanted = sweep(decides="capacity", deadline_h=6.0, budget_usd=50.0)
-    assert policy_of(wanted).name == "spottune-deadline"
     found = plan(wanted, CALM, runs=4)
     assert found.estimate is not None
     assert found.estimate.past_deadline == 0.0
@@ -206,13 +205,13 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
         assert told.feasibility is not None
         assert told.feasibility.feasible
         outcomes = eb.backtest(
-            [policy_of(sweep(budget_usd=usd, deadline_h=hours))],
+            [policy_for(sweep(budget_usd=usd, deadline_h=hours), DEFAULT_NAME)],
             jobs,
             CALM,
             billing="gcp-spot",
             starts=2,
             curves=stand_in_curves(jobs, maximise=False),
-        ).outcomes["spottune-bid"]
+        ).outcomes[DEFAULT_NAME]
         assert all(outcome.finished for outcome in outcomes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -27,7 +28,8 @@ from ebbtide.live.settings import find_run
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import default_policy, policy_for
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.ebbtide.policy import Ebbtide
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
 
@@ -232,22 +234,22 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     assert is_told("./train")
 
 
-def test_who_decides_suits_what_is_run() -> None:
+def test_the_default_policy_gets_what_is_said_of_the_work() -> None:
     one = Sweep(name="s", command="x")
-    assert default_policy(one) == "reactive"
-    # Without steps and speed no deadline can be planned for.
-    assert default_policy(one.model_copy(update={"deadline_h": 2.0})) == "reactive"
+    found = policy_for(one, "default")
+    assert isinstance(found, Ebbtide)
+    assert (found.name, found.selects, found.measured, found.deadline_s) == (DEFAULT_NAME, False, False, math.inf)
     known = {"deadline_h": 2.0, "max_trial_steps": 9, "other_steps_per_hour_per_vcpu": 3.0}
-    due = Sweep(name="s", command="x", **known)  # type: ignore[arg-type]
-    assert default_policy(due) == "deadline"
-    assert getattr(policy_for(due, "default"), "deadline_s") == 7200.0  # noqa: B009
+    due = policy_for(Sweep(name="s", command="x", **known), "default")  # type: ignore[arg-type]
+    assert isinstance(due, Ebbtide)
+    assert (due.deadline_s, due.measured) == (7200.0, True)
     several = Sweep(name="s", command="x {a}", grid={"a": [1, 2]}, metric="m", max_trial_steps=9, theta=0.4)
-    assert default_policy(several) == "spottune-bid"
+    chosen = policy_for(several, "default")
+    assert isinstance(chosen, Ebbtide)
+    assert (chosen.selects, chosen.theta) == (True, 0.4)
     assert getattr(policy_for(several, "spottune"), "theta") == 0.4  # noqa: B009
     assert policy_for(several, "spottune").name == "spottune"
     assert isinstance(policy_for(Sweep(name="s", command="x", budget_usd=2.0), "default"), WithinBudget)
-    for sweep in (one, due, several):
-        assert policy_for(sweep, "default").name == default_policy(sweep)
 
 
 @pytest.mark.parametrize(

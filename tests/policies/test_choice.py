@@ -17,6 +17,7 @@ from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.choice import DEFAULT, asked_policy, policies_for, policy_for
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.spottune.policy import SpotTune
 
 
@@ -33,8 +34,10 @@ def test_the_file_s_policy_is_the_default() -> None:
     asked = sweep(policy={"name": "reactive", "max_price_ratio": 0.5})
     assert policy_for(asked, DEFAULT) == Reactive(max_price_ratio=0.5)
     assert asked_policy(asked, DEFAULT) == ("reactive", {"max_price_ratio": 0.5})
-    assert policy_for(sweep(), DEFAULT) == Reactive()
-    assert policy_for(sweep(policy="default"), DEFAULT) == Reactive()
+    usual = policy_for(sweep(), DEFAULT)
+    assert isinstance(usual, Ebbtide)
+    assert usual.measured == sweep().is_measured
+    assert isinstance(policy_for(sweep(policy="default"), DEFAULT), Ebbtide)
 
 
 def test_its_parameters_hold_for_the_policy_that_it_names_and_no_other() -> None:
@@ -77,12 +80,11 @@ def test_deadline_and_budget_are_what_the_policies_aim_at() -> None:
 def test_spottune_takes_them_with_the_sweep_s_own_settings() -> None:
     found = cast(SpotTune, policy_for(two_trials(theta=0.4, policy={"name": "spottune-bid", "mcnt": 1}), DEFAULT))
     assert (found.name, found.theta, found.mcnt) == ("spottune-bid", 0.4, 1)
-    found = cast(SpotTune, policy_for(two_trials(theta=0.4), DEFAULT, parameters={"theta": 0.6}))
-    assert found.theta == 0.6
+    usual = cast(Ebbtide, policy_for(two_trials(theta=0.4), DEFAULT, parameters={"theta": 0.6}))
+    assert (usual.theta, usual.selects) == (0.6, True)
     late = two_trials(decides="capacity", deadline_h=10)
-    found = cast(SpotTune, policy_for(late, DEFAULT, parameters={"deadline_s": 7200}))
-    assert found.machines is not None
-    assert found.machines.deadline_s == found.deadline_s == 7200.0
+    assert cast(Ebbtide, policy_for(late, DEFAULT)).deadline_s == 36_000.0
+    assert cast(Ebbtide, policy_for(late, DEFAULT, parameters={"deadline_s": 7200})).deadline_s == 7200.0
 
 
 @pytest.mark.parametrize(

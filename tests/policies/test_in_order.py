@@ -21,6 +21,7 @@ from ebbtide.policies.api.view import View
 from ebbtide.policies.baselines import OnDemand, Reactive
 from ebbtide.policies.choice import DEFAULT, policy_for, within_budget
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.in_order import InOrder, JobGroup
 from ebbtide.policies.registry import POLICIES
 from ebbtide.simulation.scenario import Scenario
@@ -181,6 +182,6 @@ def test_a_policy_of_its_own_and_one_for_the_rest() -> None:
     work = work.model_copy(update={"listed": (work.listed[0], own)})
     policy = policy_for(work, DEFAULT)
     assert isinstance(policy, InOrder)
-    assert [type(group.policy) for group in policy.groups] == [Reactive, OnDemand]
+    assert [type(group.policy) for group in policy.groups] == [Ebbtide, OnDemand]
     with pytest.raises(InputError, match="name one policy to give it parameters"):
         policy_for(work, DEFAULT, parameters={"max_price_ratio": 0.5})

@@ -52,6 +52,16 @@ def test_one_that_refuses_is_asked_again_later_and_later() -> None:
     assert gaps[-1] > gaps[0]
 
 
+def test_a_market_that_never_gives_is_asked_until_the_end() -> None:
+    """More refusals in a row than a power of two may have as its exponent."""
+    never = Availability({C3: capacity((0, 0)), R3: capacity((0, 0))})
+    outcome = replay(
+        BacksOff(policy("spottune"), first_s=60.0, longest_s=120.0), [job(600)], PRICES, availability=never
+    )
+    assert len(outcome.leases) > 2_200
+    assert outcome.cost_usd == 0.0
+
+
 def test_where_none_refuses_nothing_changes() -> None:
     plain = replay(policy("spottune"), [job(3600)], PRICES)
     assert asked(replay(BacksOff(policy("spottune")), [job(3600)], PRICES)) == asked(plain)

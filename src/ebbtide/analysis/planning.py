@@ -33,9 +33,9 @@ from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
-from ebbtide.policies.choice import spottune_of
+from ebbtide.policies.choice import DEFAULT_NAME, policy_with
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.spottune.offers import Offer
-from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.stand_in_curves import stand_in_curves
 from ebbtide.simulation.starts import draw_starts
@@ -107,7 +107,7 @@ def plan(
         jobs, notes = _saved_in_time(jobs, recent, billing, known, capacity if by_capacity else None)
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
-    policy = spottune_of(sweep, capacity, bundle)
+    policy = _unlimited(sweep, capacity, bundle)
     # Where capacity decides there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
@@ -126,8 +126,8 @@ def plan(
         tuple(stand_in_curves(jobs, maximise=policy.maximise)),
     )
 
-    def under(deadline_h: float | None) -> SpotTune:
-        return spottune_of(sweep.model_copy(update={"deadline_h": deadline_h}), capacity, bundle)
+    def under(deadline_h: float | None) -> Ebbtide:
+        return _unlimited(sweep.model_copy(update={"deadline_h": deadline_h}), capacity, bundle)
 
     fastest = _fastest(jobs[0], recent, known)
     search = Search(fastest, under, replays.some, runs)
@@ -136,8 +136,8 @@ def plan(
         estimate, outcomes = _estimate(sweep, policy, replays, on_progress)
         search.knows(sweep.deadline_h, outcomes)
     except InputError:
-        # Where capacity decides, the policy refuses an impossible deadline.
-        if not by_capacity:
+        # The policy refuses an impossible deadline.
+        if sweep.deadline_h is None:
             raise
         report_infeasible()
         kept_h = search.least_deadline()
@@ -155,6 +155,13 @@ def plan(
     notes += _offer_notes(offers, billing)
     notes += [models_note(bundle.versions)] if bundle else []
     return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
+
+
+def _unlimited(sweep: Sweep, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
+    """The default policy for a sweep, whatever its budget: whether it suffices is what the plan finds out."""
+    found = policy_with(sweep.model_copy(update={"budget_usd": None}), DEFAULT_NAME, {}, spells, bundle)
+    assert isinstance(found, Ebbtide)
+    return found
 
 
 @dataclass(frozen=True)
@@ -304,7 +311,7 @@ def _saved_in_time(
 
 
 def _offers_now(
-    policy: SpotTune, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
+    policy: Ebbtide, jobs: Sequence[Job], prices: PriceHistory, billing: Billing, catalogue: Catalogue
 ) -> tuple[Offer, ...]:
     view = Scenario(tuple(jobs), prices, billing, catalogue=catalogue).at_end(policy)
     return tuple(sorted(policy.offers(view, view.jobs[0]), key=lambda offer: (offer.usd_per_step, offer.market)))
@@ -328,7 +335,7 @@ def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[floa
 
 
 def _estimate(
-    sweep: Sweep, policy: SpotTune, replays: _Replays, on_progress: Callable[[int, int], None] | None
+    sweep: Sweep, policy: Ebbtide, replays: _Replays, on_progress: Callable[[int, int], None] | None
 ) -> tuple[Estimate, Sequence[Outcome]]:
     rivals: list[Policy] = [CheapestSpot()]
     listed = (
@@ -358,7 +365,7 @@ def _estimate(
     return estimate, outcomes
 
 
-def _ended_early(policy: SpotTune, jobs: Sequence[Job]) -> tuple[Job, ...]:
+def _ended_early(policy: Ebbtide, jobs: Sequence[Job]) -> tuple[Job, ...]:
     """The jobs when all but the chosen trials end at theta; empty: all are trained to their end.
 
     Rivals, which hold their machines to the end, get the same work. They need not wait for the selection, so this

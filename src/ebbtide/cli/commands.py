@@ -105,6 +105,7 @@ VERBS = (
     Verb("portfolio", "portfolio", "portfolio_command"),
     Verb("backtest", "backtesting", "backtest_command"),
     Verb("compare", "comparing", "compare_command"),
+    Verb("benchmark", "benchmarking", "benchmark_command"),
     Verb("report", "reporting", "report_command"),
     Verb("availability", "availability", "availability_app"),
     Verb("revocation", "revocation", "revocation_app"),

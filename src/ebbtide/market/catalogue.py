@@ -83,6 +83,20 @@ class Catalogue:
         added._prices = self._prices
         return added
 
+    def with_list_prices(
+        self, prices: Mapping[tuple[str, str, str, str], Iterable[tuple[datetime, float]]]
+    ) -> Catalogue:
+        """This catalogue with more list prices.
+
+        Args:
+            prices: By cloud, region, instance type and product: when a price was first seen, and USD per hour.
+        """
+        added = Catalogue(self._types.values(), prices)
+        for key, rows in self._prices.items():
+            both = {row.first_seen_s: row for row in [*rows, *added._prices.get(key, ())]}
+            added._prices[key] = [both[seen_s] for seen_s in sorted(both)]
+        return added
+
     @classmethod
     def read(cls, path: str | Path) -> Catalogue:
         """A catalogue from a file that `write` made.

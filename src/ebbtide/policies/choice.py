@@ -10,49 +10,37 @@ from typing import Any
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Decides, Direction, Sweep
+from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.head import WithHead
 from ebbtide.policies.in_order import InOrder, JobGroup
 from ebbtide.policies.parameters import with_parameters
 from ebbtide.policies.registry import absolute_name, check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
-from ebbtide.policies.spottune.offers import BestBid
 from ebbtide.policies.spottune.policy import SpotTune
 
 # The name that stands for the policy that suits the sweep.
 DEFAULT = "default"
+# The name of that policy.
+DEFAULT_NAME = "ebbtide"
 
 _SUMMARIES = {
+    "ebbtide": "the machine of least expected cost for what is left to do, spot or on demand; with a deadline, in "
+    "time; trials are predicted at theta and only the best trained to the end",
     "reactive": "the machine cheapest for each step, at no more than the on-demand price; when it is revoked, the "
     "one cheapest then",
     "deadline": "spot machines while there is time, on-demand ones when the deadline leaves none",
     "spottune-bid": "the machine and max price of least expected cost for each step; trials are predicted at "
     "theta and only the best trained to the end",
-    "spottune-deadline": "spot machines while there is time, on-demand ones when the deadline leaves none; trials "
-    "are predicted at theta and only the best trained to the end",
 }
-
-
-def default_policy(sweep: Sweep) -> str:
-    """The name of the policy that suits a sweep, whatever its file asks for.
-
-    Several trials get SpotTune, which compares trials. With one trial there is nothing to predict or to select,
-    and SpotTune's max prices are for markets where price revokes, which EC2's have not been since 2017. So one
-    trial gets `reactive`, which works in any market and needs no settings, or `deadline` if the trial has a
-    deadline and its duration is known.
-    """
-    if len(sweep.trials()) > 1:
-        return "spottune-deadline" if sweep.decides is Decides.CAPACITY else "spottune-bid"
-    known = sweep.is_measured and sweep.max_trial_steps is not None
-    return "deadline" if sweep.deadline_h is not None and known else "reactive"
 
 
 def policy_for(
@@ -95,8 +83,6 @@ def policy_with(
     if isinstance(sweep, JobList):
         return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
     found = with_parameters(_suited(sweep, name, spells, models), parameters)
-    if isinstance(found, SpotTune) and found.machines is not None and "deadline_s" in parameters:
-        found = replace(found, machines=replace(found.machines, deadline_s=found.deadline_s))
     _check_limits(found, sweep.job_names, catalogue)
     return within_budget(sweep, found)
 
@@ -124,7 +110,7 @@ def _in_order(
         if job.policy is not None:
             kind, given = asked_policy(work, DEFAULT)
         else:
-            kind, given = (default_policy(work), {}) if name == DEFAULT else (name, dict(parameters))
+            kind, given = (DEFAULT_NAME, {}) if name == DEFAULT else (name, dict(parameters))
         try:
             return policy_with(work, kind, given, spells, models, catalogue)
         except InputError as error:
@@ -174,7 +160,7 @@ def _grouped(
 
 def _is_joint(policy: Policy) -> bool:
     """Whether a policy serves any jobs together: not one that compares a sweep's trials, or plans for one job."""
-    return not isinstance(policy, SpotTune | Deadline) and not getattr(policy, "one_job", False)
+    return not isinstance(policy, Ebbtide | SpotTune | Deadline) and not getattr(policy, "one_job", False)
 
 
 def _needed(listed: JobList, job: ListedJob) -> tuple[tuple[int, ...], ...]:
@@ -224,20 +210,36 @@ def asked_policy(
                 "each job of a list has a policy that suits it; name one policy to give it parameters"
             )
         return DEFAULT, {}
-    kind, given = resolved(default_policy(sweep) if name == DEFAULT and isinstance(sweep, Sweep) else name)
+    kind, given = resolved(DEFAULT_NAME if name == DEFAULT else name)
     own = of_file.parameters if of_file is not None and is_own else {}
     return kind, {**given, **own, **(parameters or {})}
 
 
 def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBundle | None) -> Policy:
     """The policy of a name, with what the sweep says of its goals."""
-    if name in ("spottune-bid", "spottune-deadline"):
-        return spottune_of(sweep, spells, models)
     found = policy_named(name, models)
+    maximise = sweep.direction is Direction.MAXIMIZE
+    deadline_s = math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S
+    if isinstance(found, Ebbtide):
+        return replace(
+            found,
+            theta=sweep.theta,
+            mcnt=sweep.mcnt,
+            maximise=maximise,
+            selects=sweep.has_choice,
+            measured=sweep.is_measured and sweep.max_trial_steps is not None,
+            deadline_s=deadline_s,
+            spells=spells or found.spells,
+        )
     if isinstance(found, SpotTune):
-        maximise = sweep.direction is Direction.MAXIMIZE
-        theta = sweep.theta if found.theta < 1.0 else found.theta
-        return replace(found, theta=theta, mcnt=sweep.mcnt, maximise=maximise, measured=sweep.is_measured)
+        found = replace(
+            found,
+            theta=sweep.theta if found.theta < 1.0 else found.theta,
+            mcnt=sweep.mcnt,
+            maximise=maximise,
+            measured=sweep.is_measured,
+        )
+        return replace(found, deadline_s=deadline_s) if name == "spottune-bid" else found
     if isinstance(found, ByCookbook):
         if not sweep.is_measured or sweep.max_trial_steps is None:
             raise InputError(
@@ -280,40 +282,6 @@ def policies_for(
     ]
     check_names(chosen)
     return chosen
-
-
-def policy_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBundle | None = None) -> Policy:
-    """The policy that runs a sweep: SpotTune with its theta, deadline and budget.
-
-    Machines are rented by `spottune-bid` where price decides, and by `deadline` where capacity decides.
-
-    Args:
-        sweep: The sweep to run.
-        spells: Models of how capacity comes and goes, where it decides; None: those of the bundle.
-        models: What was learnt; see `policy_for`.
-    """
-    return within_budget(sweep, spottune_of(sweep, spells, models))
-
-
-def spottune_of(sweep: Sweep, spells: SpellModels | None = None, models: ModelBundle | None = None) -> SpotTune:
-    """SpotTune with the sweep's theta, number of winners, direction and deadline."""
-    machines = None
-    if sweep.decides is Decides.CAPACITY:
-        assert sweep.deadline_h is not None
-        learnt = None if models is None else models.spells
-        capacity = spells or learnt or default_spell_models()
-        machines = Deadline(deadline_s=sweep.deadline_h * HOUR_S, models=capacity)
-    return SpotTune(
-        theta=sweep.theta,
-        mcnt=sweep.mcnt,
-        provisioner=BestBid(),
-        predictor=None if models is None else models.early_curve,
-        maximise=sweep.direction is Direction.MAXIMIZE,
-        measured=True,
-        deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,
-        machines=machines,
-        name="spottune-bid" if machines is None else "spottune-deadline",
-    )
 
 
 def within_budget(sweep: Runnable, policy: Policy) -> Policy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,52 @@ from ebbtide.policies.api.actions import Action, Request, WakeAt
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
+
+# Beyond so many, any time is as long as it may be, and the power would be too large for a number.
+_MOST_DOUBLINGS = 64.0
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Which markets have just refused a machine, as kept in a policy's memory.
+
+    Refusals of spot and on-demand machines are counted apart: a market without spot capacity may have on-demand
+    capacity.
+
+    Attributes:
+        view: What the policy sees.
+        first_s: How long a market is not asked after its first refusal, seconds; it doubles with each in a row.
+        longest_s: The longest time that a market is not asked, seconds.
+    """
+
+    view: View
+    first_s: float
+    longest_s: float
+
+    def note(self) -> Iterator[WakeAt]:
+        """Take note of this decision's refusals and successes, and ask to be woken when a market may be asked."""
+        for event in self.view.events:
+            if event.wake is Wake.LAUNCH_FAILED:
+                lease = self.view.lease(event.lease_id)
+                key = _key(lease.market, lease.on_demand)
+                times = self._refused.get(key, [0.0, 0.0])[1] + 1.0
+                doubled = 2.0 ** min(times - 1.0, _MOST_DOUBLINGS)
+                until_s = self.view.now_s + min(self.first_s * doubled, self.longest_s)
+                self._refused[key] = [until_s, times]
+                yield WakeAt(until_s)
+            elif event.wake is Wake.RUNNING:
+                lease = self.view.lease(event.lease_id)
+                self._refused.pop(_key(lease.market, lease.on_demand), None)
+
+    def may_ask(self, market: Market, on_demand: bool) -> bool:
+        """Whether a market may be asked for a machine now."""
+        return self._refused.get(_key(market, on_demand), [0.0])[0] <= self.view.now_s
+
+    @property
+    def _refused(self) -> dict[str, list[float]]:
+        """By market: when it may be asked again, and the number of refusals in a row."""
+        refused: dict[str, list[float]] = self.view.memory.setdefault("refused", {})
+        return refused
 
 
 @dataclass(frozen=True)
@@ -50,22 +96,9 @@ class BacksOff:
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:
-        # By market: when it is shown again, and the number of refusals in a row.
-        refused: dict[str, list[float]] = view.memory.setdefault("refused", {})
-        for event in view.events:
-            if event.wake is Wake.LAUNCH_FAILED:
-                lease = view.lease(event.lease_id)
-                key = _key(lease.market, lease.on_demand)
-                times = refused.get(key, [0.0, 0.0])[1] + 1.0
-                until_s = view.now_s + min(self.first_s * 2.0 ** (times - 1.0), self.longest_s)
-                refused[key] = [until_s, times]
-                yield WakeAt(until_s)
-            elif event.wake is Wake.RUNNING:
-                lease = view.lease(event.lease_id)
-                refused.pop(_key(lease.market, lease.on_demand), None)
-
-        def gives(market: Market, on_demand: bool) -> bool:
-            return refused.get(_key(market, on_demand), [0.0])[0] <= view.now_s
+        refusals = Refusals(view, self.first_s, self.longest_s)
+        yield from refusals.note()
+        gives = refusals.may_ask
 
         # Each action is passed on before the policy is asked for the next: it may look at what has come of it.
         shown = [market for market in view.markets if gives(market, False) and gives(market, True)]

@@ -19,6 +19,7 @@ from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
@@ -40,12 +41,20 @@ def _deadline(rule: DeadlineRule, models: ModelBundle | None = None) -> Deadline
     return Deadline(rule, models=spells or default_spell_models())
 
 
+def _ebbtide(models: ModelBundle | None = None) -> Ebbtide:
+    """The default policy with the bundle's EarlyCurve and models of capacity."""
+    if models is None:
+        return Ebbtide()
+    return Ebbtide(predictor=models.early_curve, spells=models.spells or default_spell_models())
+
+
 def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
     return lambda _models=None: make()
 
 
 # Each makes the policy with its default parameters; given a model bundle, with what that has learnt.
 POLICIES: dict[str, Callable[..., Policy]] = {
+    "ebbtide": _ebbtide,
     "on-demand": _without_models(OnDemand),
     "cheapest-spot": _without_models(CheapestSpot),
     "fastest-spot": _without_models(FastestSpot),
@@ -66,6 +75,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 # Policies whose decisions depend on what a model bundle has learnt, with the parts of it that they ask.
 ASK_MODELS: dict[str, tuple[str, ...]] = {
+    "ebbtide": ("earlycurve", "spells"),
     "spottune": ("revpred", "earlycurve"),
     "spottune-full": ("revpred", "earlycurve"),
     "spottune-bid": ("earlycurve",),

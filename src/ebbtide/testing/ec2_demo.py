@@ -29,7 +29,7 @@ from ebbtide.market.generator import generate_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.choice import policy_of
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.testing.ec2_stand_in.api import StandInApi
 from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.live_demo import LiveReport, live_report
@@ -88,12 +88,12 @@ def ec2_demo(
     prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
     with stand_in(runs / "stand-in", prices) as (api, machines, settings):
         api.refusals.launches.extend(REFUSED)
-        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy="spottune", seed=seed)
+        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy=DEFAULT_NAME, seed=seed)
         over = threading.Event()
         taker = threading.Thread(target=_take, args=(machines, api, runs, over, seed, most_taken))
         taker.start()
         try:
-            outcome = run_ec2(folder, policy_of(sweep))
+            outcome = run_ec2(folder, policy_for(sweep, DEFAULT_NAME))
         finally:
             over.set()
             taker.join()

@@ -30,7 +30,7 @@ from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import generate_prices
-from ebbtide.policies.choice import policy_of
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS
 
 _DAYS = 20.0
@@ -78,11 +78,11 @@ def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
         sweep_file.parent,
         NewRun(runs),
         LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED),
-        policy="spottune",
+        policy=DEFAULT_NAME,
         seed=seed,
     )
     try:
-        ended = run_local(folder, policy_of(sweep))
+        ended = run_local(folder, policy_for(sweep, DEFAULT_NAME))
     finally:
         end_local(folder)
     seconds = time.monotonic() - began

@@ -28,9 +28,9 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
-from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.simulation.deadline_runs import run_zones
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -204,8 +204,8 @@ def test_what_it_remembers_is_plain() -> None:
     assert json.loads(json.dumps(engine.memory)) == engine.memory
 
 
-def test_spottune_under_a_deadline_where_capacity_decides() -> None:
-    """Six trials compared half way: the best two go on, all on machines that the deadline's policy rents."""
+def test_a_sweep_under_a_deadline_where_capacity_decides() -> None:
+    """Six trials compared half way: the best two go on, all on machines that the deadline's table rents."""
     random = np.random.default_rng(7)
     up = np.stack([MODELS.of(market).drawn(HOURS * 6, TICK_S, random) for market in (EAST, WEST)])
     trials = tuple(job(6.0, name=f"t{n}") for n in range(6))
@@ -217,8 +217,8 @@ def test_spottune_under_a_deadline_where_capacity_decides() -> None:
     run = Scenario(
         trials, PRICES, billing_preset("ec2-second"), availability=recorded(up), delay=StartDelay(), curves=curves
     )
-    machines = Deadline(deadline_s=10 * HOUR_S, models=MODELS)
-    outcome = run.run(SpotTune(theta=0.5, mcnt=2, measured=True, machines=machines), BEGINS_S)
+    decides = Ebbtide(deadline_s=10 * HOUR_S, theta=0.5, mcnt=2, selects=True, spells=MODELS)
+    outcome = run.run(decides, BEGINS_S)
     assert not is_late(outcome, 10.0)
     done = [one.steps_done / one.job.steps for one in outcome.jobs]
     assert done[:2] == pytest.approx([1.0, 1.0])

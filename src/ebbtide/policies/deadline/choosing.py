@@ -38,6 +38,18 @@ def by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> int:
     Returns:
         A zone, `WAIT` or `GO_ON_DEMAND`.
     """
+    return _choice(costs, task, now)[1]
+
+
+@compiled
+def cost_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The expected cost from here on of the answer of `deadline`, USD."""
+    return _choice(costs, task, now)[0]
+
+
+@inner
+def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
+    """The least expected cost from here on, USD, and the answer that has it."""
     left = int((now.left_s - now.until_next_s) / costs.tick_s + 0.5)
     later = costs.usd[min(max(left, 0), len(costs.usd) - 1)]
     age = age_bin(costs.bins_s, now.age_s)
@@ -47,14 +59,14 @@ def by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> int:
         if cost < best:
             best, answer = cost, now.zone
         if not now.may_ask:
-            return answer
+            return best, answer
     for other in range(len(now.spot_usd)):
         if (now.held == SPOT and other == now.zone) or now.since_refused_s[other] == 0.0:
             continue
         cost = _cost_of_taking(later, other, costs, task, now)
         if cost < best:
             best, answer = cost, other
-    return answer
+    return best, answer
 
 
 @inner

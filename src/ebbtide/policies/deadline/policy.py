@@ -26,7 +26,7 @@ from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.deadline.choosing import by_table, greedy, next_cheapest
+from ebbtide.policies.deadline.choosing import by_table, cost_by_table, greedy, next_cheapest
 from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -107,6 +107,18 @@ class Deadline:
         if jobs and next_s <= view.now_s:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
+
+    def expected_usd(self, view: View, job: JobView, later_steps: float = 0.0) -> float:
+        """What the rest of a served job is expected to cost by the table, USD; infinity: it is not known."""
+        memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
+        own: dict[str, Any] = memory["jobs"].get(str(job.job_id), {})
+        if "zones" not in own or not own["can_save"]:
+            return math.inf
+        zones = [Market(*fields) for fields in own["zones"]]
+        leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+        now = self._now(view, job, later_steps, memory, own, zones, leases)
+        table = table_for(self._question(own, zones))
+        return cost_by_table(table.costs, table.problem.task, now)
 
     def table(self, view: View, job: JobView, gamma: float) -> ZoneTable:
         """The table that decides for a job that begins now.

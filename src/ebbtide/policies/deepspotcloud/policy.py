@@ -25,7 +25,7 @@ from ebbtide.policies.api.quotes import Quotes
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import list_price, take_over
+from ebbtide.policies.moving import egress_usd, list_price, save_usd, take_over
 
 
 def recommend(quotes: Quotes, job: Job) -> Market | None:
@@ -118,27 +118,6 @@ def _periodic_saves(job: Job, work_s: float) -> float:
     """How many times the job is saved in so many seconds of work; 0 where it is saved only to move."""
     interval_s = job.checkpoint.interval_s if job.checkpoint else None
     return work_s / interval_s if interval_s else 0.0
-
-
-def save_usd(view: View, job: JobView, market: Market) -> float:
-    """The egress of one save in a market, to the job's bucket, USD; 0 without a bucket."""
-    bucket = job.job.bucket
-    return view.egress_usd(job.checkpoint_bytes, market.place, bucket.place) if bucket else 0.0
-
-
-def egress_usd(view: View, job: JobView, source: Market, destination: Market) -> float:
-    """The cost of moving the job's checkpoint and dataset from one market to another, USD.
-
-    With a bucket the checkpoint is uploaded to it and downloaded from it.
-    """
-    checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
-    usd = save_usd(view, job, source)
-    if checkpoint is not None:
-        lies = bucket.place if bucket else source.place
-        usd += view.egress_usd(job.checkpoint_bytes, lies, destination.place)
-    if dataset is not None and not job.has_dataset(destination.cloud):
-        usd += view.egress_usd(dataset.size_bytes, dataset.home, destination.place)
-    return usd
 
 
 def _whole(seconds: float, period_s: float) -> float:

@@ -147,6 +147,7 @@ class BestBid:
         doubt: Share by which predicted revocations are reduced: the lowest of many estimates mostly errs in our
             favour.
         time_share: Value of an hour of the trial, as a share of the price of the market with the lowest step cost.
+        hour_usd: That value in USD; None: by `time_share`.
         start_s: Time from the request for a machine to training on it, seconds.
     """
 
@@ -154,6 +155,7 @@ class BestBid:
     doubt: float = 0.1
     time_share: float = 0.3
     start_s: float = 120.0
+    hour_usd: float | None = None
 
     def offers(
         self, view: View, job: JobView, steps_left: float, markets: Sequence[Market], seconds: Floats
@@ -199,6 +201,8 @@ class BestBid:
 
     def _hour_usd(self, mean: Floats, seconds: Floats) -> float:
         """Value of an hour of a trial, USD."""
+        if self.hour_usd is not None:
+            return self.hour_usd
         return self.time_share * float(mean[np.argmin(mean * seconds)])
 
     def _chances(self, view: View, market: Market, rises: Floats) -> Floats:

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.learning_curves.calibration import default_calibration
-from ebbtide.forecasts.learning_curves.curves import Bools, observed
+from ebbtide.forecasts.learning_curves.curves import Bools
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.billing import Refund
@@ -24,13 +23,13 @@ from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Release, Request, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
+from ebbtide.policies.spottune.selection import TrialSelection
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,6 @@ _LOOK_AGAIN_S = 600.0
 # Share of the time until the deadline planned for training; the rest is for starts, moves and waiting.
 _TRAINING_SHARE = 0.8
 
-# How often, over a trial's steps, convergence is checked.
-_CONVERGENCE_CHECKS = 10
-
 
 @dataclass(frozen=True)
 class SpotTune:
@@ -133,8 +129,6 @@ class SpotTune:
         maximise: Whether a higher metric is better.
         deadline_s: Seconds from the start until the deadline; more expensive machines are used where cheaper ones
             would be too slow.
-        machines: Where capacity decides, not price: the policy that rents machines instead, under its deadline. It
-            reserves the time for the training after theta.
         name: The policy's name in tables.
         wakes_on: Empty: only the events that are always delivered.
     """
@@ -151,7 +145,6 @@ class SpotTune:
     predictor: EarlyCurve | None = None
     maximise: bool = False
     deadline_s: float = math.inf
-    machines: Deadline | None = None
     name: str = "spottune"
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -162,67 +155,26 @@ class SpotTune:
         memory = view.memory
         times = ObservedStepTimes.in_memory(memory, self.parallel)
         if any(event.wake is Wake.START for event in view.events):
-            memory["paused"], memory["chosen"] = [], None
             run_started_s(view)
-            for job in view.jobs:
-                yield from self._milestones(view, job)
+            yield from self._selection.begin(view)
         for job in view.jobs:
             times.observe(view, job)
         for event in view.events:
             if event.wake is Wake.RUNNING:
                 yield WakeAt(event.time_s + HOUR_S)
             elif event.wake is Wake.MILESTONE:
-                yield from self._reached(view, view.jobs[event.job_id])
-        if self.machines is None:
-            yield from self._give_back(view, times)
-        if memory["chosen"] is None and all(
-            job.is_finished or job.job_id in memory["paused"] for job in view.jobs
-        ):
-            yield from self._select(view)
-        if self.machines is None:
-            yield from self._provide(view, times)
-        else:
-            training = [job for job in view.jobs if not job.is_finished and not self._waits(view, job)]
-            wanted = [(job, float(job.job.steps - self._end(view, job))) for job in training]
-            yield from self.machines.provide(view, wanted)
+                yield from self._selection.reached(view, view.jobs[event.job_id])
+        yield from self._give_back(view, times)
+        yield from self._selection.select(view)
+        yield from self._provide(view, times)
+
+    @property
+    def _selection(self) -> TrialSelection:
+        return TrialSelection(self.theta, self.mcnt, self.trains_on, self.predictor, self.maximise)
 
     def offers(self, view: View, job: JobView) -> list[Offer]:
         """The current offers for a trial, one per market that can run it."""
         return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
-
-    def _goal(self, job: JobView) -> int:
-        """Number of steps after which the trial is predicted."""
-        return max(math.ceil(self.theta * job.job.steps), 1)
-
-    def _end(self, view: View, job: JobView) -> int:
-        """Number of steps at which the trial, as things stand, leaves its machine by itself."""
-        chosen = view.memory.get("chosen")
-        return self._goal(job) if self._selects(view) and chosen is None else job.job.steps
-
-    def _milestones(self, view: View, job: JobView) -> Iterator[Action]:
-        if self._selects(view):
-            yield WakeAtStep(job.job_id, self._goal(job))
-        for check in range(1, _CONVERGENCE_CHECKS):
-            yield WakeAtStep(job.job_id, max(job.job.steps * check // _CONVERGENCE_CHECKS, 1))
-
-    def _selects(self, view: View) -> bool:
-        """Whether trials are compared at theta: there are more than will be chosen, and all can wait."""
-        can_wait = all(job.job.checkpoint is not None for job in view.jobs)
-        return self.theta < 1.0 and len(view.jobs) > self.mcnt and can_wait
-
-    def _reached(self, view: View, job: JobView) -> Iterator[Action]:
-        """A trial has reached theta or a convergence check."""
-        if job.is_finished:
-            return
-        steps, metric = self._measured(view, job)
-        if len(steps) and (not math.isfinite(metric[-1]) or self._predictor().has_converged(metric)):
-            yield Stop(job.job_id)
-            return
-        waits = view.memory["chosen"] is None and job.job_id not in view.memory["paused"]
-        if self._selects(view) and waits and job.steps_done >= self._goal(job) - 1e-6:
-            view.memory["paused"].append(job.job_id)
-            for lease in view.leases_of(job.job_id):
-                yield Release(lease.lease_id)
 
     def _give_back(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
         """Release machines held for an hour: from now on they would be charged even if revoked."""
@@ -259,32 +211,6 @@ class SpotTune:
         staying = self.provisioner.staying(view, place, markets, seconds)
         return best is None or best.usd_per_step * (1.0 + moving_s / HOUR_S) >= staying
 
-    def _select(self, view: View) -> Iterator[Action]:
-        """Predict the final metric of every trial; continue the best, end the others (lines 48 to 53)."""
-        waiting = [view.jobs[job_id] for job_id in view.memory["paused"]]
-        measured = [self._measured(view, job) for job in waiting]
-        if not all(len(steps) for steps, _ in measured):
-            # Nothing to compare: all continue.
-            view.memory["chosen"] = [job.job_id for job in waiting]
-            return
-        pairs = zip(waiting, measured, strict=True)
-        seen = [observed(steps, metric, job.job.steps, "sweep") for job, (steps, metric) in pairs]
-        ends = [end.value for end in self._predictor().ends(seen)]
-        ranked = sorted(zip(ends, (job.job_id for job in waiting), strict=True))
-        chosen = [job_id for _, job_id in ranked[: self.mcnt]]
-        view.memory["chosen"] = chosen
-        for job in waiting:
-            if job.job_id not in chosen or not self.trains_on:
-                yield Stop(job.job_id)
-
-    def _measured(self, view: View, job: JobView) -> tuple[Floats, Floats]:
-        """Steps and metric so far; the metric's sign is changed where needed, so that lower is better."""
-        steps, metric = view.measured(job.job_id)
-        return steps, -metric if self.maximise else metric
-
-    def _predictor(self) -> EarlyCurve:
-        return self.predictor or default_calibration().everywhere
-
     def _provide(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
         """Request a machine for each trial that has none, or none that stays."""
         memory = view.memory
@@ -300,17 +226,13 @@ class SpotTune:
                 for lease in view.leases_of(job.job_id)
                 if math.isinf(lease.revoke_at_s) and lease.lease_id not in given_back
             ]
-            if job.is_finished or held or self._waits(view, job):
+            if job.is_finished or held or self._selection.waits(view, job):
                 continue
             offer = self._best(view, job, times)
             if offer is None:
                 yield WakeAt(view.now_s + 5 * 60.0)
             else:
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
-
-    def _waits(self, view: View, job: JobView) -> bool:
-        """Whether a trial is paused at theta, waiting for the selection or not selected."""
-        return job.job_id in view.memory["paused"] and job.job_id not in (view.memory["chosen"] or ())
 
     def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
         """getBestInst: the market with the lowest expected step cost, among those where the trial ends in time."""
@@ -325,7 +247,7 @@ class SpotTune:
         markets, seconds = self._usable(view, job, times)
         if not markets:
             return []
-        left = self._end(view, job) - job.steps_done
+        left = self._selection.end(view, job) - job.steps_done
         return self.provisioner.offers(view, job, left, markets, seconds)
 
     def _usable(self, view: View, job: JobView, times: ObservedStepTimes) -> tuple[list[Market], Floats]:

@@ -67,12 +67,12 @@ import faulthandler, logging, sys
 from pathlib import Path
 from ebbtide.live.local_run import run_local
 from ebbtide.live.settings import NewRun, RunFolder
-from ebbtide.policies.choice import policy_of
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.jobs.sweep import Sweep
 logging.basicConfig(level=logging.WARNING)
 faulthandler.enable()
 folder = RunFolder(Path(sys.argv[1]))
-run_local(folder, policy_of(Sweep.model_validate(folder.settings.sweep)))
+run_local(folder, policy_for(Sweep.model_validate(folder.settings.sweep), DEFAULT_NAME))
 """
 
 

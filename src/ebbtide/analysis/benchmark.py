@@ -1,0 +1,302 @@
+"""`ebbtide benchmark`: every policy on every record of a folder, for each kind of work, from the same starts.
+
+A cell is a policy on a record for a kind of work. Its regret is its mean cost over that of the cheapest policy
+that missed nothing there, less 1. The default policy is judged by its mean and its worst regret, and must miss
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebbtide._cores import one_thread
+from ebbtide._files import write_text
+from ebbtide._json import json_text
+from ebbtide._utc import HOUR_S
+from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
+from ebbtide.analysis.benchmark_work import KINDS, Work, works_of
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.policies.api.protocol import Policy, check_fits
+from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.registry import POLICIES
+from ebbtide.policies.registry import policy as policy_named
+from ebbtide.simulation.scenario import Scenario
+
+# Policies of the quick benchmark: simple rules, and what they are compared with.
+_QUICK = ("on-demand", "cheapest-spot", "reactive", "deepspotcloud-migrate", "deadline", "next-cheapest")
+_QUICK_RECORDS = 5
+
+# A cost above the budget by less is a rounding error.
+_NO_MONEY_USD = 1e-6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy on one record, for one kind of work.
+
+    Attributes:
+        data: Name of the record.
+        kind: Kind of work.
+        policy: Name of the policy.
+        cost_usd: Mean cost of a start, USD.
+        hours: Mean hours until the work was done, or until the record or the budget ended.
+        misses: Starts whose work was not done in time, or not at all.
+        over_budget: Starts that cost more than the budget.
+        regret: Mean cost over that of the cheapest policy that missed nothing, less 1.
+    """
+
+    data: str
+    kind: str
+    policy: str
+    cost_usd: float
+    hours: float
+    misses: int
+    over_budget: int
+    regret: float = math.nan
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What all cells say of one policy."""
+
+    name: str
+    mean_regret: float
+    worst_regret: float
+    misses: int
+    over_budget: int
+    cells: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All cells.
+
+    Attributes:
+        cells: By record, kind and cost.
+        left_out: Policies that cannot serve a kind of work, files without records, and why.
+        starts: Starts of each cell.
+    """
+
+    cells: tuple[Cell, ...]
+    left_out: tuple[LeftOut, ...]
+    starts: int
+
+    def judged(self, name: str) -> Judgement:
+        """What the cells of a policy say of it."""
+        own = [cell for cell in self.cells if cell.policy == name]
+        regrets = [cell.regret for cell in own]
+        return Judgement(
+            name,
+            float(np.mean(regrets)) if own else math.nan,
+            max(regrets, default=math.nan),
+            sum(cell.misses for cell in own),
+            sum(cell.over_budget for cell in own),
+            len(own),
+        )
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies with a cell, by mean regret."""
+        names = dict.fromkeys(cell.policy for cell in self.cells)
+        return tuple(sorted(names, key=lambda name: (self.judged(name).misses > 0, self.judged(name).mean_regret)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `default` judges the default policy."""
+        return {
+            "cells": [asdict(cell) for cell in self.cells],
+            "default": asdict(self.judged(DEFAULT_NAME)),
+            "policies": [asdict(self.judged(name)) for name in self.policies],
+            "starts": self.starts,
+            "left_out": [asdict(one) for one in self.left_out],
+        }
+
+    def write_json(self, path: str | Path) -> None:
+        """Write `to_dict` as JSON, atomically."""
+        write_text(path, json_text(self.to_dict()))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One policy on one record, for one kind of work."""
+
+    record: int
+    work: int
+    policy: str
+
+
+def benchmark(
+    folder: str | Path,
+    *,
+    policies: Sequence[str] = (),
+    kinds: Sequence[str] = KINDS,
+    starts: int = 2,
+    seed: int = 0,
+    quick: bool = False,
+    only: str = "",
+    workers: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Benchmark:
+    """Replay every policy on every record of a folder, for each kind of work.
+
+    Args:
+        folder: Folder of Parquet files (see `benchmark_records`).
+        policies: Names in the registry; none: all of them, and the default.
+        kinds: Kinds of work, of `KINDS`.
+        starts: Starts of each cell, the same for all policies.
+        seed: Seed of the starts and of all random numbers.
+        quick: A few records and simple policies, and one start.
+        only: Only records with this in their name.
+        workers: Number of processes.
+        on_progress: Called with the number of cells done, and of all.
+
+    Raises:
+        InputError: No file of the folder has a record, or a name is unknown.
+    """
+    # A wrong name is told before anything is read.
+    for name in policies:
+        policy_named(name)
+    records, left_out = read_benchmark_records(folder)
+    records = [record for record in records if only in record.name]
+    if not records:
+        raise InputError(f"no record of {folder} has {only!r} in its name")
+    names = tuple(policies) or (_QUICK if quick else tuple(POLICIES))
+    if DEFAULT_NAME not in names:
+        names = (DEFAULT_NAME, *names)
+    if quick:
+        places = np.linspace(0, len(records) - 1, min(_QUICK_RECORDS, len(records))).round().astype(int)
+        records, starts = [records[place] for place in places.tolist()], 1
+    chosen = tuple(records)
+    tasks = []
+    for number, record in enumerate(chosen):
+        works = works_of(record, kinds, starts, seed)
+        missing = [kind for kind in kinds if kind not in {work.kind for work in works}]
+        left_out += [LeftOut(f"{record.name}: {kind}", "too few machines at once") for kind in missing]
+        tasks += [_Task(number, place, name) for place in range(len(works)) for name in names]
+    found: dict[_Task, Cell | LeftOut] = {}
+    for task, cell in _done(chosen, tuple(kinds), starts, seed, tasks, workers):
+        found[task] = cell
+        if on_progress:
+            on_progress(len(found), len(tasks))
+    results = [found[task] for task in tasks]
+    left_out += [one for one in results if isinstance(one, LeftOut)]
+    return Benchmark(_with_regrets([one for one in results if isinstance(one, Cell)]), tuple(left_out), starts)
+
+
+def _done(
+    records: tuple[BenchmarkRecord, ...],
+    kinds: tuple[str, ...],
+    starts: int,
+    seed: int,
+    tasks: Sequence[_Task],
+    workers: int,
+) -> Iterator[tuple[_Task, Cell | LeftOut]]:
+    """Each task with its cell, in the order in which they are done."""
+    _begin(records, kinds, starts, seed)
+    if workers < 2:
+        with one_thread():
+            for task in tasks:
+                yield task, _cell(task)
+        return
+    # Workers get the records once, whole: reading and cutting them takes longer than many a cell.
+    how = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(workers, how, _begin, (records, kinds, starts, seed)) as pool:
+        waiting: dict[Future[Cell | LeftOut], _Task] = {pool.submit(_cell, task): task for task in tasks}
+        try:
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+# What a process works on: the records, and the works of each record once they are asked for.
+_RECORDS: tuple[BenchmarkRecord, ...] = ()
+_MAKING: tuple[tuple[str, ...], int, int] = ((), 0, 0)
+_WORKS: dict[int, tuple[Work, ...]] = {}
+
+
+def _begin(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], starts: int, seed: int) -> None:
+    global _RECORDS, _MAKING
+    _RECORDS, _MAKING = records, (kinds, starts, seed)
+    _WORKS.clear()
+
+
+def _cell(task: _Task) -> Cell | LeftOut:
+    record = _RECORDS[task.record]
+    if task.record not in _WORKS:
+        _WORKS[task.record] = works_of(record, *_MAKING)
+    work = _WORKS[task.record][task.work]
+    where = f"{record.name}: {work.kind}: {task.policy}"
+    try:
+        policy = policy_for(work.asked, task.policy, catalogue=record.catalogue)
+        check_fits(policy, work.jobs)
+        return cell_of(record, work, task.policy, policy, _MAKING[2])
+    except InputError as error:
+        return LeftOut(where, error.problem)
+
+
+def cell_of(record: BenchmarkRecord, work: Work, name: str, policy: Policy, seed: int = 0) -> Cell:
+    """The cell of one policy, its regret not known yet.
+
+    Raises:
+        InputError: The policy refuses the work.
+    """
+    scenario = Scenario(
+        work.jobs,
+        record.prices,
+        record.billing,
+        record.availability,
+        catalogue=record.catalogue,
+        seed=seed,
+        curves=work.curves,
+    )
+    outcomes = [scenario.run(policy, start_s) for start_s in work.starts_s]
+    costs = [outcome.cost_usd for outcome in outcomes]
+    most_usd = math.inf if work.asked.budget_usd is None else work.asked.budget_usd + _NO_MONEY_USD
+    return Cell(
+        record.name,
+        work.kind,
+        name,
+        float(np.mean(costs)),
+        float(np.mean([outcome.makespan_s for outcome in outcomes])) / HOUR_S,
+        sum(not _is_kept(outcome, work) for outcome in outcomes),
+        sum(usd > most_usd for usd in costs),
+    )
+
+
+def _is_kept(outcome: Outcome, work: Work) -> bool:
+    """Whether all was done, each job in its time."""
+    if not outcome.finished:
+        return False
+    pairs = zip(outcome.jobs, work.due_h, strict=True)
+    return all(job.finished_s - outcome.start_s <= due_h * HOUR_S + 1.0 for job, due_h in pairs)
+
+
+def _with_regrets(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells with their regrets, by record, kind and cost."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.data, cell.kind), []).append(cell)
+    found: list[Cell] = []
+    for group in groups.values():
+        # Where every policy missed something, those that missed least are the measure.
+        least = min(cell.misses + cell.over_budget for cell in group)
+        best = min(cell.cost_usd for cell in group if cell.misses + cell.over_budget == least)
+        ranked = sorted(group, key=lambda cell: (cell.cost_usd, cell.policy))
+        found += [_with_regret(cell, best) for cell in ranked]
+    return tuple(found)
+
+
+def _with_regret(cell: Cell, best_usd: float) -> Cell:
+    values: Mapping[str, Any] = asdict(cell)
+    regret = cell.cost_usd / best_usd - 1.0 if best_usd > 0.0 else 0.0 if cell.cost_usd <= 0.0 else math.inf
+    return Cell(**{**values, "regret": regret})

@@ -1,0 +1,1 @@
+"""The policy that is taken by default, which joins what the papers' policies know."""

@@ -1,0 +1,74 @@
+"""When a job of the default policy looks at moving, and where to: only where that saves more than it costs."""
+
+from __future__ import annotations
+
+import math
+
+from ebbtide._utc import HOUR_S
+from ebbtide.market.billing import Refund
+from ebbtide.policies.api.records import LeaseView
+from ebbtide.policies.api.view import View
+from ebbtide.policies.ebbtide.in_time import InTime
+from ebbtide.policies.ebbtide.ways import Way
+from ebbtide.policies.moving import egress_usd
+
+# A move has to save this share of what is left, as well as its cost.
+_MARGIN = 0.03
+# What prices save beyond so many hours is not counted: by then they differ.
+_HORIZON_H = 4.0
+# How long before the end of a paid period a move is looked at, seconds.
+_LEAD_S = 240.0
+
+
+def next_look_s(view: View, lease: LeaseView, look_every_s: float) -> float:
+    """When to look at a move from a machine: once there is no refund any more, or near the end of a period."""
+    held_s, period_s = view.now_s - lease.started_s, view.billing.period_s
+    if refunds_first_hour(view) and not lease.on_demand:
+        return max(view.now_s + look_every_s if held_s >= HOUR_S else 0.0, lease.started_s + HOUR_S)
+    if period_s > look_every_s:
+        begun = math.floor((held_s + _LEAD_S + 1.0) / period_s)
+        return lease.started_s + (begun + 1) * period_s - _LEAD_S
+    return view.now_s + look_every_s
+
+
+def refunds_first_hour(view: View) -> bool:
+    """Whether max prices can bring refunds: prices revoke, and a machine revoked in its first hour is free."""
+    return view.billing.price_revokes and view.billing.refund is Refund.WITHIN_FIRST_HOUR
+
+
+def paid_usd_per_hour(view: View, lease: LeaseView) -> float:
+    """What a machine costs now, USD per hour."""
+    listed = view.on_demand_price(lease.market) if lease.on_demand else None
+    return view.price(lease.market) if listed is None else listed
+
+
+def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
+    """The way that saves most over staying, its cost counted; None: none saves enough.
+
+    Args:
+        view: Prices of the moment.
+        lease: The one machine of the job.
+        in_time: The ways for the job, and which of them its deadline leaves.
+    """
+    ways = in_time.ways
+    work = ways.job.job
+    price = paid_usd_per_hour(view, lease)
+    staying_s = ways.work_s_in(lease.market)
+    saving_s = work.save_s(view.machine(lease.market).vcpus, lease.market.place)
+    by_bids = ways.bids_pay and refunds_first_hour(view)
+    share = 1.0 if by_bids else min(_HORIZON_H * HOUR_S / staying_s, 1.0)
+    stay_usd = share * (price + ways.hour_usd) * staying_s / HOUR_S
+    # A bid's expected cost has the start of its machine within it, while the old one trains on.
+    idle_s = saving_s if by_bids else saving_s + ways.start_s
+    best: tuple[float, Way] | None = None
+    for way in ways.all():
+        same = (way.market, way.on_demand) == (lease.market, lease.on_demand)
+        # A new machine of the same market may be refunded again.
+        if (same and not by_bids) or not in_time.may_try(way):
+            continue
+        move_usd = price * idle_s / HOUR_S + egress_usd(view, ways.job, lease.market, way.market)
+        saved = stay_usd - share * (way.usd - ways.arriving_usd(way.market)) - move_usd
+        least_usd = 0.0 if by_bids else _MARGIN * stay_usd
+        if saved > least_usd and (best is None or saved > best[0]):
+            best = saved, way
+    return best[1] if best else None

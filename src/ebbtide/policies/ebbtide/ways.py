@@ -1,0 +1,235 @@
+"""Ways to do what is left of a job: spot machines of each market at the best max price, and on-demand machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.market.billing import Refund
+from ebbtide.market.leases import LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.records import JobView
+from ebbtide.policies.api.view import View
+from ebbtide.policies.moving import list_price, save_usd
+from ebbtide.policies.refusals import Refusals
+from ebbtide.policies.spottune.offers import BestBid, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Machines of one market for what is left of a job, and what that is expected to come to.
+
+    Attributes:
+        market: Where to rent.
+        on_demand: Whether at the list price.
+        max_price_usd_per_hour: The most to pay, USD per machine-hour.
+        usd: Expected cost until the job is done, the value of its time included, USD.
+        work_s: Seconds of pure work.
+    """
+
+    market: Market
+    on_demand: bool
+    max_price_usd_per_hour: float
+    usd: float
+    work_s: float
+
+    @property
+    def rank(self) -> tuple[float, bool, float, Market]:
+        """The cheapest first; of two that cost the same the one on demand, then the faster."""
+        return self.usd, not self.on_demand, self.work_s, self.market
+
+
+# Hours of full pay that count for a market before anything has been seen there.
+_PRIOR_H = 3.0
+
+
+@dataclass(frozen=True)
+class Refunds:
+    """What this run's machines have paid in each market, as a share of the time they were held.
+
+    Where a machine that is taken in its first hour costs nothing, a zone that takes its machines often is cheaper
+    than its price says. Nobody publishes how often; the run's own machines show it.
+
+    Attributes:
+        view: What the policy sees.
+    """
+
+    view: View
+
+    def note(self) -> None:
+        """Take note of the machines that have just ended."""
+        if self.view.billing.refund is not Refund.WITHIN_FIRST_HOUR:
+            return
+        for event in self.view.events:
+            if event.wake is not Wake.ENDED:
+                continue
+            lease = self.view.lease(event.lease_id)
+            if lease.on_demand or not lease.is_charged or math.isnan(lease.ended_s):
+                continue
+            held_h = (lease.ended_s - lease.started_s) / HOUR_S
+            is_free = lease.state is LeaseState.REVOKED and held_h < 1.0
+            sums = self._sums.setdefault(str(lease.market), [0.0, 0.0])
+            sums[0] += held_h
+            sums[1] += 0.0 if is_free else held_h
+
+    def paid_share(self, market: Market) -> float:
+        """The share of the time on a market's machines that is paid, as far as is known; 1 where nothing is."""
+        held_h, paid_h = self._sums.get(str(market), (0.0, 0.0))
+        return (paid_h + _PRIOR_H) / (held_h + _PRIOR_H)
+
+    @property
+    def _sums(self) -> dict[str, list[float]]:
+        sums: dict[str, list[float]] = self.view.memory.setdefault("paid_h", {})
+        return sums
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Makes the ways for one job at one moment.
+
+    Attributes:
+        view: Prices and speeds of the moment.
+        job: The job.
+        steps: Steps until it leaves its machine by itself.
+        markets: Where it can run.
+        seconds: Seconds per step on one machine of each, shape (n,).
+        refusals: Markets that have just refused a machine: no way leads there. None: every market is asked.
+        start_s: Seconds for which a machine is paid before it trains, restoring aside.
+        hour_usd: What an hour of the job's time is worth, USD.
+        bid: Chooses max prices where revocations are refunded; None: the list price is the max price.
+    """
+
+    view: View
+    job: JobView
+    steps: float
+    markets: Sequence[Market]
+    seconds: Floats
+    refusals: Refusals | None
+    start_s: float
+    hour_usd: float
+    bid: BestBid | None = None
+
+    def all(self) -> list[Way]:
+        """Every way that is open now."""
+        return [*self.spot(), *self.on_demand()]
+
+    def spot(self) -> list[Way]:
+        """On spot machines, where they cost no more than the list price."""
+        return self._spot
+
+    @cached_property
+    def _spot(self) -> list[Way]:
+        open_ = [
+            (market, seconds)
+            for market, seconds in zip(self.markets, self.seconds.tolist(), strict=True)
+            if self._may_ask(market, False) and self.view.price(market) <= list_price(self.view, market)
+        ]
+        if not open_:
+            return []
+        if self.bid is not None and self.bids_pay:
+            offers = self.bid.offers(
+                self.view, self.job, self.steps, [one for one, _ in open_], np.array([each for _, each in open_])
+            )
+            return [
+                Way(
+                    offer.market,
+                    False,
+                    offer.max_price_usd_per_hour,
+                    offer.usd_per_step * self.steps * self._share(offer) + self.arriving_usd(offer.market),
+                    self.steps * offer.seconds_per_step,
+                )
+                for offer in offers
+            ]
+        return [
+            self._way(
+                market,
+                seconds,
+                self.view.price(market) * Refunds(self.view).paid_share(market),
+                list_price(self.view, market),
+                on_demand=False,
+            )
+            for market, seconds in open_
+        ]
+
+    def _share(self, offer: Offer) -> float:
+        """What is paid of an offer whose price is not expected to revoke it: capacity may."""
+        return Refunds(self.view).paid_share(offer.market) if not offer.revoked > 0.0 else 1.0
+
+    def on_demand(self) -> list[Way]:
+        """On machines at the list price, where it is known."""
+        return [
+            self._way(market, seconds, listed, listed, on_demand=True)
+            for market, seconds in zip(self.markets, self.seconds.tolist(), strict=True)
+            if (listed := self.view.on_demand_price(market)) is not None and self._may_ask(market, True)
+        ]
+
+    @property
+    def bids_pay(self) -> bool:
+        """Whether a max price below the list price can pay: prices revoke, and what is revoked is refunded."""
+        billing, work = self.view.billing, self.job.job
+        can_move = work.checkpoint is not None and work.most_machines == 1
+        return can_move and billing.price_revokes and billing.refund is not Refund.NOTHING
+
+    @cached_property
+    def cheapest(self) -> Way | None:
+        """The way of least cost."""
+        return min(self.all(), key=lambda way: way.rank, default=None)
+
+    @cached_property
+    def usd_without_refusals(self) -> float:
+        """The least cost if every market gave a machine, USD."""
+        return min((way.usd for way in replace(self, refusals=None).all()), default=math.inf)
+
+    @cached_property
+    def out(self) -> list[Way]:
+        """On-demand machines, those that have just been refused among them."""
+        return replace(self, refusals=None).on_demand()
+
+    @cached_property
+    def usual(self) -> tuple[float, float]:
+        """Where the mean price of the last day is lowest: the cost, USD, and the seconds of a step."""
+        found = math.inf, math.inf
+        for market, step_s in zip(self.markets, self.seconds.tolist(), strict=True):
+            usd = self._usd(market, step_s, self.view.mean_price(market, DAY_S))
+            found = min(found, (usd, step_s))
+        return found
+
+    def work_s_in(self, market: Market) -> float:
+        """Seconds of pure work that are left in a market."""
+        return self._work_s(float(self.seconds[list(self.markets).index(market)]))
+
+    def arriving_usd(self, market: Market) -> float:
+        """The egress of what the job needs in a market, and of one save there, USD."""
+        view, job = self.view, self.job
+        checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
+        usd = save_usd(view, job, market)
+        if checkpoint is not None and job.saved_at is not None:
+            usd += view.egress_usd(job.checkpoint_bytes, bucket.place if bucket else job.saved_at, market.place)
+        if dataset is not None and not job.has_dataset(market.cloud):
+            usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
+        return usd
+
+    def _may_ask(self, market: Market, on_demand: bool) -> bool:
+        return self.refusals is None or self.refusals.may_ask(market, on_demand)
+
+    def _way(self, market: Market, seconds: float, price: float, most: float, *, on_demand: bool) -> Way:
+        usd = self._usd(market, seconds, price) + self.arriving_usd(market)
+        return Way(market, on_demand, most, usd, self._work_s(seconds))
+
+    def _usd(self, market: Market, seconds: float, price: float) -> float:
+        """Of machines at a price, charged in whole periods, USD."""
+        period_s = self.view.billing.period_s
+        lasts_s = self.start_s + self.job.job.restore_s(self.view.machine(market).vcpus) + self._work_s(seconds)
+        paid_s = math.ceil(lasts_s / period_s) * period_s
+        return (self.job.job.most_machines * price * paid_s + self.hour_usd * lasts_s) / HOUR_S
+
+    def _work_s(self, seconds: float) -> float:
+        work = self.job.job
+        return self.steps * seconds / work.speedup_of(work.most_machines)

@@ -1,0 +1,229 @@
+"""The default policy: the cheapest way to do what is left, in time, whatever prices and capacity do."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.markets import C3, R3, START_S, history, job
+
+import ebbtide as eb
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.policies.ebbtide.ways import Refunds
+from ebbtide.simulation.scenario import Scenario
+from ebbtide.testing.scripted import replay
+
+# On demand c3.xlarge costs 0.21 and r3.large 0.175 USD an hour; the first does two steps where the other does one.
+HOURS = 200.0
+CALM = history({C3: [(0, 0.04)], R3: [(0, 0.03)]}, hours=HOURS)
+
+
+def capacity(*points: tuple[float, int]) -> CapacitySeries:
+    """From (hours after START_S, machines) pairs."""
+    times, nodes = zip(*points, strict=True)
+    return CapacitySeries(START_S + HOUR_S * np.array(times, float), np.array(nodes), START_S + HOURS * HOUR_S)
+
+
+def rented(outcome: Outcome) -> list[tuple[str, bool]]:
+    """Type, and whether on demand, of the machines that were charged for."""
+    return [(lease.market.instance_type, lease.on_demand) for lease in outcome.leases if lease.is_charged]
+
+
+def test_it_is_the_default_and_has_a_name() -> None:
+    assert eb.policy("ebbtide").name == "ebbtide"
+
+
+def test_the_market_whose_steps_are_cheapest() -> None:
+    assert rented(replay(Ebbtide(), [job()], CALM)) == [("c3.xlarge", False)]
+    cheap = history({C3: [(0, 0.04)], R3: [(0, 0.015)]}, hours=HOURS)
+    assert rented(replay(Ebbtide(), [job()], cheap, billing="gcp-spot")) == [("r3.large", False)]
+
+
+def test_an_hour_that_is_worth_something_buys_the_faster_machine() -> None:
+    cheap = history({C3: [(0, 0.04)], R3: [(0, 0.015)]}, hours=HOURS)
+    outcome = replay(Ebbtide(hour_usd=0.05), [job()], cheap, billing="gcp-spot")
+    assert rented(outcome) == [("c3.xlarge", False)]
+
+
+def test_above_the_list_price_nobody_rents_spot() -> None:
+    """The usual price is as high: there is nothing to wait for."""
+    dear = history({C3: [(0, 0.5)], R3: [(0, 0.4)]}, hours=HOURS)
+    assert rented(replay(Ebbtide(), [job()], dear, billing="gcp-spot")) == [("c3.xlarge", True)]
+
+
+def test_who_is_refused_asks_the_next_best_at_once() -> None:
+    none = Availability({C3: capacity((0.0, 0))})
+    even = history({C3: [(0, 0.04)], R3: [(0, 0.0222)]}, hours=HOURS)
+    outcome = replay(Ebbtide(), [job(600)], even, billing="gcp-spot", availability=none)
+    assert [(lease.market.instance_type, lease.requested_s - START_S) for lease in outcome.leases] == [
+        ("c3.xlarge", 0.0),
+        ("r3.large", 20.0),
+    ]
+
+
+def test_without_a_deadline_it_waits_for_spot_machines_but_not_for_ever() -> None:
+    later = Availability({C3: capacity((0.0, 0), (2.0, 9)), R3: capacity((0.0, 0))})
+    patient = replay(Ebbtide(), [job(3600)], CALM, billing="gcp-spot", availability=later)
+    assert rented(patient) == [("c3.xlarge", False)]
+    assert 2.0 < patient.makespan_s / HOUR_S < 3.6
+    never = Availability({C3: capacity((0.0, 0)), R3: capacity((0.0, 0))})
+    at_last = replay(Ebbtide(patience=1.5), [job(3600)], CALM, billing="gcp-spot", availability=never)
+    assert rented(at_last) == [("c3.xlarge", True)]
+    assert 2.4 < at_last.makespan_s / HOUR_S < 3.2
+
+
+def test_a_machine_is_left_for_a_cheaper_one_and_the_new_one_comes_first() -> None:
+    falls = history({C3: [(0, 0.06)], R3: [(0, 0.04), (3 * HOUR_S, 0.02)]}, hours=HOURS)
+    outcome = replay(Ebbtide(), [job(20 * 3600)], falls, billing="gcp-spot")
+    assert rented(outcome) == [("c3.xlarge", False), ("r3.large", False)]
+    old, new = outcome.leases
+    assert old.ended_s > new.running_s
+    assert outcome.steps_lost == pytest.approx(0.0, abs=1.0)
+    stays = replay(Ebbtide(), [job(3 * 3600 + 60)], falls, billing="gcp-spot")
+    assert rented(stays) == [("c3.xlarge", False)]
+
+
+def test_where_revoked_hours_are_free_it_bids_low_and_pays_less_than_who_does_not() -> None:
+    """A price that rises a little every forty minutes, and falls again."""
+    points = [(n * 2400.0, 0.040 + 0.002 * (n % 3)) for n in range(290)]
+    prices = history({C3: points, R3: [(0, 0.05)]}, hours=HOURS)
+    runs = eb.backtest([Ebbtide(), Reactive()], job(12 * 3600), prices, billing="ec2-second", starts=4)
+    usd = {name: np.mean([one.cost_usd for one in ones]) for name, ones in runs.outcomes.items()}
+    assert all(one.finished for one in runs.outcomes["ebbtide"])
+    assert usd["ebbtide"] < 0.8 * usd["reactive"]
+
+
+def test_what_a_zone_refunds_counts_as_cheaper() -> None:
+    class Held:
+        """Enough of a view."""
+
+        def __init__(self) -> None:
+            self.memory = {"paid_h": {str(C3): [9.0, 3.0]}}
+
+    refunds = Refunds(Held())  # type: ignore[arg-type]
+    assert refunds.paid_share(C3) == pytest.approx((3.0 + 3.0) / (9.0 + 3.0))
+    assert refunds.paid_share(R3) == 1.0
+
+
+def test_a_gang_that_cannot_be_complete_does_not_pay_for_the_half() -> None:
+    """Two of four machines are to be had for two hours; then all."""
+    few = Availability({C3: capacity((0.0, 2), (2.0, 9)), R3: capacity((0.0, 0))})
+    outcome = replay(Ebbtide(), [job(4 * 3600, machines=4)], CALM, billing="gcp-spot", availability=few)
+    assert outcome.finished
+    alone_usd = 4 * 0.04 * (1.0 + 160 / 3600)
+    assert outcome.cost_usd < 1.25 * alone_usd
+    assert outcome.makespan_s < 3.5 * HOUR_S
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 2), min_size=40, max_size=40),
+    st.lists(st.floats(0.01, 0.6), min_size=12, max_size=12),
+    st.sampled_from([9.0, 11.0, 16.0]),
+    st.sampled_from(["ec2-second", "ec2-hourly", "gcp-spot", "azure-spot"]),
+)
+def test_no_deadline_and_no_budget_is_missed_whatever_comes(
+    nodes: list[int], prices: list[float], deadline_h: float, billing: str
+) -> None:
+    """Capacity changes hourly, prices every two hours; on-demand machines are always to be had."""
+    available = Availability(
+        {
+            market: capacity(*((float(n), count) for n, count in enumerate(nodes[k::2])))
+            for k, market in enumerate((C3, R3))
+        }
+    )
+    recorded = history(
+        {
+            C3: [(n * 7200.0, usd) for n, usd in enumerate(prices)],
+            R3: [(n * 7200.0, usd / 2) for n, usd in enumerate(prices)],
+        },
+        hours=HOURS,
+    )
+    policy = WithinBudget(Ebbtide(deadline_s=deadline_h * HOUR_S), 4.0)
+    outcome = replay(policy, [job(6 * 3600)], recorded, billing=billing, availability=available)
+    assert outcome.finished
+    assert outcome.makespan_s <= deadline_h * HOUR_S
+    assert outcome.cost_usd <= 4.0
+    assert outcome.cost_usd == pytest.approx(outcome.ledger.total_usd)
+
+
+def test_a_deadline_that_cannot_be_kept_is_refused_before_anything_is_rented() -> None:
+    with pytest.raises(InputError, match="cannot be done in 1.0 h: on the fastest machine it takes 6.0 h"):
+        replay(Ebbtide(deadline_s=HOUR_S), [job(6 * 3600)], CALM)
+
+
+def test_what_cannot_be_saved_goes_on_demand_where_there_is_a_deadline() -> None:
+    outcome = replay(Ebbtide(deadline_s=9 * HOUR_S), [job(6 * 3600, checkpoint=None)], CALM)
+    assert rented(outcome) == [("c3.xlarge", True)]
+
+
+def test_a_slow_type_is_taken_instead_of_an_on_demand_machine() -> None:
+    """The table knows one type; where that is gone, another is dearer than usual and cheaper than on demand."""
+    gone = Availability({C3: capacity((0.0, 0)), R3: capacity((0.0, 9))})
+    outcome = replay(Ebbtide(deadline_s=16 * HOUR_S), [job(6 * 3600)], CALM, "gcp-spot", availability=gone)
+    assert outcome.finished
+    assert outcome.makespan_s <= 16 * HOUR_S
+    assert ("r3.large", False) in rented(outcome)
+    assert outcome.cost_usd < 6 * 0.21
+
+
+def test_the_best_trials_of_a_sweep_train_on() -> None:
+    trials = [job(7200).model_copy(update={"name": f"t{n}"}) for n in range(5)]
+    at = np.linspace(0.01, 1.0, 50)
+    curves = tuple(
+        Curve("s", one.name, at * one.steps, 1 / (1 + 9 * at) + 0.1 * n, float(one.steps))
+        for n, one in enumerate(trials)
+    )
+    scenario = Scenario(tuple(trials), CALM, eb.billing_preset("ec2-second"), curves=curves)
+    outcome = scenario.run(Ebbtide(selects=True, theta=0.5, mcnt=2), START_S)
+    done = [one.steps_done / one.job.steps for one in outcome.jobs]
+    assert done[:2] == pytest.approx([1.0, 1.0])
+    assert all(0.49 < share < 0.6 for share in done[2:])
+    alone = scenario.run(Ebbtide(theta=0.5, mcnt=2), START_S)
+    assert all(one.steps_done == one.job.steps for one in alone.jobs)
+
+
+def test_where_nothing_is_known_of_the_past_prices_of_the_moment_decide() -> None:
+    young = PriceHistory(dict(CALM), start_s=START_S, end_s=START_S + HOURS * HOUR_S)
+    outcome = Scenario((job(),), young, eb.billing_preset("ec2-second")).run(Ebbtide(), START_S)
+    assert outcome.finished
+
+
+def test_its_memory_is_plain() -> None:
+    kept: dict[str, object] = {}
+
+    class Watched(Ebbtide):
+        def decide(self, view):  # type: ignore[no-untyped-def]
+            yield from super().decide(view)
+            json.dumps(view.memory)
+            kept.update(view.memory)
+
+    gone = Availability({C3: capacity((0.0, 1), (1.0, 0), (2.0, 1)), R3: capacity((0.0, 0))})
+    replay(Watched(deadline_s=16 * HOUR_S), [job(6 * 3600)], CALM, "ec2-second", availability=gone)
+    assert "by_table" in kept
+
+
+def test_ranges_of_its_fields() -> None:
+    for field, value in (("theta", 1.5), ("patience", -1.0), ("hour_usd", math.nan), ("look_every_s", 0.0)):
+        with pytest.raises(InputError, match=field):
+            Ebbtide(**{field: value})
+
+
+def test_jobs_that_are_alike_are_served_alike() -> None:
+    """Ten jobs in one decision: the ways are made once, and each gets the same machine."""
+    outcome = replay(Ebbtide(), [job(600).model_copy(update={"name": f"j{n}"}) for n in range(10)], CALM)
+    assert rented(outcome) == [("c3.xlarge", False)] * 10
+    assert isinstance(outcome.jobs[0].job, Job)
