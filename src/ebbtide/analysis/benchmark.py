@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,7 +209,7 @@ def _done(
         return
     # Workers get the records once, whole: reading and cutting them takes longer than many a cell.
     how = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers, how, _begin, (records, kinds, starts, seed)) as pool:
+    with ProcessPoolExecutor(workers, how, _begin_worker, (records, kinds, starts, seed)) as pool:
         waiting: dict[Future[Cell | LeftOut], _Task] = {pool.submit(_cell, task): task for task in tasks}
         try:
             while waiting:
@@ -228,6 +229,12 @@ def _begin(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], starts:
     global _RECORDS, _MAKING
     _RECORDS, _MAKING = records, (kinds, starts, seed)
     _WORKS.clear()
+
+
+def _begin_worker(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], starts: int, seed: int) -> None:
+    # What policies say of each run would be said a thousand times.
+    logging.disable(logging.WARNING)
+    _begin(records, kinds, starts, seed)
 
 
 def _cell(task: _Task) -> Cell | LeftOut:
