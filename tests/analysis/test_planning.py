@@ -191,7 +191,7 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
     assert least.least_deadline_h is not None
     assert least.least_budget_usd is not None
     assert least.least_deadline_costs_usd is not None
-    assert least.fastest_h < least.least_deadline_h < 1.3
+    assert least.fastest_h < least.least_deadline_h < 1.5
     assert 0.5 < least.least_budget_usd < 1.0
     assert least.least_deadline_costs_usd > least.least_budget_usd
     # What is told does, with the cap in force.

@@ -162,10 +162,10 @@ def test_in_replay_it_gives_what_came_of_it(tmp_path: Path) -> None:
     several = eb.run([job(600), job(900)], "cheapest-spot", provider="replay", prices=prices, start=OF_MARKETS_S)
     assert [progress.steps_done for progress in several.jobs] == [600, 900]
     # Of a job with a command, speed and steps the policy is that of a live run.
-    measured = eb.Job(command="python train.py", steps=7200, steps_per_hour={"c3.xlarge": 3600}, budget_usd=0.5)
+    measured = eb.Job(command="python train.py", steps=7200, steps_per_hour={"c3.xlarge": 3600}, budget_usd=0.3)
     stopped = eb.run(measured, provider="replay", prices=prices, start=OF_MARKETS_S)
-    assert (stopped.policy, stopped.finished) == ("reactive", False)
-    assert stopped.cost_usd <= 0.5
+    assert (stopped.policy, stopped.finished) == ("ebbtide", False)
+    assert stopped.cost_usd <= 0.3
     swept = eb.run(sweep(tmp_path), provider="replay", prices=flapping(), start=START_S)
     assert swept.finished
 

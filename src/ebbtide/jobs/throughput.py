@@ -5,9 +5,9 @@ A step has a parallel part, which more cores speed up, and a serial part (Amdahl
     seconds = one_core_s * (1 - parallel + parallel / c) * reference_clock / clock
 
 where a vCPU that is one of two threads of a core counts as `THREAD_YIELD` of a core (two threads of one core do
-some 1.25 times its work), and `clock` is what the provider states for the family (data/core_speeds.csv). The price
-is not used: of two machines, the more expensive need not be the faster (SpotTune Fig. 6). Policies correct the
-estimate by their measurements (`policies/spottune/policy.py`).
+some 1.25 times its work; a machine of one vCPU has one such thread, too), and `clock` is what the provider states
+for the family (data/core_speeds.csv). The price is not used: of two machines, the more expensive need not be the
+faster (SpotTune Fig. 6). Policies correct the estimate by their measurements (`policies/spottune/policy.py`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ThroughputModel:
     def seconds_per_step(self, machine: InstanceType) -> float:
         """Estimated seconds per step on a machine of this type."""
         clock_ghz, threads = _core(machine.name)
-        cores = machine.vcpus * (THREAD_YIELD if threads == 2 and machine.vcpus > 1 else 1.0)
+        cores = machine.vcpus * (THREAD_YIELD if threads == 2 else 1.0)
         return self.one_core_s * (1.0 - self.parallel + self.parallel / cores) * self.clock_ghz / clock_ghz
 
 

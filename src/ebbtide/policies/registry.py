@@ -75,11 +75,11 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 # Policies whose decisions depend on what a model bundle has learnt, with the parts of it that they ask.
 ASK_MODELS: dict[str, tuple[str, ...]] = {
-    "ebbtide": ("earlycurve", "spells"),
     "spottune": ("revpred", "earlycurve"),
     "spottune-full": ("revpred", "earlycurve"),
     "spottune-bid": ("earlycurve",),
     str(DeadlineRule.TABLE): ("spells",),
+    "ebbtide": ("earlycurve", "spells"),
 }
 
 

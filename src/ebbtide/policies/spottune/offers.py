@@ -83,7 +83,7 @@ class StepCost:
     """
 
     forecast: Forecast = field(default_factory=RecentFrequency)
-    delta: tuple[float, float] | None = (0.05, 0.1)
+    delta: tuple[float, float] | None = (0.0001, 0.002)
     doubt: float = 0.3
 
     def offers(

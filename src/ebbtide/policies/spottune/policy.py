@@ -140,7 +140,7 @@ class SpotTune:
     trains_on: bool = True
     provisioner: Provisioner = field(default_factory=StepCost)
     stays: bool = True
-    parallel: float = 0.5
+    parallel: float = 0.83
     measured: bool = False
     predictor: EarlyCurve | None = None
     maximise: bool = False
