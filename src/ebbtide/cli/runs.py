@@ -220,6 +220,8 @@ def _note_down(folder: RunFolder, refused: object) -> None:
 def _nothing_to_stop(name: str, named: str, state: State) -> str:
     if state in OVER:
         return f"{named} has {state}; there is nothing to stop"
+    if state is State.REFUSED:
+        return f"{named} was {state}; there is nothing to stop"
     if state is State.GONE:
         return f"{named} has no controller that could stop it; `ebbtide down {name}` ends its machines"
     return f"{named} does not run: {state}; `ebbtide resume {name}` continues"

@@ -176,12 +176,14 @@ def begin_local(
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: The program that the sweep calls does not exist, or there is a run with that id.
+        InputError: The program that the sweep calls does not exist, no market is allowed, the start is outside the
+            prices, or there is a run with that id.
     """
     check_command(sweep, sweep_folder, here=True)
+    prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
+    prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
     where = store or str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
     code = _packed(sweep_folder)
