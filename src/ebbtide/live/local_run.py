@@ -43,7 +43,6 @@ SPEED = 30.0
 
 # Real seconds, since programs run at their real speed, whatever the market's.
 _POLL_S = 0.1
-_CONTROLLER_LIMIT_S = 60.0
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
@@ -240,7 +239,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         poll_s=_POLL_S,
         notice_poll_s=_POLL_S,
         report_s=_POLL_S,
-        controller_limit_s=_CONTROLLER_LIMIT_S,
+        controller_limit_s=settings.controller_limit_s,
         first_save_s=_FIRST_SAVE_S,
         margin_s=_MARGIN_S,
     )
