@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -35,7 +35,7 @@ from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
@@ -319,6 +319,22 @@ class Sweep(Resources):
         if self.steps_per_hour:
             self.live_jobs(catalogue)[0].check_types(catalogue, file)
         self.check_machines(catalogue, file)
+        named = self.markets.instance_types
+        able = [entry for entry in catalogue.instance_types if self.fits(entry)]
+        wanted = [entry for entry in able if not named or entry.name in named]
+        self._check_cpus_per_task(wanted, "instance type", file)
+
+    def _check_cpus_per_task(
+        self, machines: Iterable[InstanceType], of_what: str, file: str | Path | None = None
+    ) -> None:
+        """Raise `InputError` for tasks of an array that are larger than every machine."""
+        most = max((machine.vcpus for machine in machines), default=self.cpus_per_task)
+        if self.tasks is not None and self.cpus_per_task > most:
+            raise InputError(
+                f"is {self.cpus_per_task:,}; no {of_what} has more than {most} vCPUs",
+                file=file,
+                field="cpus_per_task",
+            )
 
     def trials(self) -> tuple[Trial, ...]:
         """All trials, in a fixed order; one without values where there is nothing to choose."""
@@ -445,7 +461,7 @@ class Sweep(Resources):
         """The markets of a history in which machines may be rented and have everything required.
 
         Raises:
-            InputError: No market of the history is allowed.
+            InputError: No market of the history is allowed, or none has room for a task.
         """
         known = catalogue or default_catalogue()
         kept = [market for market in prices if self.allows(market, known)]
@@ -455,6 +471,9 @@ class Sweep(Resources):
                 f"{self._kind} {self.name} allows none of the {len(prices)} markets of these prices{why}; they "
                 f"have {', '.join(sorted({market.instance_type for market in prices})[:12])}"
             )
+        self._check_cpus_per_task(
+            [known.machine_of(market) for market in kept if market in known], "machine of these prices"
+        )
         if self.is_measured and self.other_steps_per_hour_per_vcpu is None:
             there = sorted({market.instance_type for market in kept})
             if not set(there) & set(self.steps_per_hour):
