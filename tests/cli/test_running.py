@@ -212,6 +212,21 @@ def test_logs_of_every_machine_of_a_job_are_printed(
     assert (code, out.count("of 000"), out.count("of 001")) == (0, 4, 0)
 
 
+def test_a_program_that_is_not_there_is_told_with_the_job_s_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("spark: nothere.py\n")
+    code, out, errors = command(capsys, "run", path, "--generate", 5, "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert errors.startswith(f"ebbtide: {path}, field spark: nothere.py is not in {tmp_path}")
+    path.write_text("jobs:\n- {name: a, command: 'true'}\n- {name: b, command: python nothere.py}\n")
+    code, _, errors = command(capsys, "run", path, "--generate", 5, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert errors.startswith(f"ebbtide: {path}, field jobs.1.command: nothere.py is not in {tmp_path}")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Alembic, which makes MLflow's database, turns loggers off."""
     logger = logging.getLogger("ebbtide.live.agent_provider")

@@ -52,7 +52,30 @@ def test_it_is_one_job_with_a_step_for_each_task_whose_machines_work_alone() -> 
         ({"tasks": []}, "tasks"),
         ({"tasks": {"first": 3, "last": 1}}, "before first"),
         ({"tasks": ["a\0b"]}, "NUL"),
+        *(
+            (
+                {"tasks": wrong},
+                r"field tasks: is .*; a number from 1 to 1,000,000 is needed, a range as \{first: 1",
+            )
+            for wrong in (
+                0,
+                -3,
+                10**9,
+                2.5,
+                True,
+                "three",
+                None,
+                [],
+                [[1]],
+                [None],
+                {"from": 5, "to": 2},
+                {"last": "x"},
+            )
+        ),
+        ({"tasks": {"last": 10**12}}, "field tasks: has 1,000,000,000,001 tasks; 1,000,000 at most"),
+        ({"tasks": {"last": 3, "step": 0}}, "field tasks.step: .*greater than or equal to 1"),
         ({"tasks": 2, "command": "run {lr}"}, r"\{lr\}"),
+        ({"tasks": 2, "command": "run {tsk}"}, r"asks for \{tsk\}; an array has \{task\} and \{result_dir\}"),
         ({"tasks": 2, "command": "run {checkpoint_dir}"}, "checkpoint_dir"),
         ({"tasks": 2, "metric": "loss"}, "metric"),
         ({"tasks": 2, "grid": {"lr": [1]}}, "grid"),
@@ -64,6 +87,7 @@ def test_what_is_wrong_is_told_with_its_field(wrong: dict[str, Any], said: str, 
     with pytest.raises(InputError, match=said) as raised:
         TaskArray.parse(GIVEN | wrong, file).sweep(file)
     assert "array.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_tasks_that_fit_no_machine_are_refused(tmp_path: Path) -> None:

@@ -259,20 +259,22 @@ class Sweep(Resources):
     def _check_placeholders(self, parameters: Sequence[str]) -> None:
         if self.command is None:
             return
+        # As its user calls it.
+        called = self.framework or "command"
         try:
             parts = self._parts()
             fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] is not None]
         except ValueError as error:
-            raise ValueError(f"command is malformed: {error}") from None
+            raise ValueError(f"{called} is malformed: {error}") from None
         if not parts or not parts[0]:
-            raise ValueError("command is empty")
+            raise ValueError(f"{called} is empty")
         if any("\0" in part for part in parts):
-            raise ValueError("command has a NUL character, which no program can be given")
+            raise ValueError(f"{called} has a NUL character, which no program can be given")
         for _, field, form, conversion in fields:
             if not _PLACEHOLDER.fullmatch(field or "") or form or conversion:
                 asked = f"{field}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
                 raise ValueError(
-                    f"command asks for {{{asked}}}; only a parameter's name may stand between braces, as in "
+                    f"{called} asks for {{{asked}}}; only a parameter's name may stand between braces, as in "
                     "{lr}; {{ and }} stand for braces themselves"
                 )
         asked_for = {field for _, field, _, _ in fields if field is not None}
@@ -280,7 +282,9 @@ class Sweep(Resources):
         missing, unused = sorted(asked_for - known), sorted(set(parameters) - asked_for)
         if missing:
             there = f"there are {', '.join(parameters)}" if parameters else "no grid, list or random gives values"
-            raise ValueError(f"command asks for {{{missing[0]}}}; {there}")
+            if self.tasks is not None:
+                there = f"an array has {' and '.join(f'{{{name}}}' for name in _OF_ARRAY)}"
+            raise ValueError(f"{called} asks for {{{missing[0]}}}; {there}")
         if unused:
             raise ValueError(f"parameter {unused[0]} is not in the command; write {{{unused[0]}}} where it goes")
         if "max_steps" in asked_for and self.max_trial_steps is None:

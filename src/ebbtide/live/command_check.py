@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import Runnable
+from ebbtide.jobs.job_list import JobList, Runnable, in_list
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.processes import program_path
 
@@ -30,8 +30,13 @@ def check_command(work: Runnable, folder: Path, *, here: bool) -> None:
     Raises:
         InputError: The executable or the file does not exist.
     """
-    for sweep in work.parts:
-        _check_sweep(sweep, folder, here=here)
+    for place, sweep in enumerate(work.parts):
+        try:
+            _check_sweep(sweep, folder, here=here)
+        except InputError as error:
+            if isinstance(work, JobList):
+                raise in_list(error, place, None) from None
+            raise
 
 
 def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
