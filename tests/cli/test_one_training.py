@@ -232,6 +232,8 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     assert is_told("python", "loop.py", "--out", "{checkpoint_dir}")
     assert is_told("python", "knows.py")
     assert is_told("./train")
+    # No field of its file could name one.
+    assert is_told_where_to_save(Sweep(name="s", command="loop.py", framework="spark"), project)
 
 
 def test_the_default_policy_gets_what_is_said_of_the_work() -> None:

@@ -194,6 +194,39 @@ def test_what_is_wrong_is_said_in_one_line(
     assert errors.count("\n") == 1
 
 
+def test_logs_of_every_machine_of_a_job_are_printed(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machines of a gang and workers of a cluster have logs of their own, beside that of the trial."""
+    runs = tmp_path / "runs"
+    kept = begin(read_sweep(files[0]), tmp_path, "reactive", "local", {"prices": flapping(), "runs": runs}).kept
+    for machine in ("001", "000-r10", "000-r2", "000", "000-w1"):
+        kept.log_of(f"{kept.path.name}-{machine}").write_text(f"of {machine}\nmore\n")
+    (kept.path / "logs" / "notes.log").write_text("of somebody else\n")
+    code, out, errors = command(capsys, "logs", "--runs", runs)
+    assert (code, errors) == (0, "")
+    told = [f"{label} {line}" for label, line in re.findall(r"(\[\S+\]) (of \S+)", out)]
+    assert told == ["[0] of 000", "[0-r2] of 000-r2", "[0-r10] of 000-r10", "[0-w1] of 000-w1", "[1] of 001"]
+    assert "somebody" not in out
+    code, out, _ = command(capsys, "logs", "--trial", 0, "-f", "--runs", runs)
+    assert (code, out.count("of 000"), out.count("of 001")) == (0, 4, 0)
+
+
+def test_a_program_that_is_not_there_is_told_with_the_job_s_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("spark: nothere.py\n")
+    code, out, errors = command(capsys, "run", path, "--generate", 5, "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert errors.startswith(f"ebbtide: {path}, field spark: nothere.py is not in {tmp_path}")
+    path.write_text("jobs:\n- {name: a, command: 'true'}\n- {name: b, command: python nothere.py}\n")
+    code, _, errors = command(capsys, "run", path, "--generate", 5, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert errors.startswith(f"ebbtide: {path}, field jobs.1.command: nothere.py is not in {tmp_path}")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Alembic, which makes MLflow's database, turns loggers off."""
     logger = logging.getLogger("ebbtide.live.agent_provider")

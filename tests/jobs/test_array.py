@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.reading import read_sweep, read_work
+from ebbtide.market.catalogue import default_catalogue
 
 GIVEN = {"command": "python score.py --part {task} --out {result_dir}"}
 
@@ -50,7 +52,30 @@ def test_it_is_one_job_with_a_step_for_each_task_whose_machines_work_alone() -> 
         ({"tasks": []}, "tasks"),
         ({"tasks": {"first": 3, "last": 1}}, "before first"),
         ({"tasks": ["a\0b"]}, "NUL"),
+        *(
+            (
+                {"tasks": wrong},
+                r"field tasks: is .*; a number from 1 to 1,000,000 is needed, a range as \{first: 1",
+            )
+            for wrong in (
+                0,
+                -3,
+                10**9,
+                2.5,
+                True,
+                "three",
+                None,
+                [],
+                [[1]],
+                [None],
+                {"from": 5, "to": 2},
+                {"last": "x"},
+            )
+        ),
+        ({"tasks": {"last": 10**12}}, "field tasks: has 1,000,000,000,001 tasks; 1,000,000 at most"),
+        ({"tasks": {"last": 3, "step": 0}}, "field tasks.step: .*greater than or equal to 1"),
         ({"tasks": 2, "command": "run {lr}"}, r"\{lr\}"),
+        ({"tasks": 2, "command": "run {tsk}"}, r"asks for \{tsk\}; an array has \{task\} and \{result_dir\}"),
         ({"tasks": 2, "command": "run {checkpoint_dir}"}, "checkpoint_dir"),
         ({"tasks": 2, "metric": "loss"}, "metric"),
         ({"tasks": 2, "grid": {"lr": [1]}}, "grid"),
@@ -62,6 +87,22 @@ def test_what_is_wrong_is_told_with_its_field(wrong: dict[str, Any], said: str, 
     with pytest.raises(InputError, match=said) as raised:
         TaskArray.parse(GIVEN | wrong, file).sweep(file)
     assert "array.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_tasks_that_fit_no_machine_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "array.yaml"
+    file.write_text("command: x {task}\ntasks: 3\ncpus_per_task: 10000\n")
+    with pytest.raises(InputError, match=r"array.yaml, field cpus_per_task: is 10,000; no instance type has more"):
+        read_sweep(file, to_run=True)
+    file.write_text("command: x {task}\ntasks: 3\ncpus_per_task: 8\nmarkets: {instance_types: [c3.xlarge]}\n")
+    with pytest.raises(InputError, match=r"field cpus_per_task: is 8; no instance type has more than 4 vCPUs"):
+        read_sweep(file, to_run=True)
+    prices = eb.generate_prices(days=1, seed=1)
+    most = max(default_catalogue().machine_of(market).vcpus for market in prices)
+    assert array(3, cpus_per_task=most).sweep().allowed(prices) is not None
+    with pytest.raises(InputError, match=f"no machine of these prices has more than {most} vCPUs"):
+        array(3, cpus_per_task=most + 1).sweep().allowed(prices)
 
 
 def test_a_placeholder_of_an_array_is_none_of_a_training(tmp_path: Path) -> None:

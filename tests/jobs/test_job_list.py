@@ -102,6 +102,15 @@ def test_a_deadline_leaves_time_for_those_that_come_after(tmp_path: Path) -> Non
         ([TRAIN], {}, r"job train needs 'prepare', and the jobs are train"),
         ([TRAIN, PREPARE], {}, r"job train stands before prepare, which it needs"),
         ([{**TRAIN, "needs": ["train"]}], {}, r"job train needs itself"),
+        (
+            [
+                {**TRAIN, "needs": ["b"]},
+                {**PREPARE, "name": "b", "needs": "c"},
+                {**PREPARE, "name": "c", "needs": "train"},
+            ],
+            {},
+            r"jobs need each other in a circle: train needs b, b needs c, c needs train; none of them could begin",
+        ),
         ([{**PREPARE, "budget_usd": 3}], {}, r"field jobs\.0\.budget_usd: holds for all jobs"),
         (
             [{**PREPARE, "markets": {"regions": ["a"]}}],
@@ -118,7 +127,7 @@ def test_a_deadline_leaves_time_for_those_that_come_after(tmp_path: Path) -> Non
         ([PREPARE], {"listed": []}, r"field listed: unknown"),
         ([PREPARE], {"budget_usd": -1}, r"field budget_usd"),
         ([PREPARE], {"buget_usd": 1}, r"field buget_usd: unknown"),
-        ([PREPARE], {"command": "x"}, r"field command: unknown"),
+        ([PREPARE], {"command": "x"}, r"field command: .* as a list of jobs because of `jobs`; `command` is for"),
         ([PREPARE], {"decides": "capacity"}, r"decides: capacity needs a deadline_h"),
         ([{**TRAIN, "needs": [], "steps_per_hour": {"nope": 1}}], {}, r"jobs\.0\.steps_per_hour\.nope"),
     ],

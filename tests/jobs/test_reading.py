@@ -125,6 +125,45 @@ def test_what_a_file_is(content: dict[str, object], kind: Kind) -> None:
     assert kind_of(content) is kind
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            {"spark": "x.py", "command": "y"},
+            "field command: the file is read as a Spark application because of `spark`",
+        ),
+        (
+            {"spark": "x.py", "dask": "y.py"},
+            "field dask: .*because of `spark`; `dask` is for a program that uses Dask",
+        ),
+        ({"tasks": 3, "spark": "x.py"}, "field spark: .*an array because of `tasks`; `spark` is for a Spark"),
+        ({"program": "rsvd", "command": "x"}, "field command: .*a matrix program because of `program`; `command`"),
+        (
+            {"command": "x {task}", "tasks": 3, "grid": {"lr": [1]}},
+            "field grid: .*an array .*; `grid` is for a sweep",
+        ),
+        (
+            {"grid": {"lr": [1]}, "program": "rsvd"},
+            "field program: .*a sweep because of `grid`; `program` is for a",
+        ),
+    ],
+)
+def test_a_file_of_two_kinds_is_told_what_it_is_read_as(
+    tmp_path: Path, content: dict[str, object], problem: str
+) -> None:
+    path = file(tmp_path, **content)
+    for read in (read_sweep, read_work):
+        with pytest.raises(InputError, match=problem) as told:
+            read(path)
+        assert str(told.value).startswith(f"{path}, field ")
+        assert "\n" not in str(told.value)
+
+
+def test_an_empty_application_is_told_by_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="spark is empty"):
+        read_sweep(file(tmp_path, spark=""))
+
+
 def test_arguments_of_a_command_line_stay_as_they_are() -> None:
     odd = [
         "python",

@@ -174,6 +174,8 @@ def trial_id(someone: User, number: int = 0) -> str:
     [
         ("pyhton train.py", "executable 'pyhton' is not found: did you mean 'python'?"),
         ("python trian.py", "trian.py is not in"),
+        ("torchrun trian.py", "trian.py is not in"),
+        ("torchrun --standalone --nproc_per_node 2 --nnodes=1 trian.py", "trian.py is not in"),
         ("./train.sh", "there is no ./train.sh"),
         ("./program.py", "chmod +x"),
         ("program.py", "write `python program.py`"),
@@ -191,6 +193,9 @@ def test_what_is_there_passes(tmp_path: Path) -> None:
         "python -m json.tool {lr}",
         "bash -c {lr}",
         "python3 program.py {lr}",
+        "torchrun --standalone --nproc-per-node 2 program.py --like trian.py {lr}",
+        "torchrun --nproc-per-node 2 -m json.tool trian.py {lr}",
+        "torchrun --no-python ./train trian.py {lr}",
     ):
         check_command(sweep(tmp_path, trials=1, command=command), tmp_path, here=True)
     check_command(sweep(tmp_path, trials=1, command="torchrun-of-the-image {lr}"), tmp_path, here=False)
@@ -255,7 +260,7 @@ def test_a_program_of_a_cluster_that_is_not_there_is_told_before_anything_is_ren
 ) -> None:
     words = ["--name", "x", "app.py", "--rows", "3"] if framework == "spark" else ["app.py", "--rows", "3"]
     wanted = Sweep(name="app", command=words, framework=framework)
-    with pytest.raises(InputError, match="app.py is not in"):
+    with pytest.raises(InputError, match=f"field {framework}: app.py is not in"):
         check_command(wanted, tmp_path, here=True)
     (tmp_path / "app.py").touch()
     check_command(wanted, tmp_path, here=True)

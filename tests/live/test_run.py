@@ -13,7 +13,10 @@ from tests.markets import C3, history, job
 from tests.markets import START_S as OF_MARKETS_S
 
 import ebbtide as eb
+from ebbtide.cli.live_table import state_line
+from ebbtide.cli.runs import stop_command
 from ebbtide.jobs.asked_policy import AskedPolicy
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.handle import Run
 from ebbtide.live.local_run import end_local
 from ebbtide.live.phase import State
@@ -151,6 +154,41 @@ def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path
     with pytest.raises(Exception, match="wrong"):
         run.result(60.0)
     assert run.status().state is State.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("more", "policy", "told"),
+    [
+        ({"machines": 2}, "spottune", "policy spottune gives each job one machine"),
+        ({"machines": 2}, eb.Deadline(deadline_s=7200.0), "gives each job one machine"),
+        ({"markets": {"instance_types": ["c3.nope"]}}, "reactive", "allows none of the 2 markets"),
+    ],
+)
+def test_what_a_policy_or_the_prices_do_not_fit_is_refused_before_anything_is_made(
+    tmp_path: Path, runs: Path, more: dict[str, object], policy: str | eb.Policy, told: str
+) -> None:
+    work = Sweep.parse({"name": "s", "command": "true"} | more)
+    with pytest.raises(eb.InputError, match=told):
+        begin(work, tmp_path, policy, "local", {"prices": flapping(), "runs": runs})
+    assert not runs.exists()
+    with pytest.raises(eb.InputError, match="is outside"):
+        begin(sweep(tmp_path), tmp_path, "reactive", "local", {"prices": flapping(), "start": 0.0, "runs": runs})
+    assert not runs.exists()
+
+
+def test_what_a_policy_refuses_at_its_first_decision_is_not_to_be_resumed(tmp_path: Path, runs: Path) -> None:
+    class Refuses(eb.CheapestSpot):
+        def decide(self, _view):
+            raise eb.InputError("no such work")
+
+    run = eb.run(sweep(tmp_path), Refuses(), prices=flapping(), folder=tmp_path, runs=runs)
+    with pytest.raises(eb.InputError, match="no such work"):
+        run.result(60.0)
+    found = run.status()
+    assert found.state is State.REFUSED
+    assert state_line(found) == "refused, and nothing was rented: no such work"
+    with pytest.raises(eb.InputError, match="was refused; there is nothing to stop"):
+        stop_command(run.id, runs)
 
 
 def test_in_replay_it_gives_what_came_of_it(tmp_path: Path) -> None:

@@ -231,3 +231,12 @@ def test_one_that_was_stopped_is_told_so_once() -> None:
     # Whether it can be resumed here, its own words say.
     elsewhere = dataclasses.replace(found, state=State.ELSEWHERE, why="another controller has taken this run over")
     assert state_line(elsewhere) == "taken over: another controller has taken this run over"
+
+
+def test_machines_without_a_controller_cost_until_they_end_themselves() -> None:
+    def limit_s(provider: str, **options: Any) -> float:
+        return LiveSettings("run", provider, "reactive", {}, ".", "/store", options).controller_limit_s
+
+    assert limit_s("local") == 60.0
+    assert limit_s("ec2", ec2={"controller_limit_s": 120.0}) == 120.0
+    assert limit_s("ec2") == 900.0

@@ -21,7 +21,7 @@ from tests.live.sweeps import START_S, flapping, sweep
 from ebbtide.errors import InputError
 from ebbtide.live.clouds.local.server import bills_of
 from ebbtide.live.journal import Journal
-from ebbtide.live.local_run import LocalMarket, begin_local
+from ebbtide.live.local_run import LocalMarket, begin_local, end_local
 from ebbtide.live.phase import (
     State,
     StopRequest,
@@ -102,6 +102,30 @@ def test_down_after_a_killed_controller_leaves_none_and_status_says_so(someone: 
     assert len(bills) == 2
     code, out, _ = someone.do("status", someone.run.path.name, "--json")
     assert json.loads(out)["money"]["paid_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
+
+
+def test_machines_that_ended_without_a_controller_cost_no_more(someone: User) -> None:
+    someone.write(trials=2, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains(2))
+    controller.kill()
+    controller.wait(10)
+    someone.do("status", someone.run.path.name)
+    # As they end themselves when they miss it for long.
+    assert end_local(someone.run) == 2
+    bills = bills_of(someone.run.path / "cloud")
+    time.sleep(1.0)
+    code, out, _ = someone.do("status", someone.run.path.name, "--json")
+    found = json.loads(out)
+    assert (code, found["state"], found["rented"], found["money"]["usd_per_hour"]) == (
+        0,
+        "controller gone",
+        0,
+        0.0,
+    )
+    assert found["money"]["paid_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
+    _, out, _ = someone.do("status", someone.run.path.name)
+    assert out.strip().splitlines()[-1].startswith("controller gone, and no machine runs")
 
 
 def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:

@@ -73,7 +73,8 @@ def test_deadline_and_budget_are_what_the_policies_aim_at() -> None:
     own = {"name": "dynamic-pricing-makespan", "slo_h": 6}
     within = cast(WithinBudget, policy_for(sweep(**goals, policy=own), DEFAULT))
     assert cast(DynamicPricing, within.policy).slo_h == 6.0
-    late = cast(WithinBudget, policy_for(sweep(**goals), "deadline")).policy
+    known = {"max_trial_steps": 100, "other_steps_per_hour_per_vcpu": 5.0}
+    late = cast(WithinBudget, policy_for(sweep(**goals, **known), "deadline")).policy
     assert cast(Deadline, late).deadline_s == 12 * HOUR_S
 
 
@@ -119,3 +120,31 @@ def test_a_cookbook_needs_to_know_how_long_the_work_takes() -> None:
     unknown = read_sweep("examples/matrix/gnmf.yaml", to_run=True)
     with pytest.raises(InputError, match="policy skyline plans by how long the work takes.*gnmf.*task_s"):
         policy_for(unknown, "skyline")
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters", "missing"),
+    [
+        ({"policy": "deadline"}, {}, "steps and steps_per_hour"),
+        ({"policy": "deadline", "max_trial_steps": 100}, {}, "steps_per_hour"),
+        ({"policy": "deadline", "other_steps_per_hour_per_vcpu": 5.0}, {}, "steps"),
+        (
+            {"policy": "deadline", "command": "python {task}", "tasks": ["a"], "max_trial_steps": 1},
+            {},
+            "steps_per_hour",
+        ),
+        ({"policy": "uniform-progress", "deadline_h": 2.0}, {}, "steps and steps_per_hour"),
+        ({"policy": "uniform-progress"}, {"deadline_s": 7200.0}, "steps and steps_per_hour"),
+    ],
+)
+def test_a_deadline_needs_to_know_how_long_the_work_takes(
+    more: dict[str, Any], parameters: dict[str, Any], missing: str
+) -> None:
+    with pytest.raises(InputError, match=f"field policy: policy .* plans by how long .* write its {missing},"):
+        policy_for(sweep(**more), DEFAULT, parameters=parameters)
+
+
+def test_where_no_deadline_is_given_some_rules_need_not_know_it() -> None:
+    assert isinstance(policy_for(sweep(policy="uniform-progress"), DEFAULT), Deadline)
+    known = sweep(policy="deadline", max_trial_steps=100, other_steps_per_hour_per_vcpu=5.0)
+    assert isinstance(policy_for(known, DEFAULT), Deadline)

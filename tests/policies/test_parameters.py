@@ -122,8 +122,8 @@ def test_a_policy_of_the_user_s_own_takes_them_too() -> None:
 
 
 def test_a_command_line_has_yaml() -> None:
-    found = assignments(["theta=0.5", "stays=false", "quotas={a: 2}", "name=2x=y", "slo_h=.inf"])
-    assert found == {"theta": 0.5, "stays": False, "quotas": {"a": 2}, "name": "2x=y", "slo_h": math.inf}
+    found = assignments(["theta=0.5", "stays=false", "quotas={a: 2}", "goal=2x=y", "slo_h=.inf"])
+    assert found == {"theta": 0.5, "stays": False, "quotas": {"a": 2}, "goal": "2x=y", "slo_h": math.inf}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,7 @@ def test_a_command_line_has_yaml() -> None:
     [
         (["theta"], "--set 'theta' is no assignment; write --set NAME=VALUE"),
         (["=1"], "is no assignment"),
+        (["name=mine"], "--set name names no parameter: --policy says which policy decides"),
         (["a=1", "a=2"], "--set a is given twice"),
         (["a={b"], "--set a is '{b', which is not YAML"),
         (["a=!!python/object:os.system {}"], "which is not YAML"),
@@ -144,4 +145,4 @@ def test_a_wrong_command_line_is_told(words: list[str], told: str) -> None:
 
 def test_as_text_they_are_what_a_file_would_have() -> None:
     assert parameters_text({"slo_h": 30, "quotas": {"a": 2}}) == "slo_h: 30, quotas: {a: 2}"
-    assert parameters_of(Reactive()) == {"max_price_ratio": 1.0, "name": "reactive"}
+    assert parameters_of(Reactive()) == {"max_price_ratio": 1.0}

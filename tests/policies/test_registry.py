@@ -76,7 +76,6 @@ def test_parameters_come_from_a_file(tmp_path: Path) -> None:
     found = cast(SpotTune, policy(written(tmp_path, "policy: spottune\ntheta: 0.5\nmcnt: 2\nstays: false\n")))
     as_named = replace(cast(SpotTune, policy("spottune")), theta=0.5, mcnt=2, stays=False, name="mine")
     assert repr(found) == repr(as_named)
-    assert policy(written(tmp_path, "policy: spottune\nname: half\ntheta: 1\n")).name == "half"
     both = policies([written(tmp_path, "policy: spottune\ntheta: 0.5\n"), "spottune"])
     assert [each.name for each in both] == ["mine", "spottune"]
     due = cast(Deadline, policy(written(tmp_path, "policy: deadline\ntimes_work: 2\nrule: greedy-spot\n"), LEARNT))
@@ -93,6 +92,7 @@ def test_parameters_come_from_a_file(tmp_path: Path) -> None:
         ("policy: spottune\nthetta: 0.5", "field thetta: unknown parameter 'thetta' (did you mean 'theta'?)"),
         ("policy: spottune\ntheta: much", "field theta: is 'much'; a number is needed"),
         ("policy: spottune\nstays: 1", "field stays: is 1; true or false is needed"),
+        ("policy: spottune\nname: half", "field name: names no parameter: the policy is called mine, as its file"),
         ("policy: spottune\nprovisioner: x", "field provisioner: unknown parameter"),
         ("policy: deadline\nrule: lazily", "field rule: is 'lazily'; one of deadline, uniform-progress"),
         ("policy: deadline\ntimes_work: -1", "field times_work: is -1.0; it must be positive"),

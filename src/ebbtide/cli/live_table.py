@@ -90,6 +90,8 @@ def state_line(standing: RunStanding) -> str:
         case State.ELSEWHERE:
             # Why it was refused says where it goes on.
             return f"{standing.state}{why}"
+        case State.REFUSED:
+            return f"{standing.state}, and nothing was rented{why}"
         case State.DOWN:
             return f"down: its machines were ended; `ebbtide resume {run}` continues"
     return f"{standing.state}{why}; `ebbtide resume {run}` continues"

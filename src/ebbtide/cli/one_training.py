@@ -82,10 +82,12 @@ class Wanted:
     Attributes:
         sweep: The sweep to run, of which a single training is one trial, or a list of jobs.
         folder: Folder of the program and its code, in which it runs.
+        file: Path of the file that describes it; None: the command line does.
     """
 
     sweep: Runnable
     folder: Path
+    file: str | None = None
 
 
 def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catalogue) -> Wanted:
@@ -113,9 +115,9 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
     if is_file:
         sweep = read_runnable(words[0], catalogue, to_run=True)
         if not given and not types:
-            return Wanted(sweep, folder)
+            return Wanted(sweep, folder, words[0])
         if isinstance(sweep, JobList):
-            return Wanted(_of_list(sweep, given, types, words[0]), folder)
+            return Wanted(_of_list(sweep, given, types, words[0]), folder, words[0])
         if "steps" in given:
             given["max_trial_steps"] = given.pop("steps")
         fields = {key: value for key, value in given.items() if key != "name" or value}
@@ -131,7 +133,7 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
         sweep = SingleTraining.parse(given).sweep()
     sweep.check_types(catalogue)
-    return Wanted(sweep, folder)
+    return Wanted(sweep, folder, words[0] if is_file else None)
 
 
 def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file: str) -> JobList:
@@ -153,8 +155,8 @@ def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file:
 
 def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
     """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
-    if sweep.tasks is not None:
-        return True  # an array has results
+    if sweep.tasks is not None or sweep.framework is not None:
+        return True  # an array has results, and the head of a cluster is where nobody takes it
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True

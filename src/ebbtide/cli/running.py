@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.errors import unknown_name
+from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Sweep
@@ -44,6 +45,9 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.choice import DEFAULT, asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, POLICIES
+
+# Fields of a job's file, or of a job in a list, that name a program.
+_PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,13 @@ def run_command(
     if provider == "replay":
         terminal().print(str(run_once(sweep, chosen, "replay", **options)))
         return
-    started = begin(sweep, wanted.folder, chosen, provider, options)
+    try:
+        started = begin(sweep, wanted.folder, chosen, provider, options)
+    except InputError as error:
+        # Only here is it known which file calls a program that is not there.
+        if wanted.file is None or error.file is not None or not _PROGRAM.fullmatch(error.field or ""):
+            raise
+        raise InputError(error.problem, file=wanted.file, field=error.field) from None
     if generates:
         typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {source.seed})")
     _print_policy(wanted, chosen, parameters)

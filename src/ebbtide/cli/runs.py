@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from ebbtide.live.standing import RunStanding, standing_of
 # What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
 _UNREADABLE = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
 _FOLLOW_EVERY_S = 0.3
+# The end of a log's name, as `trial_id_of` and clusters write it: the trial, and which of its machines.
+_LOG_NAME = re.compile(r"-(\d+)(?:-([rw])(\d+))?$")
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.
 _CONTROLLER_ENDS_S = 45.0
 _PRINT_EVERY_S = 5.0
@@ -81,22 +84,22 @@ def logs_command(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue as more is printed.")] = False,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Print the output of trials' programs."""
+    """Print the output of trials' programs; other machines of a job are [0-r1], workers of a cluster [0-w1]."""
     folder = find_run(runs, run)
     trials = len(runnable(folder.settings.sweep).job_names)
     if trial is not None and trial >= trials:
         has = f"trials 0 to {trials - 1}" if trials > 1 else "trial 0 alone"
         raise InputError(f"run {folder.path.name} has {has}, not {trial}")
-    known: dict[int, int] = {}
+    known: dict[Path, int] = {}
     while True:
         over = controller_pid(folder.path) is None
-        for path in sorted((folder.path / "logs").glob("*.log")):
-            number = int(path.stem.rpartition("-")[2])
+        for (number, kind, machine), path in _logs(folder):
             if trial in (None, number):
-                content = path.read_text(encoding="utf-8", errors="replace")[known.get(number, 0) :]
-                known[number] = known.get(number, 0) + len(content)
+                content = path.read_text(encoding="utf-8", errors="replace")[known.get(path, 0) :]
+                known[path] = known.get(path, 0) + len(content)
+                label = f"{number}-{kind}{machine}" if kind else f"{number}"
                 for line in content.splitlines():
-                    typer.echo(f"[{number}] {line}")
+                    typer.echo(f"[{label}] {line}")
         if not follow or over:
             return
         time.sleep(_FOLLOW_EVERY_S)
@@ -138,6 +141,20 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
         typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
     if not (found.is_done and is_ended):
         raise typer.Exit(1)
+
+
+def _logs(folder: RunFolder) -> list[tuple[tuple[int, str, int], Path]]:
+    """Logs of a run: for each the trial's number, `r` or `w` and the machine's number, and its path.
+
+    The trial's own log has no letter; other machines of a gang have `r` and their rank, workers of a cluster `w`.
+    """
+    found = []
+    for path in (folder.path / "logs").glob("*.log"):
+        named = _LOG_NAME.search(path.stem)
+        if named is not None:
+            trial, kind, machine = named.groups()
+            found.append(((int(trial), kind or "", int(machine or 0)), path))
+    return sorted(found)
 
 
 def _standings(folders: Sequence[RunFolder]) -> list[RunStanding | UnreadableRun]:
@@ -203,6 +220,8 @@ def _note_down(folder: RunFolder, refused: object) -> None:
 def _nothing_to_stop(name: str, named: str, state: State) -> str:
     if state in OVER:
         return f"{named} has {state}; there is nothing to stop"
+    if state is State.REFUSED:
+        return f"{named} was {state}; there is nothing to stop"
     if state is State.GONE:
         return f"{named} has no controller that could stop it; `ebbtide down {name}` ends its machines"
     return f"{named} does not run: {state}; `ebbtide resume {name}` continues"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ebbtide.jobs.job import PositiveFloat, name_of, words_of
 from ebbtide.jobs.parsing import Frozen, validated
@@ -37,6 +37,9 @@ class TaskRange(Frozen):
     def _has_any(self) -> TaskRange:
         if self.last < self.first:
             raise ValueError(f"last {self.last} is before first {self.first}")
+        number = (self.last - self.first) // self.step + 1
+        if number > MOST_TASKS:
+            raise ValueError(f"has {number:,} tasks; {MOST_TASKS:,} at most")
         return self
 
     @property
@@ -45,8 +48,27 @@ class TaskRange(Frozen):
         return range(self.first, self.last + 1, self.step)
 
 
+def _checked_tasks(tasks: Any) -> Any:
+    if isinstance(tasks, TaskRange) or (_is_whole(tasks) and 1 <= tasks <= MOST_TASKS):
+        return tasks
+    if isinstance(tasks, Mapping):
+        # Anything else is not meant as a range, of which what is wrong would be told field by field.
+        if "last" in tasks and set(tasks) <= set(TaskRange.model_fields) and all(map(_is_whole, tasks.values())):
+            return TaskRange.model_validate(tasks)
+    elif isinstance(tasks, list | tuple) and tasks and all(isinstance(value, Value) for value in tasks):
+        return tasks
+    raise ValueError(
+        f"is {tasks!r:.80}; a number from 1 to {MOST_TASKS:,} is needed, a range as "
+        "{first: 1, last: 2000, step: 1}, or a list of plain values"
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 # As a file has them: their number, for values from 0 on, or a range, or the values themselves.
-Tasks = Annotated[int, Field(ge=1, le=MOST_TASKS)] | TaskRange | Annotated[list[Value], Field(min_length=1)]
+Tasks = Annotated[int | TaskRange | list[Value], BeforeValidator(_checked_tasks)]
 
 
 class TaskArray(RunTerms):

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +76,20 @@ class JobList(Frozen):
     billing: str = "ec2-second"
     policy: AskedPolicy | None = None
 
+    def _circle(self, name: str) -> Sequence[str]:
+        """Names from a job over those that each needs back to it; empty: it does not need itself."""
+        needs = {job.name: job.needs for job in self.listed}
+        ways, seen = [[name]], {name}
+        while ways:
+            way = ways.pop()
+            for needed in needs.get(way[-1], ()):
+                if needed == name:
+                    return [*way, name]
+                if needed not in seen:
+                    seen.add(needed)
+                    ways.append([*way, needed])
+        return ()
+
     @model_validator(mode="after")
     def _is_in_order(self) -> JobList:
         names = [job.name for job in self.listed]
@@ -95,6 +110,9 @@ class JobList(Frozen):
                     raise ValueError(f"job {job.name} needs itself")
                 if needed not in names:
                     raise ValueError(f"job {job.name} needs {needed!r}, and the jobs are {', '.join(names)}")
+                if needed not in names[:place] and (circle := self._circle(job.name)):
+                    told = ", ".join(f"{one} needs {other}" for one, other in pairwise(circle))
+                    raise ValueError(f"jobs need each other in a circle: {told}; none of them could begin")
                 if needed not in names[:place]:
                     raise ValueError(f"job {job.name} stands before {needed}, which it needs; put it after")
         if self.decides is Decides.CAPACITY and self.deadline_h is None:

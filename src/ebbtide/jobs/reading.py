@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from ebbtide.errors import InputError
 from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.cluster import DaskProgram, SparkApplication
@@ -60,6 +62,23 @@ _WRITTEN: dict[Kind, type[SingleTraining | TaskArray | SparkApplication | DaskPr
     Kind.PROGRAM: MatrixProgram,
 }
 
+# What a file may hold of its kind, for those whose fields are checked here, and what the kind is called.
+_FIELDS: dict[Kind, type[BaseModel]] = {
+    **_WRITTEN,
+    Kind.SWEEP: Sweep,
+    Kind.TRAINING: SingleTraining,
+    Kind.LIST: JobList,
+}
+_CALLED = {
+    Kind.LIST: "a list of jobs",
+    Kind.ARRAY: "an array",
+    Kind.SPARK: "a Spark application",
+    Kind.DASK: "a program that uses Dask",
+    Kind.SWEEP: "a sweep",
+    Kind.PROGRAM: "a matrix program",
+    Kind.TRAINING: "a training",
+}
+
 # Fields of a training that replays of a job use too.
 _OF_BOTH = frozenset(
     {
@@ -85,6 +104,23 @@ def kind_of(content: Mapping[str, Any]) -> Kind:
     if found is Kind.JOB and get_close_matches("command", map(str, content), n=1, cutoff=0.8):
         return Kind.TRAINING  # a misspelt `command`, reported as such
     return found
+
+
+def _check_one_kind(content: Mapping[str, Any], kind: Kind, path: str | Path) -> None:
+    """Raise `InputError` for a file that has the mark of a kind and a field that marks another."""
+    if kind not in _FIELDS:
+        return
+    own = {name for name, of_kind in _MARKS if of_kind is kind} | set(_FIELDS[kind].model_fields)
+    mark = next((name for name, of_kind in _MARKS if of_kind is kind and name in content), None)
+    other = next(((name, of_kind) for name, of_kind in _MARKS if name in content and name not in own), None)
+    if mark is not None and other is not None:
+        name, of_kind = other
+        raise InputError(
+            f"the file is read as {_CALLED[kind]} because of `{mark}`; `{name}` is for {_CALLED[of_kind]}: "
+            "leave one of them out",
+            file=path,
+            field=name,
+        )
 
 
 def _mappings(jobs: Any) -> list[Mapping[str, Any]]:
@@ -246,6 +282,7 @@ def _list_of(
     content: Mapping[str, Any], path: str | Path, catalogue: Catalogue, *, speeds: Speeds, to_run: bool = False
 ) -> JobList:
     """The list of jobs in the content of a file."""
+    _check_one_kind(content, Kind.LIST, path)
     jobs = content["jobs"]
     if not isinstance(jobs, list) or not jobs:
         problem = "is empty, or no list: each job is an entry, as in a file of its own"
@@ -320,6 +357,7 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
         raise InputError("is a workflow (it has jobs); `ebbtide cookbook solve` plans it", file=path)
     if kind is Kind.LIST:
         raise InputError("is a list of jobs, and one job is needed; give each a file of its own", file=path)
+    _check_one_kind(content, kind, path)
     if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.coupling is not Coupling.GANG:

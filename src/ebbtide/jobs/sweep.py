@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -35,7 +35,7 @@ from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
@@ -259,20 +259,22 @@ class Sweep(Resources):
     def _check_placeholders(self, parameters: Sequence[str]) -> None:
         if self.command is None:
             return
+        # As its user calls it.
+        called = self.framework or "command"
         try:
             parts = self._parts()
             fields = [field for part in parts for field in string.Formatter().parse(part) if field[1] is not None]
         except ValueError as error:
-            raise ValueError(f"command is malformed: {error}") from None
+            raise ValueError(f"{called} is malformed: {error}") from None
         if not parts or not parts[0]:
-            raise ValueError("command is empty")
+            raise ValueError(f"{called} is empty")
         if any("\0" in part for part in parts):
-            raise ValueError("command has a NUL character, which no program can be given")
+            raise ValueError(f"{called} has a NUL character, which no program can be given")
         for _, field, form, conversion in fields:
             if not _PLACEHOLDER.fullmatch(field or "") or form or conversion:
                 asked = f"{field}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
                 raise ValueError(
-                    f"command asks for {{{asked}}}; only a parameter's name may stand between braces, as in "
+                    f"{called} asks for {{{asked}}}; only a parameter's name may stand between braces, as in "
                     "{lr}; {{ and }} stand for braces themselves"
                 )
         asked_for = {field for _, field, _, _ in fields if field is not None}
@@ -280,7 +282,9 @@ class Sweep(Resources):
         missing, unused = sorted(asked_for - known), sorted(set(parameters) - asked_for)
         if missing:
             there = f"there are {', '.join(parameters)}" if parameters else "no grid, list or random gives values"
-            raise ValueError(f"command asks for {{{missing[0]}}}; {there}")
+            if self.tasks is not None:
+                there = f"an array has {' and '.join(f'{{{name}}}' for name in _OF_ARRAY)}"
+            raise ValueError(f"{called} asks for {{{missing[0]}}}; {there}")
         if unused:
             raise ValueError(f"parameter {unused[0]} is not in the command; write {{{unused[0]}}} where it goes")
         if "max_steps" in asked_for and self.max_trial_steps is None:
@@ -319,6 +323,22 @@ class Sweep(Resources):
         if self.steps_per_hour:
             self.live_jobs(catalogue)[0].check_types(catalogue, file)
         self.check_machines(catalogue, file)
+        named = self.markets.instance_types
+        able = [entry for entry in catalogue.instance_types if self.fits(entry)]
+        wanted = [entry for entry in able if not named or entry.name in named]
+        self._check_cpus_per_task(wanted, "instance type", file)
+
+    def _check_cpus_per_task(
+        self, machines: Iterable[InstanceType], of_what: str, file: str | Path | None = None
+    ) -> None:
+        """Raise `InputError` for tasks of an array that are larger than every machine."""
+        most = max((machine.vcpus for machine in machines), default=self.cpus_per_task)
+        if self.tasks is not None and self.cpus_per_task > most:
+            raise InputError(
+                f"is {self.cpus_per_task:,}; no {of_what} has more than {most} vCPUs",
+                file=file,
+                field="cpus_per_task",
+            )
 
     def trials(self) -> tuple[Trial, ...]:
         """All trials, in a fixed order; one without values where there is nothing to choose."""
@@ -445,7 +465,7 @@ class Sweep(Resources):
         """The markets of a history in which machines may be rented and have everything required.
 
         Raises:
-            InputError: No market of the history is allowed.
+            InputError: No market of the history is allowed, or none has room for a task.
         """
         known = catalogue or default_catalogue()
         kept = [market for market in prices if self.allows(market, known)]
@@ -455,6 +475,9 @@ class Sweep(Resources):
                 f"{self._kind} {self.name} allows none of the {len(prices)} markets of these prices{why}; they "
                 f"have {', '.join(sorted({market.instance_type for market in prices})[:12])}"
             )
+        self._check_cpus_per_task(
+            [known.machine_of(market) for market in kept if market in known], "machine of these prices"
+        )
         if self.is_measured and self.other_steps_per_hour_per_vcpu is None:
             there = sorted({market.instance_type for market in kept})
             if not set(there) & set(self.steps_per_hour):

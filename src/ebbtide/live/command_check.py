@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import Runnable
+from ebbtide.jobs.job_list import JobList, Runnable, in_list
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.processes import program_path
 
+# Options of torchrun that no value follows; after the last ones no file of Python follows either.
+_TORCHRUN_FLAGS = frozenset({"--standalone", "--run-path", "--run_path", "--virtual-local-rank"})
+_TORCHRUN_OTHERS = frozenset({"-m", "--module", "--no-python", "--no_python", "-h", "--help"})
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
 
@@ -26,8 +30,13 @@ def check_command(work: Runnable, folder: Path, *, here: bool) -> None:
     Raises:
         InputError: The executable or the file does not exist.
     """
-    for sweep in work.parts:
-        _check_sweep(sweep, folder, here=here)
+    for place, sweep in enumerate(work.parts):
+        try:
+            _check_sweep(sweep, folder, here=here)
+        except InputError as error:
+            if isinstance(work, JobList):
+                raise in_list(error, place, None) from None
+            raise
 
 
 def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
@@ -38,29 +47,44 @@ def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
         words = sweep.arguments(sweep.trials()[0])
         program = next((word for word in words if word.endswith(".py") and "://" not in word), None)
         if program is not None:
-            _check(("python", program), folder, here=here)
+            _check(("python", program), folder, here=here, field=sweep.framework)
         return
-    checked: set[tuple[str, ...]] = set()
+    checked: set[tuple[str, str]] = set()
     for trial in sweep.trials():
-        arguments = sweep.arguments(trial)[:2]
-        if arguments not in checked:
-            checked.add(arguments)
-            _check(arguments, folder, here=here)
+        arguments = sweep.arguments(trial)
+        called = arguments[0], _script(arguments)
+        if called not in checked:
+            checked.add(called)
+            _check(called, folder, here=here)
 
 
-def _check(arguments: tuple[str, ...], folder: Path, *, here: bool) -> None:
-    called = arguments[0]
+def _script(arguments: Sequence[str]) -> str:
+    """The file of Python that a command runs, as far as that is plain; empty: it runs none, or it is not known."""
+    called, words = Path(arguments[0]).name, list(arguments[1:])
+    if called == "torchrun":
+        while words and words[0].startswith("-"):
+            if words[0] in _TORCHRUN_OTHERS:
+                return ""
+            has_value = "=" not in words[0] and words[0] not in _TORCHRUN_FLAGS
+            words = words[1 + has_value :]
+    elif not _PYTHON.fullmatch(called):
+        return ""
+    return words[0] if words and words[0].endswith(".py") else ""
+
+
+def _check(command: tuple[str, str], folder: Path, *, here: bool, field: str = "command") -> None:
+    called, script = command
     is_python = _PYTHON.fullmatch(Path(called).name) is not None
     if here and not (is_python and called == "python"):
         found = shutil.which(str(folder / called) if "/" in called else called, path=program_path())
         if found is None:
             raise InputError(_missing_executable(called, folder), field="command")
-    if is_python and len(arguments) > 1 and arguments[1].endswith(".py"):
-        file = Path(arguments[1])
+    if script:
+        file = Path(script)
         if not (folder / file).is_file() and (here or not file.is_absolute()):
             beside = ", ".join(sorted(path.name for path in folder.glob("*.py"))[:5])
             have = f"; beside it are {beside}" if beside else ""
-            raise InputError(f"{arguments[1]} is not in {folder.resolve()}{have}", field="command")
+            raise InputError(f"{script} is not in {folder.resolve()}{have}", field=field)
 
 
 def _missing_executable(called: str, folder: Path) -> str:

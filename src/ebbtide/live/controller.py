@@ -192,8 +192,7 @@ class Controller:
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
                 with suppress(sqlite3.Error):
-                    is_elsewhere = isinstance(error, SupersededError)
-                    ended = self._phase.end(State.ELSEWHERE if is_elsewhere else State.BROKEN, why)
+                    ended = self._phase.end(self._broken_as(error), why)
                     self._journal.keep({"phase": ended.encode(), "unended": self._provider.unended})
                 raise
             finally:
@@ -234,6 +233,11 @@ class Controller:
         before = phase_of(self._journal)
         last_seen_s = figures["at_epoch_s"] if figures else before.began_epoch_s if before else 0.0
         return Phase.begin(before, os.getpid(), last_seen_s)
+
+    def _broken_as(self, error: BaseException) -> State:
+        if isinstance(error, SupersededError):
+            return State.ELSEWHERE
+        return State.REFUSED if isinstance(error, InputError) and not self._engine.all_leases else State.BROKEN
 
     def _ended_as(self, outcome: Outcome) -> State:
         if outcome.finished:

@@ -86,9 +86,9 @@ def begin_ec2(
     sweep = with_bucket(sweep, settings)
     # What is found or copied now is kept, so that a run that is resumed has the same machines.
     settings = with_images(settings, lambda region: client_of(region, _IMAGE_TRIES))
+    code = packed(sweep_folder)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    code = packed(sweep_folder)
     object_store(settings.store).put_once(code_key(run, code), code)
     new.keep(folder)
     folder.begin(

@@ -43,7 +43,6 @@ SPEED = 30.0
 
 # Real seconds, since programs run at their real speed, whatever the market's.
 _POLL_S = 0.1
-_CONTROLLER_LIMIT_S = 60.0
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
@@ -176,12 +175,14 @@ def begin_local(
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
-        InputError: The program that the sweep calls does not exist, or there is a run with that id.
+        InputError: The program that the sweep calls does not exist, no market is allowed, the start is outside the
+            prices, or there is a run with that id.
     """
     check_command(sweep, sweep_folder, here=True)
+    prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
+    prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
     where = store or str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
     code = _packed(sweep_folder)
@@ -238,7 +239,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         poll_s=_POLL_S,
         notice_poll_s=_POLL_S,
         report_s=_POLL_S,
-        controller_limit_s=_CONTROLLER_LIMIT_S,
+        controller_limit_s=settings.controller_limit_s,
         first_save_s=_FIRST_SAVE_S,
         margin_s=_MARGIN_S,
     )

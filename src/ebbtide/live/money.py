@@ -14,16 +14,13 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.live.agent_state import Stretch, decode_stretches, present_s
 from ebbtide.live.clouds.local.server import CLOCK, bills_of
 from ebbtide.live.journal import Journal
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
 # If the on-demand price of the kept work is a smaller share of what was paid, a percentage says nothing.
 _LEAST_KEPT_SHARE = 0.05
-
-# Real seconds for which machines run on at most without their controller: EC2's default.
-ORPHANS_LIVE_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -162,13 +159,31 @@ def settled_figures(folder: RunFolder) -> Figures | None:
     Returns:
         The figures; None: the controller wrote down the end of every machine itself.
     """
-    journal = Journal(folder.journal, read_only=True)
+    found = orphans_of(folder)
+    return None if found is None else {**found[0], "usd_per_hour": 0.0}
+
+
+def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
+    """What machines cost that are or were without a controller: until they ended, or end themselves.
+
+    Args:
+        folder: Folder of the run, whose controller has ended without ending its machines.
+
+    Returns:
+        Figures up to now, and the ids of the leases that have ended since the controller last wrote; None: it had
+        no machine then.
+    """
+    settings, journal = folder.settings, Journal(folder.journal, read_only=True)
     kept, figures = journal.run(), journal.figures()
-    if kept is None or figures is None or not any(lease_of(values).is_open for values in kept["engine"]["leases"]):
+    leases = [lease_of(values) for values in kept["engine"]["leases"]] if kept is not None else []
+    still_open = {lease.lease_id for lease in leases if lease.is_open}
+    if kept is None or figures is None or not still_open:
         return None
     bills = {bill["token"]: float(bill["usd"]) for bill in bills_of(folder.path / "cloud")}
-    spent_usd = settled_usd(folder.settings.run, kept, figures, bills, _later_s(folder, figures))
-    return {**figures, "spent_usd": spent_usd, "usd_per_hour": 0.0}
+    spent_usd = settled_usd(settings.run, kept, figures, bills, _later_s(folder, settings, figures))
+    ended = frozenset(lease_id for lease_id in still_open if f"{settings.run}-m{lease_id:04d}" in bills)
+    rate = 0.0 if ended == still_open else figures["usd_per_hour"]
+    return {**figures, "spent_usd": spent_usd, "usd_per_hour": rate}, ended
 
 
 def settled_usd(
@@ -201,12 +216,12 @@ def settled_usd(
     return max(known_usd, (figures["spent_usd"] or 0.0) + rate * max(later_s, 0.0) / HOUR_S)
 
 
-def _later_s(folder: RunFolder, figures: Figures) -> float:
+def _later_s(folder: RunFolder, settings: LiveSettings, figures: Figures) -> float:
     """Market seconds from the last figures until the local cloud's clock stopped; with another cloud until now, or
     until machines without a controller end by themselves."""
     try:
         clock = json.loads((folder.path / "cloud" / CLOCK).read_text(encoding="utf-8"))
         return float(clock["now_s"]) - float(figures["time_s"])
     except (OSError, ValueError, KeyError, TypeError):
-        real_s = min(max(time.time() - float(figures["at_epoch_s"]), 0.0), ORPHANS_LIVE_S)
+        real_s = min(max(time.time() - float(figures["at_epoch_s"]), 0.0), settings.controller_limit_s)
         return real_s * float(figures.get("speed", 1.0))

@@ -42,6 +42,7 @@ class State(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # all trials ended, and some failed
     BROKEN = "broken off"  # its controller ended with an error
+    REFUSED = "refused"  # its policy or prices refused it before anything was rented; resumed, they would again
     ELSEWHERE = "taken over"  # another controller acts for it, from a copy of its folder or another host
     GONE = "controller gone"  # it was killed: machines run until they miss its heartbeat
 

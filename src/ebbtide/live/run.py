@@ -29,7 +29,7 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.api.protocol import Policy, checked_policy
+from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, policy_with, within_budget
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.scenario import Scenario
@@ -156,8 +156,8 @@ def begin(
         options: What else may be given, by name: see `RunOptions`.
 
     Raises:
-        InputError: The policy or a preset is unknown, the program is not there, or no market has what is asked
-            for.
+        InputError: The policy or a preset is unknown, or the policy is not made for such work, the program is not
+            there, no market has what is asked for, or the start is outside the prices.
     """
     options = options or {}
     catalogue = options.get("catalogue") or default_catalogue()
@@ -179,6 +179,8 @@ def begin(
             raise InputError("parameters are for a policy that is named; set the fields of the one that is given")
         name, parameters = checked_policy(policy).name, {}
         decides = within_budget(sweep, policy)
+    # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
+    check_fits(decides, sweep.live_jobs(catalogue))
     new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
     if provider == "ec2":
         from ebbtide.live.ec2_run import begin_ec2

@@ -32,6 +32,10 @@ UNREADABLE = "cannot be read"
 SCHEMA_VERSION = 2
 
 
+# Real seconds without a controller after which machines end themselves, where settings name no other time.
+_LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
+
+
 @dataclass(frozen=True)
 class LiveSettings:
     """What a run was started with; written once, when it begins.
@@ -57,6 +61,13 @@ class LiveSettings:
     options: dict[str, Any]
     seed: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def controller_limit_s(self) -> float:
+        """Real seconds without their controller after which machines save and end themselves."""
+        if self.provider == "local":
+            return _LOCAL_CONTROLLER_LIMIT_S
+        return float(self.options.get("ec2", {}).get("controller_limit_s", _CONTROLLER_LIMIT_S))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
 from ebbtide.live.journal import Journal
-from ebbtide.live.money import ORPHANS_LIVE_S, Money, money_of
+from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
@@ -161,15 +161,20 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     journal = Journal(folder.journal, read_only=True)
     phase = phase_of(journal)
     state, pid = state_now(folder, phase)
+    kept, figures = journal.run(), journal.figures()
+    orphans = orphans_of(folder) if state is State.GONE else None
+    if orphans is not None:
+        figures = orphans[0]
     return standing(
         folder.settings,
-        journal.run(),
-        journal.figures(),
+        kept,
+        figures,
         phase,
         state,
         pid,
         journal.state("unended") or {},
         catalogue,
+        frozenset() if orphans is None else orphans[1],
     )
 
 
@@ -182,18 +187,21 @@ def standing(
     pid: int | None,
     unended: Mapping[str, str],
     catalogue: Catalogue,
+    ended: Set[int] = frozenset(),
 ) -> RunStanding:
     """Status of a run from what its controller wrote down.
 
     Args:
         settings: What the run was started with.
         kept: The controller's snapshot; None: there is none yet.
-        figures: The controller's last figures on open leases; None: there are none yet.
+        figures: The controller's last figures on open leases; None: there are none yet. Of one that is gone: with
+            what its machines have cost since.
         phase: Phase in the run's journal; None: no controller has started.
         state: What the run actually does.
         pid: Process id of its controller; None: none runs.
         unended: Why the cloud refused to end a machine, by machine id.
         catalogue: Instance types and list prices.
+        ended: Ids of leases that have ended since a controller that is gone last wrote.
     """
     work, now_s = runnable(settings.sweep), time.time()
     metric, direction = _compared_by(work)
@@ -253,7 +261,7 @@ def standing(
         tuple(trials if isinstance(work, JobList) else sorted(trials, key=lambda trial: _place(trial, direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]),
         money,
-        sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
+        sum(lease.is_open for lease in leases) - len(ended) if state in _ACTIVE else len(refused),
         sum(lease.is_charged for lease in leases),
         sum(lease.state == "revoked" for lease in leases),
         refused,
@@ -287,13 +295,10 @@ def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: Figures | None
 
 
 def _later_s(figures: Figures | None, state: State, now_s: float) -> float:
-    """Market seconds since the controller's last figures for which machines cost money."""
-    if figures is None or state not in _ACTIVE:
+    """Market seconds since the figures for which machines cost money; those of one that is gone are of now."""
+    if figures is None or state not in (State.RUNNING, State.STOPPING):
         return 0.0
-    real_s = max(now_s - float(figures["at_epoch_s"]), 0.0)
-    if state is State.GONE:
-        real_s = min(real_s, ORPHANS_LIVE_S)
-    return real_s * float(figures.get("speed", 1.0))
+    return max(now_s - float(figures["at_epoch_s"]), 0.0) * float(figures.get("speed", 1.0))
 
 
 def _trial(

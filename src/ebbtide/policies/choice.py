@@ -17,7 +17,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cookbook.by_name import ByCookbook
-from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.head import WithHead
@@ -83,8 +83,27 @@ def policy_with(
     if isinstance(sweep, JobList):
         return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
     found = with_parameters(_suited(sweep, name, spells, models), parameters)
+    _check_work_is_known(found, sweep)
     _check_limits(found, sweep.job_names, catalogue)
     return within_budget(sweep, found)
+
+
+def _check_work_is_known(policy: Policy, sweep: Sweep) -> None:
+    """Raise `InputError` where a deadline is to be planned for work of unknown length."""
+    if not isinstance(policy, Deadline) or (sweep.is_measured and sweep.max_trial_steps is not None):
+        return
+    # Without a deadline the other rules do with any: they compare only the time and the work that are left.
+    if policy.rule is DeadlineRule.TABLE or math.isfinite(policy.deadline_s):
+        raise _unknown_work(sweep, policy.name)
+
+
+def _unknown_work(sweep: Sweep, name: str) -> InputError:
+    missing = ["steps"] * (sweep.max_trial_steps is None) + ["steps_per_hour"] * (not sweep.is_measured)
+    return InputError(
+        f"policy {name} plans by how long the work takes, which is not said of {sweep.name}: write its "
+        f"{' and '.join(missing)}, for a matrix program its task_s; a run by another policy measures it",
+        field="policy",
+    )
 
 
 def _check_limits(policy: Policy, job_names: Sequence[str], catalogue: Catalogue | None) -> None:
@@ -242,11 +261,7 @@ def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBu
         return replace(found, deadline_s=deadline_s) if name == "spottune-bid" else found
     if isinstance(found, ByCookbook):
         if not sweep.is_measured or sweep.max_trial_steps is None:
-            raise InputError(
-                f"policy {name} plans by how long the work takes, which is not said of {sweep.name}: write its "
-                "steps and steps_per_hour, for a matrix program its task_s; a run by another policy measures it",
-                field="policy",
-            )
+            raise _unknown_work(sweep, name)
         return found if sweep.deadline_h is None else replace(found, deadline_s=sweep.deadline_h * HOUR_S)
     if isinstance(found, Deadline) and sweep.deadline_h is not None:
         return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)

@@ -22,12 +22,18 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import parse_value
 from ebbtide.policies.api.protocol import Policy
 
+# A field of many policies, and no parameter: it is given by where the policy is from.
+NAME = "name"
+
 _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def parameters_of(policy: Policy) -> dict[str, Any]:
-    """The parameters that a policy takes, by name, each with the value that it has."""
-    return {each.name: getattr(policy, each.name) for each, _ in _settable(policy)}
+    """The parameters that a policy takes, by name, each with the value that it has.
+
+    Its name is none of them: a run that could give itself another policy's name would not be resumed with its own.
+    """
+    return {each.name: getattr(policy, each.name) for each, _ in _settable(policy) if each.name != NAME}
 
 
 def with_parameters(
@@ -53,15 +59,16 @@ def with_parameters(
     for name, value in given.items():
         field = f"{place}.{name}" if place else str(name)
         if name not in hints:
-            raise InputError(unknown_name("parameter", str(name), hints).problem, file=file, field=field)
+            known = [each for each in hints if each != NAME]
+            raise InputError(unknown_name("parameter", str(name), known).problem, file=file, field=field)
         try:
             # As JSON: a number is no text, true is no number, and a name stands for what it names.
             values[name] = TypeAdapter(hints[name]).validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError, ValueError):
             asked = f"is {value!r:.80}; {needed(hints[name])} is needed"
             like = getattr(policy, name)
-            known = f", as {_as_yaml(like)} is" if like not in (None, "", {}, ()) else ""
-            raise InputError(f"{asked}{known}", file=file, field=field) from None
+            alike = f", as {_as_yaml(like)} is" if like not in (None, "", {}, ()) else ""
+            raise InputError(f"{asked}{alike}", file=file, field=field) from None
         if isinstance(values[name], str) and not (values[name] and values[name].isprintable()):
             raise InputError(f"is {value!r:.80}; text that can be printed is needed", file=file, field=field)
     try:
@@ -79,7 +86,7 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
     """Parameters from a command line, each as `NAME=VALUE` with the value in YAML.
 
     Raises:
-        InputError: A word is no assignment, or a name stands twice.
+        InputError: A word is no assignment, a name stands twice, or the policy itself is named.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -88,6 +95,8 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set {word!r} is no assignment; write --set NAME=VALUE, as in --set theta=0.5")
         if name.strip() in found:
             raise InputError(f"--set {name.strip()} is given twice")
+        if name.strip() == NAME:
+            raise InputError(f"--set {NAME} names no parameter: --policy says which policy decides")
         found[name.strip()] = parse_value(value, f"--set {name.strip()}")
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
 from ebbtide.policies.own_policy import is_own, load_policy
-from ebbtide.policies.parameters import parameters_of, with_parameters
+from ebbtide.policies.parameters import NAME, with_parameters
 from ebbtide.policies.spottune.offers import BestBid, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 
@@ -192,5 +193,9 @@ def resolved(name: str) -> tuple[str, dict[str, Any]]:
     kind = content.pop("policy", None)
     if kind not in POLICIES:
         raise InputError(unknown_name("policy", str(kind), POLICIES).problem, file=name, field="policy")
-    own = {"name": Path(name).stem} if "name" in parameters_of(POLICIES[kind]()) else {}
+    if NAME in content:
+        problem = f"names no parameter: the policy is called {Path(name).stem}, as its file is"
+        raise InputError(problem, file=name, field=NAME)
+    found: Any = POLICIES[kind]()
+    own = {NAME: Path(name).stem} if any(each.name == NAME and each.init for each in fields(found)) else {}
     return str(kind), own | content

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-from ebbtide.live.clouds.local.server import _write_changed
+import pytest
+from tests.live.sweeps import START_S, A, flapping
+
+from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.clouds.cloud import Wanted
+from ebbtide.live.clouds.local.client import LocalCloudSettings, start_local_cloud
+from ebbtide.live.clouds.local.server import _write_changed, bills_of
 
 
 def test_a_file_is_written_where_it_differs_whatever_it_held(tmp_path: Path) -> None:
@@ -15,3 +27,42 @@ def test_a_file_is_written_where_it_differs_whatever_it_held(tmp_path: Path) -> 
     written = path.stat().st_ino
     _write_changed(path, "[1]")
     assert path.stat().st_ino == written
+
+
+def test_machines_of_a_killed_cloud_are_billed_until_they_were_last_alive(tmp_path: Path) -> None:
+    flapping(every_h=5.0).write(tmp_path / "prices.parquet")
+    place, speed = tmp_path / "cloud", 120.0
+    settings = LocalCloudSettings(str(place), str(tmp_path / "prices.parquet"), START_S, speed)
+    agent = asdict(AgentConfig("run", "m0", str(tmp_path / "objects"), "", controller_limit_s=60.0))
+    wanted = Wanted("m0", A, math.inf, False, agent)
+    cloud = start_local_cloud(settings)
+    try:
+        cloud.launch(wanted)
+        _wait(lambda: [one for one in cloud.instances() if not math.isnan(one.running_s)])
+        (before,) = cloud.instances()
+        # It writes down how things are every second.
+        time.sleep(2.5)
+        killed_s = cloud.now_s
+        os.kill(cloud.pid, signal.SIGKILL)
+        os.waitpid(cloud.pid, 0)
+        cloud = start_local_cloud(settings)
+        (after,) = cloud.instances()
+        assert (after.token, after.started_s, after.why) == ("m0", before.started_s, "the local cloud was killed")
+        assert killed_s - 1.5 * speed < after.ended_s <= killed_s
+        # It was one machine, and is no other one.
+        cloud.launch(wanted)
+        assert len(cloud.instances()) == 1
+        # At 0.03 USD/h.
+        usd = pytest.approx((after.ended_s - after.started_s) / 3600.0 * 0.03, rel=0.02)
+        _wait(lambda: bills_of(place))
+        assert [(bill["token"], bill["usd"]) for bill in bills_of(place)] == [("m0", usd)]
+    finally:
+        bills = cloud.end()
+    assert [(bill["token"], bill["usd"]) for bill in bills] == [("m0", usd)]
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)

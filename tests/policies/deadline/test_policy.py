@@ -177,6 +177,14 @@ def test_by_name_it_takes_one_and_a_half_times_the_work() -> None:
         assert not is_late(outcome, 18.0)
 
 
+def test_a_deadline_that_is_not_given_leaves_time_for_starts() -> None:
+    """One and a half times the work of a minute is less than a machine takes to start."""
+    outcome = scenario(np.ones((2, HOURS * 6), bool), job(1 / 60)).run(policy("deadline"), BEGINS_S)
+    assert outcome.finished
+    with pytest.raises(InputError, match="cannot be done in 6 min: on the fastest machine it takes 1 min"):
+        scenario(np.ones((2, HOURS * 6), bool), job(1 / 60)).run(Deadline(deadline_s=360.0), BEGINS_S)
+
+
 def test_markets_that_are_backed_off_from_are_not_asked() -> None:
     """As on EC2: who has just refused is not shown for a while."""
     up = np.repeat(np.array([[1, 0, 0, 1], [0, 0, 1, 0]], dtype=bool), HOURS * 6 // 4, axis=1)[:, : HOURS * 6]

@@ -348,6 +348,38 @@ def test_a_job_without_an_application_gets_one_by_its_coupling() -> None:
     assert {lease.market for lease in alone.leases} == {A, B}
 
 
+@pytest.mark.parametrize("selection", [Selection.PORTFOLIO, Selection.DIVERSIFIED])
+@pytest.mark.parametrize("coupling", ["independent", "gang"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_job_without_an_application_has_no_more_machines_than_it_may_use(
+    selection: Selection, coupling: str, number: int
+) -> None:
+    """A third of four machines is one and a third in each market, which Equation 8 rounds up to two."""
+    job = {"steps": 8, "coupling": coupling, "machines": number}
+    policy = ExoSphere(alpha=1e6, selection=selection)
+    # With a notice, new servers start while those that it is for are still there.
+    outcome = run(policy, scenario(job, a=[(0.5, SPIKE), (1.5, LOW)], c=(), notice=False))
+    assert outcome.finished
+    began_s = [lease.started_s for lease in outcome.leases]
+    at_once = [sum(one.started_s <= at_s < one.ended_s for one in outcome.leases) for at_s in began_s]
+    assert max(at_once) == number
+    both = run(policy, scenario(job, job, c=()))
+    assert (both.finished, len(both.leases)) == (True, 2 * number)
+
+
+def test_machines_of_several_sizes_are_no_more_than_a_job_may_use() -> None:
+    job = eb.Job(name="array", steps=40, other_steps_per_hour_per_vcpu=1.0, machines=3, coupling="independent")
+    calm = PriceSeries(np.array([BEGAN_S]), np.array([0.01]))
+    types = ("m3.medium", "c3.large", "c3.xlarge", "c3.2xlarge")
+    markets = [eb.Market("aws", "us-east-1", f"us-east-1{zone}", name) for zone in "abc" for name in types]
+    prices = eb.PriceHistory(dict.fromkeys(markets, calm), start_s=BEGAN_S, end_s=START_S + 90 * DAY_S)
+    outcome = Scenario((job,), prices, billing_preset("ec2-second")).run(
+        ExoSphere(selection=Selection.DIVERSIFIED), START_S
+    )
+    assert outcome.finished
+    assert len(outcome.leases) <= 3
+
+
 def trials(number: int, **more: object) -> list[dict[str, object]]:
     """Trials of a sweep: each on one machine."""
     return [{"steps": 8, "coupling": "gang", **more} for _ in range(number)]

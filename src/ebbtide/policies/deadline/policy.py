@@ -31,6 +31,9 @@ from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
 
+# Where no deadline is given: starts of machines, first or later ones, for which short jobs are left time.
+_DEFAULT_STARTS = 4
+
 
 class DeadlineRule(StrEnum):
     """Which market is asked for a spot machine, and when on-demand machines are rented."""
@@ -47,7 +50,8 @@ class Deadline:
 
     Attributes:
         rule: The rule that chooses markets and on-demand machines.
-        deadline_s: Seconds from the start to the deadline; infinity: `times_work` times the longest job's work.
+        deadline_s: Seconds from the start to the deadline; infinity: `times_work` times the longest job's work, or
+            what it and some starts take, if that is longer.
         times_work: Deadline as a multiple of the longest job's work, where none is given.
         models: Models of how long markets are up and down.
         gamma: USD of expected cost that a USD of standard deviation is worth.
@@ -179,17 +183,18 @@ class Deadline:
             )
         mean = {market: view.mean_price(market, DAY_S) for market in able}
         hours = {market: job.steps_left / view.steps_per_s(job.job, market) / HOUR_S for market in able}
-        deadline_s = self.deadline_s
-        if math.isinf(deadline_s):
-            deadline_s = self.times_work * memory.setdefault("longest_h", _longest_h(view)) * HOUR_S
-        left_s = deadline_s - (view.now_s - memory["began_s"])
         vcpus = view.machine(able[0]).vcpus
         restart_s = self.start_s + job.job.restore_s(vcpus)
+        deadline_s = self.deadline_s
+        if math.isinf(deadline_s):
+            longest_s = memory.setdefault("longest_h", _longest_h(view)) * HOUR_S
+            deadline_s = max(self.times_work * longest_s, longest_s + _DEFAULT_STARTS * restart_s)
+        left_s = deadline_s - (view.now_s - memory["began_s"])
         in_time = [market for market in able if hours[market] * HOUR_S + 2.0 * restart_s <= left_s]
         if not in_time:
             raise InputError(
-                f"job {job.job.name} cannot be done in {left_s / HOUR_S:.1f} h: on the fastest machine it takes "
-                f"{min(hours.values()):.1f} h, and a start {restart_s / 60:.0f} min"
+                f"job {job.job.name} cannot be done in {_in_words(left_s)}: on the fastest machine it takes "
+                f"{_in_words(min(hours.values()) * HOUR_S)}, and a start {restart_s / 60:.0f} min"
             )
         best = min(in_time, key=lambda market: (mean[market] * hours[market], market))
         alike = [market for market in in_time if math.isclose(hours[market], hours[best], rel_tol=1e-6)]
@@ -285,6 +290,10 @@ class Deadline:
             # Runs that began before buckets were known have none.
             Place(*own["bucket"]) if own.get("bucket") else None,
         )
+
+
+def _in_words(duration_s: float) -> str:
+    return f"{duration_s / HOUR_S:.1f} h" if duration_s >= HOUR_S else f"{duration_s / 60:.0f} min"
 
 
 def _longest_h(view: View) -> float:

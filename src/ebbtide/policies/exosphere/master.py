@@ -6,6 +6,7 @@ to its wanted size: first with servers from the free list, then with new ones.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -274,10 +275,11 @@ class ExoSphere:
             yield WakeAt(view.now_s + CALL_EVERY_S)
             return
         steady = Counter(server.market for server in held.servers if not server.is_leaving)
+        room = math.inf if self.applications else job.job.most_machines - steady.total()
         if not self.applications and is_alone(job):
-            counts = Counter([trials.next_market(open_now)])
+            counts = Counter([trials.next_market(open_now)] * (room > 0))
         else:
-            counts = self._counts(view, open_now, steady, missing, account.wanted)
+            counts = self._counts(view, open_now, steady, missing, account.wanted, room)
         taken = free.take(view, counts)
         if taken:
             yield Assign(job.job_id, [*(server.lease_id for server in held.servers), *taken])
@@ -300,15 +302,27 @@ class ExoSphere:
         ]
 
     def _counts(
-        self, view: View, holdings: list[Holding], held: Counter[Market], missing: Resources, wanted: Resources
+        self,
+        view: View,
+        holdings: list[Holding],
+        held: Counter[Market],
+        missing: Resources,
+        wanted: Resources,
+        room: float,
     ) -> Counter[Market]:
-        """Machines to rent by market: a whole portfolio by Equation 8, replacements one by one."""
+        """Machines to rent by market: a whole portfolio by Equation 8, replacements one by one.
+
+        Equation 8 rounds up in each market. Where that gives more than `room`, the number of machines that the job
+        may use, they are counted one by one as well.
+        """
         total = sum(holding.share for holding in holdings)
         shares = {holding.market: holding.share / total for holding in holdings}
         if not held:
-            return Counter(allocate(shares, missing, view.machine).new)
+            whole = Counter(allocate(shares, missing, view.machine).new)
+            if whole.total() <= room:
+                return whole
         counts: Counter[Market] = Counter()
-        while not missing.is_nothing:
+        while not missing.is_nothing and counts.total() < room:
             market = max(shares, key=lambda one: _short(view, one, shares[one], held[one] + counts[one], wanted))
             machine = view.machine(market)
             counts[market] += 1

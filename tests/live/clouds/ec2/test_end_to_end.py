@@ -281,6 +281,18 @@ def test_without_a_budget_nothing_is_rented(ec2: EC2, tmp_path: Path, capsys: py
     assert not machines.all
 
 
+def test_what_a_policy_does_not_fit_is_refused_before_anything_is_made(
+    ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, machines, settings = ec2
+    path, what = files(tmp_path, settings, machines=2)
+    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", tmp_path / "runs")
+    assert command(*words, "--policy", "deepspotcloud-migrate") == 2
+    assert "policy deepspotcloud-migrate gives each job one machine" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert not machines.all
+
+
 def object_keys(api: StandInApi, prefix: str) -> Iterator[str]:
     client = boto3.client("s3", endpoint_url=api.url, aws_access_key_id="x", aws_secret_access_key="x")
     for entry in client.list_objects_v2(Bucket="stand-in", Prefix=prefix)["Contents"]:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,18 @@ class Machines:
         with self._lock:
             return [{"token": token, **machine.bill} for token, machine in self._machines.items() if machine.bill]
 
+    def if_ended_now(self) -> list[tuple[Instance, dict[str, Any]]]:
+        """Each machine that is charged and has not ended, as if it were released now, and its bill then."""
+        found = []
+        with self._lock:
+            for token, machine in self._machines.items():
+                lease = machine.lease
+                if lease.is_open and lease.is_charged:
+                    ended_s = max(self._market.now_s, lease.started_s)
+                    instance = replace(self._instance(machine), state=LeaseState.RELEASED, ended_s=ended_s)
+                    found.append((instance, {"token": token, **self._bill(lease, ended_s, Ending.RELEASED)}))
+        return found
+
     @property
     def any_open(self) -> bool:
         """Whether a machine runs or is being started."""
@@ -239,9 +251,12 @@ class Machines:
                 machine.process.wait(_GRACE_S)
         lease = machine.lease
         if lease.is_charged:
-            bill = self._rule(lease).bill(self._prices(lease), lease.started_s, lease.ended_s, ending)
-            machine.bill = {"usd": bill.usd, "refund_usd": bill.refund_usd}
+            machine.bill = self._bill(lease, lease.ended_s, ending)
         shutil.rmtree(_work(machine.folder), ignore_errors=True)
+
+    def _bill(self, lease: Lease, ended_s: float, ending: Ending) -> dict[str, float]:
+        bill = self._rule(lease).bill(self._prices(lease), lease.started_s, ended_s, ending)
+        return {"usd": bill.usd, "refund_usd": bill.refund_usd}
 
     def _rule(self, lease: Lease) -> Billing:
         return (self._billing.on_demand or ON_DEMAND) if lease.on_demand else self._billing

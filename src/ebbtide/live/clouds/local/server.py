@@ -16,6 +16,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Set
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.start_delay import StartDelay
 
 ADDRESS, BILLS, CLOCK, LOCK = "cloud.json", "bills.json", "clock.json", "cloud.lock"
-_ENDED = "ended.json"
+_ENDED, _OPEN = "ended.json", "open.json"
 
 # Exit code of a second cloud in a folder: one that is starting has left no address yet, or one is ending.
 ANOTHER = 75
@@ -133,13 +135,18 @@ def serve(settings: dict[str, Any]) -> None:
     delay = StartDelay(settings["request_s"], settings["boot_s"])
     # The market continues where an earlier cloud in this folder ended, whose machines are still listed and billed.
     market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
-    billed = bills_of(folder)
+    # Those that a killed cloud left have ended when it last wrote, which is when this one's market goes on.
+    billed, past = bills_of(folder), _ended(folder)
+    left = _left_open(folder, {instance.token for instance in past})
+    past += [instance for instance, _ in left]
+    known = {bill["token"] for bill in billed}
+    billed += [bill for _, bill in left if bill["token"] not in known]
     secret = secrets.token_hex(16)
     handler = type("Handler", (_Handler,), {"secret": secret, "asked_s": time.monotonic()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     url = f"http://127.0.0.1:{server.server_address[1]}"
     handler.machines = machines = Machines(  # type: ignore[attr-defined]
-        market, billing, catalogue, speed, folder, url, _ended(folder)
+        market, billing, catalogue, speed, folder, url, past
     )
     handler.metadata = MetadataService(machines.metadata)  # type: ignore[attr-defined]
     ended = threading.Event()
@@ -203,13 +210,34 @@ def _ended(folder: Path) -> list[Instance]:
         return []
 
 
+def _left_open(folder: Path, ended: Set[str]) -> list[tuple[Instance, dict[str, Any]]]:
+    """Machines that were alive when a cloud in a folder was killed, and their bills until then.
+
+    Args:
+        folder: The cloud's folder.
+        ended: Tokens of machines whose end was written down.
+    """
+    try:
+        found = json.loads((folder / _OPEN).read_text(encoding="utf-8"))
+        left = [(instance_of(values["instance"]), {**values["bill"]}) for values in found]
+        return [(instance, bill) for instance, bill in left if instance.token not in ended]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
     """Write down clock, ends and bills, so that a killed cloud leaves at most a second unknown."""
+    still_open = [
+        {"instance": instance_values(replace(instance, why="the local cloud was killed")), "bill": bill}
+        for instance, bill in machines.if_ended_now()
+    ]
     ended = [instance_values(instance) for instance in machines.instances() if not math.isnan(instance.ended_s)]
     with contextlib.suppress(OSError):
         write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
-        _write_changed(folder / _ENDED, json.dumps(ended))
+        _write_changed(folder / _OPEN, json.dumps(still_open))
+        # Bills before ends: whatever has ended is billed, wherever between these lines it is killed.
         _write_changed(folder / BILLS, json.dumps([*billed, *machines.bills()]))
+        _write_changed(folder / _ENDED, json.dumps(ended))
 
 
 def _write_changed(path: Path, text: str) -> None:
