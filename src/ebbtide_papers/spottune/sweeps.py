@@ -18,9 +18,9 @@ from ebbtide.market.prices import PriceHistory
 # minute.
 TRIAL_HOURS = 4.0
 
-# The paper's fastest machine has 3.31 times the speed of its cheapest (completion times 2.14 and 1 / 0.6459 of
-# SpotTune's; 16.61 / 13.11 of performance over cost with 4.19 of cost says the same), with eight times the cores: by
-# Amdahl's law this share of a step is parallel.
+# The paper's fastest machine is 3.31 times as fast as its cheapest (completion times 2.14 and 1 / 0.6459 of
+# SpotTune's; 16.61 / 13.11 of performance over cost with 4.19 of cost says the same), with eight times the cores;
+# by Amdahl's law this share of a step is parallel.
 PARALLEL = 0.83
 
 # Size of a trial's checkpoint; in the paper checkpoints take less than a tenth of the training time.
