@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.dynamic_pricing.limits import eased
 from ebbtide.policies.dynamic_pricing.objectives import (
     CostObjective,
     max_total_throughput,
@@ -61,6 +62,11 @@ def ratio(problem: AllocationProblem, shares: Floats) -> Floats:
     return np.divide(jobs_per_hour(problem, shares), spent, out=np.zeros_like(spent), where=spent > 1e-9)
 
 
+def steps_per_hour(problem: AllocationProblem, shares: Floats) -> Floats:
+    """4.1 as published: steps of all jobs count alike."""
+    return np.asarray((problem.steps_per_hour * shares).sum(axis=(-1, -2)))
+
+
 def linear(problem: AllocationProblem, shares: Floats) -> Floats:
     gains = problem.steps_per_hour / problem.usd_per_hour / problem.steps[:, None]
     return np.asarray((gains * shares).sum(axis=(-1, -2)))
@@ -71,7 +77,7 @@ def linear(problem: AllocationProblem, shares: Floats) -> Floats:
     problems,
     st.sampled_from(
         [
-            (max_total_throughput, jobs_per_hour),
+            (max_total_throughput, steps_per_hour),
             (min_cost, ratio),
             (lambda problem: min_cost(problem, CostObjective.LINEAR), linear),
         ]
@@ -109,6 +115,33 @@ def test_the_makespan_by_bisection_is_the_one_of_a_single_program(
         assert feasible(problem, found)
     with pytest.raises(InputError, match="budget of .* USD is too small: the work costs"):
         min_makespan(problem, 0.9 * least)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems)
+def test_the_shortest_makespan_keeps_slos(problem: AllocationProblem) -> None:
+    """As the other objectives do: by the throughput of the allocation, and no grid point within them is faster."""
+    able = feasible(problem, GRID, 1e-9)
+    try:
+        shares, makespan_h = min_makespan(problem)
+    except InputError:
+        assert not able.any()
+        return
+    assert feasible(problem, shares, 1e-6)
+    rates = (problem.steps_per_hour * GRID[able]).sum(axis=-1)
+    took_h = np.divide(problem.steps, rates, out=np.full(rates.shape, np.inf), where=rates > 0).max(axis=-1)
+    assert makespan_h <= took_h.min(initial=np.inf) * (1 + 1e-3)
+
+
+def test_slos_that_cannot_all_be_kept_are_eased_by_the_least_and_the_others_stay() -> None:
+    problem = AllocationProblem.of(
+        [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [1.0, 3.0], steps=[10.0, 10.0, 10.0], slo_h=[4.0, 8.0, np.inf]
+    )
+    found = eased(problem)
+    # The fastest type does ten steps in five hours.
+    assert found.slo_h[0] == pytest.approx(5.0, rel=1e-4)
+    assert found.slo_h[1:].tolist() == [8.0, np.inf]
+    assert min_cost(found, CostObjective.LINEAR).shape == (3, 2)
 
 
 def test_the_papers_example_splits_time_between_a_cheap_and_a_fast_machine() -> None:

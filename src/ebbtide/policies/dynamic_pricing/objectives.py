@@ -30,7 +30,9 @@ class CostObjective(StrEnum):
 
 
 def max_total_throughput(problem: AllocationProblem) -> Floats:
-    """The allocation with the highest total effective throughput (4.1), SLOs kept.
+    """The allocation with the highest total effective throughput (4.1), in steps, SLOs kept.
+
+    As published, steps of all jobs count alike; jobs with short steps get the fast machines.
 
     Returns:
         X, shape (m, n).
@@ -40,7 +42,7 @@ def max_total_throughput(problem: AllocationProblem) -> Floats:
     """
     layout = Layout(problem)
     rows = Rows.joined([layout.time(), layout.quotas(), layout.slos()])
-    return layout.matrix(maximised(_relative(layout), rows))
+    return layout.matrix(maximised(layout.rates, rows))
 
 
 def min_cost(problem: AllocationProblem, objective: CostObjective = CostObjective.TOTAL) -> Floats:
@@ -64,7 +66,7 @@ def min_cost(problem: AllocationProblem, objective: CostObjective = CostObjectiv
 
 
 def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
-    """The shortest makespan of all jobs within a budget (4.3), by bisection over feasibility programs.
+    """The shortest makespan of all jobs within a budget (4.3), SLOs kept, by bisection over feasibility programs.
 
     Returns:
         X, shape (m, n), and the makespan in hours.
@@ -76,6 +78,8 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
     high_h = _long_enough_h(problem)
     spent = _least_usd(layout, high_h)
     if spent is None:
+        # SLOs and quotas that are in each other's way are named, whatever the makespan.
+        maximised(np.zeros(layout.size), Rows.joined([layout.time(), layout.quotas(), layout.slos()]))
         raise InputError(f"jobs cannot all be done; in the way: {'; '.join(in_the_way(_within(layout, high_h)))}")
     hours, usd = spent
     if usd > budget_usd * (1 + 1e-9):
@@ -96,7 +100,8 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
 def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.inf) -> tuple[Floats, float]:
     """The shortest makespan by one linear program: in hours on each type, `Z = M X`, all constraints are linear.
 
-    It needs no bisection; `min_makespan` is tested against it.
+    It needs no bisection; `min_makespan` is tested against it. SLOs are not for it: with the makespan as a
+    variable they are not linear.
     """
     layout = Layout(problem)
     parts = [layout.time(0.0), layout.quotas(0.0), _work(layout)]
@@ -164,16 +169,33 @@ def _work(layout: Layout) -> Rows:
 
 
 def _within(layout: Layout, makespan_h: float) -> Rows:
-    return Rows.joined([layout.time(makespan_h), layout.quotas(makespan_h), _work(layout)])
+    """All is done in a makespan, each job with an SLO at the pace that keeps it; the variables are hours.
+
+    A job that is to be done sooner than all others has its pace for the whole makespan on paper, and ends early.
+    """
+    problem = layout.problem
+    steps = problem.steps * np.maximum(makespan_h / problem.slo_h, 1.0)
+    names = tuple(
+        f"work of {name}" if math.isinf(slo) else f"SLO of {name}: {work:g} steps in {slo:g} h"
+        for name, work, slo in zip(problem.jobs, problem.steps, problem.slo_h, strict=True)
+    )
+    return Rows.joined([layout.time(makespan_h), layout.quotas(makespan_h), layout.paces(steps, names)])
+
+
+def _prices_until_done(layout: Layout, makespan_h: float) -> Floats:
+    """Price of each hour of a makespan, for jobs that end before it the part that they have; shape (size,)."""
+    share = np.minimum(layout.problem.slo_h / makespan_h, 1.0)
+    return np.asarray(layout.prices * share[layout.job])
 
 
 def _least_usd(layout: Layout, makespan_h: float) -> tuple[Floats, float] | None:
     """Hours on each type for all work in a makespan at the lowest cost, and that cost, USD; None: impossible."""
+    prices = _prices_until_done(layout, makespan_h)
     try:
-        hours = maximised(-layout.prices, _within(layout, makespan_h))
+        hours = maximised(-prices, _within(layout, makespan_h))
     except InputError:
         return None
-    return hours, float(layout.prices @ hours)
+    return hours, float(prices @ hours)
 
 
 def _long_enough_h(problem: AllocationProblem) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,23 +27,22 @@ from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeA
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
+from ebbtide.policies.dynamic_pricing.limits import LEAST_ROUND_S, Limits, eased
 from ebbtide.policies.dynamic_pricing.moves import move
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
 from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round
+from ebbtide.policies.dynamic_pricing.timing import rented_by_others, steady, timed_types, timing_ends_s
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import list_price
 
 _LOGGER = logging.getLogger(__name__)
 
-# How the names of a sweep's trials end.
-_TRIAL = re.compile(r"-\d+$")
-
 # Time between retries while every market of a type is above its max price.
 _RETRY_S = 5 * 60.0
 
-# Shortest round, however often prices change.
-_LEAST_ROUND_S = 10 * 60.0
+# Time to spare before an SLO, seconds: moves take whole seconds, and notices some.
+_SPARE_S = 45.0
 
 # What is saved by a move is counted for so long at most: prices say little about later.
 _HORIZON_S = DAY_S
@@ -125,7 +124,7 @@ class DynamicPricing:
                 yield from self._follow(view, job)
             return
         for job in self._unfinished(view):
-            if not _steady(view, job):
+            if not steady(view, job):
                 yield from self._follow(view, job)
         if memory["round_ends_s"] < ends_s:
             yield WakeAt(memory["round_ends_s"])
@@ -140,9 +139,9 @@ class DynamicPricing:
             if any(view.steps_per_s(job.job, market) > 0 for job in self._unfinished(view))
         }
         far = any(self._is_far(view, kind) for kind in of_use)
-        if far and view.now_s < memory["round_began_s"] + _LEAST_ROUND_S:
+        if far and view.now_s < memory["round_began_s"] + LEAST_ROUND_S:
             # The round ends when its shortest time is over.
-            memory["round_ends_s"] = min(memory["round_ends_s"], memory["round_began_s"] + _LEAST_ROUND_S)
+            memory["round_ends_s"] = min(memory["round_ends_s"], memory["round_began_s"] + LEAST_ROUND_S)
             return False
         return far
 
@@ -162,11 +161,11 @@ class DynamicPricing:
         memory["types"] = {}
         cheapest = _cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
-        timed = self._timed(view, cheapest)
+        timed = timed_types(view, cheapest, self.quotas, self.start_s, self.timing_s)
         jobs = [job for job in self._able(view, cheapest) if job.job_id not in timed]
         types = dict(timed)
         if jobs:
-            used = _rented_by_others(view) + Counter(timed.values())
+            used = rented_by_others(view) + Counter(timed.values())
             found = self._allocated(view, jobs, cheapest, used)
             kinds = found.problem.types
             had = memory.setdefault("hours", {})
@@ -176,51 +175,21 @@ class DynamicPricing:
                 found.shares, found.problem.quotas, Received(np.array(hours), elapsed_h), self.round_s / HOUR_S
             )
             own = {job.job_id: kinds[kind] for job, kind in zip(jobs, chosen.tolist(), strict=True) if kind >= 0}
-            types |= self._weighed(view, jobs, own, cheapest, used)
+            limits = self._limits(view, cheapest)
+            own, ends_s = limits.kept(jobs, self._weighed(view, jobs, own, cheapest, used), used)
+            types |= own
+            memory["round_ends_s"] = min(memory["round_ends_s"], ends_s)
             if any(used[kind] for kind in self.quotas):
                 # Another's machines are given back at some time, which it is not told of.
-                memory["round_ends_s"] = min(memory["round_ends_s"], view.now_s + _LEAST_ROUND_S)
+                memory["round_ends_s"] = min(memory["round_ends_s"], view.now_s + LEAST_ROUND_S)
         if timed:
-            memory["round_ends_s"] = min(memory["round_ends_s"], self._timing_ends_s(view))
+            memory["round_ends_s"] = min(memory["round_ends_s"], timing_ends_s(view))
         memory["types"] = {str(job_id): kind for job_id, kind in types.items()}
 
-    def _timed(self, view: View, cheapest: Mapping[str, Market]) -> dict[int, str]:
-        """The type on which each job is timed now: until it was seen there, or its time is over.
-
-        A type on which nothing was seen in all that time is not tried again.
-        """
-        if self.timing_s == 0.0:
-            return {}
-        going: dict[str, list[Any]] = view.memory.setdefault("timing", {})
-        tried: dict[str, list[str]] = view.memory.setdefault("timed", {})
-        programs = _programs(view)
-        for job_id, (kind, until_s) in list(going.items()):
-            job = view.jobs[int(job_id)]
-            market = cheapest.get(kind)
-            seen = market is not None and view.seen_steps_per_s(job.job, market) is not None
-            if job.is_finished or seen or view.now_s >= until_s - 1e-6:
-                del going[job_id]
-                if not job.is_finished:
-                    tried.setdefault(programs[int(job_id)], []).append(kind)
-        used = _rented_by_others(view) + Counter(kind for kind, _ in going.values())
-        asked = {(programs[int(job_id)], kind) for job_id, (kind, _) in going.items()}
-        for job in self._unfinished(view):
-            program = programs[job.job_id]
-            alike = [other for other in view.jobs if programs[other.job_id] == program]
-            for kind, market in sorted(cheapest.items()) if str(job.job_id) not in going else ():
-                is_known = any(view.seen_steps_per_s(other.job, market) is not None for other in alike)
-                if is_known or view.steps_per_s(job.job, market) <= 0.0 or kind in tried.get(program, ()):
-                    continue
-                if (program, kind) not in asked and used[kind] < self.quotas.get(kind, math.inf):
-                    used[kind] += 1
-                    asked.add((program, kind))
-                    going[str(job.job_id)] = [kind, view.now_s + self.start_s + self.timing_s]
-                    break
-        return {int(job_id): kind for job_id, (kind, _) in going.items()}
-
-    @staticmethod
-    def _timing_ends_s(view: View) -> float:
-        return min((float(until_s) for _, until_s in view.memory["timing"].values()), default=math.inf)
+    def _limits(self, view: View, cheapest: Mapping[str, Market]) -> Limits:
+        budget_usd = self.budget_usd if self.goal is Goal.MAKESPAN else math.inf
+        left_h = partial(self._left_h, view)
+        return Limits(view, cheapest, self.quotas, self.start_s, left_h, budget_usd)
 
     def _weighed(
         self,
@@ -234,7 +203,7 @@ class DynamicPricing:
         found = dict(types)
         used = Counter(found.values()) + others
         for job in jobs:
-            lease = next((lease for lease in _steady(view, job) if lease.is_booted), None)
+            lease = next((lease for lease in steady(view, job) if lease.is_booted), None)
             wanted = found.get(job.job_id)
             if lease is None or wanted is None or wanted == lease.market.instance_type:
                 continue
@@ -250,8 +219,7 @@ class DynamicPricing:
 
     def _is_in_time(self, view: View, job: JobView, market: Market) -> bool:
         """Whether a job keeps its SLO in a market."""
-        left_s = self._slo_h(job.job.name) * HOUR_S - (view.now_s - run_started_s(view))
-        return job.steps_left / view.steps_per_s(job.job, market) <= left_s
+        return job.steps_left / view.steps_per_s(job.job, market) <= self._left_h(view, job) * HOUR_S
 
     def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
         """Whether a move is worth what it costs, by the goal: money, or time that costs no more than it saves."""
@@ -294,14 +262,14 @@ class DynamicPricing:
         except InputError:
             if view.now_s == run_started_s(view):
                 raise
-            # SLOs that could be met at the start no longer can, as prices rose or machines were revoked: drop
-            # them.
-            if not view.memory.get("dropped_slos"):
-                view.memory["dropped_slos"] = True
-                names = ", ".join(job.job.name for job in jobs)
-                _LOGGER.warning("the SLOs of %s cannot all be kept any more: they are done as they can be", names)
-            free = replace(problem, slo_h=np.full(len(jobs), np.inf))
-            return Allocation(problem, self._shares(view, free))
+            # SLOs that could be met at the start no longer can, as prices rose or machines were revoked.
+            kept = eased(problem)
+            late = [problem.jobs[place] for place in np.flatnonzero(kept.slo_h > problem.slo_h * 1.01)]
+            told: list[str] = view.memory.setdefault("eased_slos", [])
+            if set(late) - set(told):
+                told += sorted(set(late) - set(told))
+                _LOGGER.warning("SLOs that cannot be kept any more: %s; done as soon as they can", ", ".join(late))
+            return Allocation(problem, self._shares(view, kept))
 
     def _account(self, view: View) -> None:
         """Record the time that each job has had on its type since the last plan."""
@@ -320,9 +288,8 @@ class DynamicPricing:
         markets: Sequence[Market],
         others: Mapping[str, int],
     ) -> AllocationProblem:
-        gone_h = (view.now_s - run_started_s(view)) / HOUR_S
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
-        left_h = [max(self._slo_h(job.job.name) - gone_h, 1e-3) for job in jobs]
+        left_h = [max(self._left_h(view, job), 1e-3) for job in jobs]
         return AllocationProblem.of(
             rates,
             [view.price(market) for market in markets],
@@ -333,6 +300,16 @@ class DynamicPricing:
             types=kinds,
         )
 
+    def _left_h(self, view: View, job: JobView) -> float:
+        """Hours that a job has for its steps: until its SLO, less a start, and the last save."""
+        slo_h = self._slo_h(job.job.name)
+        if math.isinf(slo_h):
+            return math.inf
+        held = [lease for lease in steady(view, job) if lease.is_booted]
+        vcpus = view.machine(held[0].market).vcpus if held else 1
+        kept_s = job.job.save_s(vcpus) + (0.0 if held else self.start_s + job.job.restore_s(vcpus))
+        return slo_h - (view.now_s - run_started_s(view) + kept_s + _SPARE_S) / HOUR_S
+
     def _slo_h(self, job: str) -> float:
         return self.slo_h.get(job, math.inf) if isinstance(self.slo_h, Mapping) else self.slo_h
 
@@ -342,6 +319,8 @@ class DynamicPricing:
         if self.goal is Goal.COST:
             return min_cost(problem, CostObjective.LINEAR)
         left_usd = self.budget_usd - view.spent_usd
+        if math.isfinite(left_usd):
+            left_usd -= self._limits(view, _cheapest(view)).ending_usd(list(self._unfinished(view)))
         try:
             return min_makespan(problem, left_usd)[0]
         except InputError:
@@ -388,12 +367,12 @@ class DynamicPricing:
     def _full(self, view: View) -> set[str]:
         """Types of which as many machines are rented as may be."""
         own = (lease.market.instance_type for lease in view.leases if math.isinf(lease.revoke_at_s))
-        rented = Counter(own) + _rented_by_others(view)
+        rented = Counter(own) + rented_by_others(view)
         return {kind for kind, most in self.quotas.items() if rented[kind] >= math.ceil(most)}
 
     def _follow(self, view: View, job: JobView) -> Iterator[Action]:
         """Rent a machine of a job's type in this round, or one in a cheaper market; without a type it waits."""
-        held = _steady(view, job)
+        held = steady(view, job)
         kind = view.memory["types"].get(str(job.job_id))
         if kind is None:
             return
@@ -411,31 +390,10 @@ class DynamicPricing:
                 return
         elif kind in self._full(view):
             # One of those that are rented comes to it when its job leaves it; of others' it is not told.
-            if _rented_by_others(view)[kind]:
+            if rented_by_others(view)[kind]:
                 yield WakeAt(view.now_s + _RETRY_S)
             return
         yield Request(market, list_price(view, market), job=job.job_id, keep=True)
-
-
-def _steady(view: View, job: JobView) -> list[LeaseView]:
-    """A job's machines, running or starting, without a revocation notice."""
-    return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
-
-
-def _rented_by_others(view: View) -> Counter[str]:
-    """Machines of each type that other policies of the run have rented, where there are any."""
-    return Counter(lease.market.instance_type for lease in getattr(view, "leases_of_others", ()))
-
-
-def _programs(view: View) -> list[str]:
-    """What each job runs, by name: trials of a sweep, which are numbered from 0, are of one program."""
-    names = [job.job.name for job in view.jobs]
-    numbers: dict[str, set[str]] = {}
-    for name in names:
-        if _TRIAL.search(name):
-            numbers.setdefault(_TRIAL.sub("", name), set()).add(name.rpartition("-")[2])
-    sweeps = {stem for stem, of_it in numbers.items() if of_it == {str(n) for n in range(len(of_it))}}
-    return [stem if (stem := _TRIAL.sub("", name)) in sweeps else name for name in names]
 
 
 def _held(view: View) -> list[Held]:

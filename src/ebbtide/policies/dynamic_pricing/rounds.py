@@ -131,6 +131,8 @@ def hand_over(
                     lost |= {holder} if holder is not None else set()
                     break
     taken = set(given.values())
-    left = tuple(each.lease_id for each in held if each.job not in kinds and each.lease_id not in taken)
+    # Nobody has those of jobs that wait or are done, and those of jobs that got another.
+    without = [each for each in held if each.job not in kinds or each.job in given]
+    left = tuple(each.lease_id for each in without if each.lease_id not in taken)
     waiting = {each.job for each in held if each.job is not None and each.job not in kinds}
     return HandOver(given, tuple(sorted((lost | waiting) - set(given))), left)
