@@ -155,7 +155,11 @@ class Limits:
         ends_s = math.inf
         for job in jobs:
             kind = self._fastest(job)
-            may_stay_s = may_stay_h(self._pace(job, found.get(job.job_id), kind)) * HOUR_S
+            pace = self._pace(job, found.get(job.job_id), kind)
+            if self._is_new(job, found):
+                # It stands still once more, for the move of this round.
+                pace = replace(pace, left_h=pace.left_h - pace.still_s / HOUR_S)
+            may_stay_s = may_stay_h(pace) * HOUR_S
             if may_stay_s >= _LAST_CALL_S:
                 ends_s = min(ends_s, may_stay_s)
             elif found.get(job.job_id) != kind and used[kind] + 1 <= self.quotas.get(kind, math.inf):
@@ -165,10 +169,15 @@ class Limits:
         if math.isfinite(self.budget_usd):
             least = {job.job_id: self._least_cost(job) for job in jobs}
             paces = [self._pace(job, found.get(job.job_id), least[job.job_id]) for job in jobs]
-            moving = [pace for job, pace in zip(jobs, paces, strict=True) if self._is_new(job, found)]
+            moving = {job.job_id: pace for job, pace in zip(jobs, paces, strict=True) if self._is_new(job, found)}
+            # A machine that is begun now is paid for while it boots, and while its job stands still, as the one that
+            # is left.
             kept_usd = self.ending_usd(jobs)
-            # A machine that is begun now is paid for while it boots, and while its job stands still.
-            kept_usd += math.fsum(pace.usd_per_h * (pace.start_s + 2.0 * pace.still_s) / HOUR_S for pace in moving)
+            for job_id, pace in moving.items():
+                both = pace.usd_per_h + math.fsum(
+                    self.view.price(lease.market) for lease in steady(self.view, self.view.jobs[job_id])
+                )
+                kept_usd += both * (pace.start_s + 2.0 * pace.still_s) / HOUR_S
             left_s = affordable_h(paces, self.budget_usd - self.view.spent_usd - kept_usd) * HOUR_S
             if left_s >= (LEAST_ROUND_S if moving else _LAST_CALL_S):
                 ends_s = min(ends_s, left_s)
