@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.leases import Lease
+from ebbtide.market.leases import Lease, LeaseState
 
 _ACTIVE = frozenset({State.RUNNING, State.STOPPING, State.GONE})
 
@@ -163,8 +163,11 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     state, pid = state_now(folder, phase)
     kept, figures = journal.run(), journal.figures()
     orphans = orphans_of(folder) if state is State.GONE else None
-    if orphans is not None:
-        figures = orphans[0]
+    if kept is not None and orphans is not None:
+        figures, ended = orphans
+        for values in kept["engine"]["leases"]:
+            if values["lease_id"] in ended:
+                values["state"] = str(LeaseState.RELEASED)
     return standing(
         folder.settings,
         kept,
@@ -174,7 +177,6 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
         pid,
         journal.state("unended") or {},
         catalogue,
-        frozenset() if orphans is None else orphans[1],
     )
 
 
@@ -187,7 +189,6 @@ def standing(
     pid: int | None,
     unended: Mapping[str, str],
     catalogue: Catalogue,
-    ended: Set[int] = frozenset(),
 ) -> RunStanding:
     """Status of a run from what its controller wrote down.
 
@@ -201,7 +202,6 @@ def standing(
         pid: Process id of its controller; None: none runs.
         unended: Why the cloud refused to end a machine, by machine id.
         catalogue: Instance types and list prices.
-        ended: Ids of leases that have ended since a controller that is gone last wrote.
     """
     work, now_s = runnable(settings.sweep), time.time()
     metric, direction = _compared_by(work)
@@ -261,7 +261,7 @@ def standing(
         tuple(trials if isinstance(work, JobList) else sorted(trials, key=lambda trial: _place(trial, direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]),
         money,
-        sum(lease.is_open for lease in leases) - len(ended) if state in _ACTIVE else len(refused),
+        sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
         sum(lease.is_charged for lease in leases),
         sum(lease.state == "revoked" for lease in leases),
         refused,

@@ -214,7 +214,7 @@ def _left_open(folder: Path, ended: Set[str]) -> list[tuple[Instance, dict[str, 
     """Machines that were alive when a cloud in a folder was killed, and their bills until then.
 
     Args:
-        folder: The cloud's folder.
+        folder: Folder that the clouds have in common.
         ended: Tokens of machines whose end was written down.
     """
     try:
