@@ -157,8 +157,8 @@ class Limits:
             kind = self._fastest(job)
             pace = self._pace(job, found.get(job.job_id), kind)
             if self._is_new(job, found):
-                # It stands still once more, for the move of this round.
-                pace = replace(pace, left_h=pace.left_h - pace.still_s / HOUR_S)
+                # The move of this round: it is not on its new type at once, and stands still once more.
+                pace = replace(pace, left_h=pace.left_h - (pace.start_s + pace.still_s) / HOUR_S)
             may_stay_s = may_stay_h(pace) * HOUR_S
             if may_stay_s >= _LAST_CALL_S:
                 ends_s = min(ends_s, may_stay_s)
