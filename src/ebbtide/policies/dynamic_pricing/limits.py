@@ -170,8 +170,7 @@ class Limits:
             least = {job.job_id: self._least_cost(job) for job in jobs}
             paces = [self._pace(job, found.get(job.job_id), least[job.job_id]) for job in jobs]
             moving = {job.job_id: pace for job, pace in zip(jobs, paces, strict=True) if self._is_new(job, found)}
-            # A machine that is begun now is paid for while it boots, and while its job stands still, as the one that
-            # is left.
+            # A machine that is begun now is paid for while it boots and its job stands still; so is the one left.
             kept_usd = self.ending_usd(jobs)
             for job_id, pace in moving.items():
                 both = pace.usd_per_h + math.fsum(
