@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -93,6 +93,11 @@ parity: $(INSTALLED)
 # reports/live-matrix.json.
 live-matrix: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_matrix reports/live-matrix.json
+
+# Every policy on every price and capacity record of a folder, a quarter of an hour; reports/benchmark.json.
+TRACES ?= ../shared/traces
+benchmark: $(INSTALLED)
+	$(BIN)/ebbtide benchmark --traces $(TRACES) --json reports/benchmark.json
 
 test: lint
 	# Twice as many workers as cores: many tests wait for processes of their own.
