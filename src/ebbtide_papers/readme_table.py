@@ -13,6 +13,7 @@ from typing import Any
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError
+from ebbtide_papers.reproduction import counted, is_missing
 
 BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
 
@@ -47,13 +48,11 @@ def read_reproductions(folder: Path) -> list[dict[str, Any]]:
 def page(content: Mapping[str, Any]) -> str:
     """The page of one paper, as Markdown."""
     rows = content["rows"]
-    hold = sum(row["holds"] for row in rows)
-    summary = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
+    summary = f"Claims that hold here, each by the rule beside it: {counted(rows)}."
     lines = [f"# {content['name']}", "", summary, ""]
     lines += ["| claim | paper | here | unit | holds | by which rule |", "|---|---|---|---|---|---|"]
     for row in rows:
-        holds = "yes" if row["holds"] else "**no**"
-        cells = [row["claim"], _figure(row["paper"]), _figure(row["ours"]), row["unit"], holds, row["note"]]
+        cells = [row["claim"], _figure(row["paper"]), _figure(row["ours"]), row["unit"], _holds(row), row["note"]]
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     lines += ["", "Made from:", ""]
     lines += [f"- `{name}`, SHA-256 {digest}" for name, digest in content["inputs"].items()]
@@ -66,7 +65,7 @@ def overview(contents: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| system | claims that hold | for example | paper | here |", "|---|---|---|---|---|"]
     for content in contents:
         rows = {row["id"]: row for row in content["rows"]}
-        hold = f"{sum(row['holds'] for row in content['rows'])} of {len(rows)}"
+        hold = counted(content["rows"])
         wanted = [rows[row_id] for row_id in HEADLINES.get(content["name"], ()) if row_id in rows]
         for place, row in enumerate(wanted or [content["rows"][0]]):
             first = (content["name"], hold) if not place else ("", "")
@@ -95,6 +94,10 @@ def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
     if not 0 <= begin < end:
         raise InputError(f"has no {BEGINS} ... {ENDS}", file=readme)
     write_text(readme, f"{text[: begin + len(BEGINS)]}\n{overview(contents)}{text[end:]}")
+
+
+def _holds(row: Mapping[str, Any]) -> str:
+    return "not worked out" if is_missing(row) else "yes" if row["holds"] else "**no**"
 
 
 def _figure(value: float | None) -> str:

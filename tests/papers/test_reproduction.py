@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tests.markets import history
 
 import ebbtide as eb
 from ebbtide.cli.main import main
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide.errors import InputError
+from ebbtide_papers.reproduction import Reproduction, Row, counted, ratio, require_any
 
 
 def strictly(text: str) -> object:
@@ -34,6 +36,27 @@ def test_figures_that_are_not_finite_are_null() -> None:
         "by_day": [1.0, None, [None, 2]],
         "starts": 3,
     }
+
+
+@pytest.mark.parametrize("ours", [None, math.nan, math.inf])
+def test_a_row_without_a_figure_never_holds_and_says_why(ours: float | None) -> None:
+    row = Row("saving", "saved", 0.8, ours, "fraction", True, "holds from 0.7 on", "one market only")
+    assert (row.ours, row.holds, row.missing) == (None, False, "one market only")
+    assert Row("saving", "saved", 0.8, ours, "fraction", True, "note").missing
+    whole = Row("saving", "saved", 0.8, 0.9, "fraction", True, "holds from 0.7 on", "stale")
+    assert (whole.holds, whole.missing) == (True, "")
+    assert counted([asdict(one) for one in (row, whole)]) == "1 of 2, 1 could not be worked out here"
+    assert counted([asdict(whole)]) == "1 of 1"
+    require_any([row, whole])
+    with pytest.raises(InputError, match="no claim can be worked out: one market only$"):
+        require_any([row, row])
+
+
+def test_a_ratio_over_nothing_is_not_defined() -> None:
+    assert ratio(1.0, 2.0) == 0.5
+    assert math.isnan(ratio(1.0, 0.0))
+    assert math.isnan(ratio(math.nan, 1.0))
+    assert math.isnan(ratio(1.0, math.inf))
 
 
 def test_prices_that_begin_late_leave_gaps_in_the_tables(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,15 @@ _LATE_H = 1e-9
 _OURS = "deadline"
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, without a figure of ours."""
+
+    text: str
+    paper: float | None = None
+    unit: str = "ratio"
+
+
 def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> list[Row]:
     """The rows of the claims.
 
@@ -32,12 +43,19 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
         whole: Studies of gangs in which a zone is available only if it has all machines.
     """
     rows = []
+    names: Counter[str] = Counter()
+
+    def named(kind: str) -> str:
+        """The name of a set of zones; sets after the first of an accelerator are numbered."""
+        names[kind] += 1
+        return f"multi_{kind}" if names[kind] == 1 else f"multi_{kind}_{names[kind]}"
+
     for study in studies:
         kind = study.records.accelerator
         published = _PUBLISHED.get(kind), _PUBLISHED_FAILOVER.get(kind)
-        rows += _rows(study, f"multi_{kind}", _TARGETS.get(kind), *published)
+        rows += _rows(study, named(kind), _TARGETS.get(kind), *published)
     for study in whole:
-        rows += _rows(study, f"multi_{study.records.accelerator}_whole_gang", None, None, None)
+        rows += _rows(study, named(f"{study.records.accelerator}_whole_gang"), None, None, None)
     late = sum(int((runs.late_h > _LATE_H).sum()) for study in (*studies, *whole) for runs in study.runs.values())
     rows.append(
         Row(
@@ -53,15 +71,16 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
     return rows
 
 
-def multi_claims(accelerator: str, *, gang: bool) -> dict[str, str]:
+def multi_claims(accelerator: str, *, gang: bool) -> dict[str, Claim]:
     """The claims about a set of zones, by id."""
     name = f"multi_{accelerator}_whole_gang" if gang else f"multi_{accelerator}"
+    published, failover = (None if gang else of.get(accelerator) for of in (_PUBLISHED, _PUBLISHED_FAILOVER))
     return {
-        f"{name}_cost_vs_failover": "cost of deadline / next-cheapest failover",
-        f"{name}_cost_vs_optimum": "cost of deadline / optimum",
-        f"{name}_cost_vs_uniform_progress": "the same / Uniform Progress in one zone, mean of zones",
-        f"{name}_cost_vs_best_zone": "the same / Uniform Progress in the zone that turned out cheapest",
-        "multi_misses": "deadlines missed, all policies, several zones",
+        f"{name}_cost_vs_failover": Claim("cost of deadline / next-cheapest failover", failover),
+        f"{name}_cost_vs_optimum": Claim("cost of deadline / optimum", published),
+        f"{name}_cost_vs_uniform_progress": Claim("the same / Uniform Progress in one zone, mean of zones"),
+        f"{name}_cost_vs_best_zone": Claim("the same / Uniform Progress in the zone that turned out cheapest"),
+        "multi_misses": Claim("deadlines missed, all policies, several zones", 0.0, "runs"),
     }
 
 

@@ -13,9 +13,11 @@ from ebbtide.policies.deepspotcloud.policy import MoveWhen
 from ebbtide_papers.deepspotcloud.price_analysis import Standing, by_type
 from ebbtide_papers.deepspotcloud.regions import RegionFound
 from ebbtide_papers.deepspotcloud.study import LENGTHS_H, MigrationStudy, Replayed
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.reproduction import Reproduction, Row, ratio
 
 _BASE = str(MoveWhen.NEVER)
+
+_NONE_ENDED = "from no start did the job end under every rule"
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ def reproduce_deepspotcloud(
             rows += _rows(name, when, claim, found.replays.get(name))
     gpus = [standing.available for standing in analysis if standing.gpu]
     others = [standing.available for standing in analysis if not standing.gpu]
-    share = float(np.mean(gpus))
+    share = float(np.mean(gpus)) if gpus else math.nan
     beside = f"; of other types {float(np.mean(others)):.3f}" if others else ""
     rule = f"holds if below 0.95, the least the paper finds for other types{beside}; other months and zones"
     what = "share of time that GPU machines cost less than the list price"
-    rows.append(Row("gpu_availability_below_on_demand", what, 0.65, share, "fraction", share < 0.95, rule))
+    why = "no GPU market of these prices has a list price"
+    rows.append(Row("gpu_availability_below_on_demand", what, 0.65, share, "fraction", share < 0.95, rule, why))
     tables = {
         "replays": _table(found),
         "replays_with_generated_regions": None if wider is None else _table(wider),
@@ -93,11 +96,14 @@ def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replay
     claims = [f"{what} of {when} / interrupt, jobs of {name}" for what in ("cost", "running time")]
     papers = [claim.cost if name == "1w" else None, claim.time]
     if replays is None:
-        note = "the prices cover less than twice this length"
+        why = "the prices cover less than twice this length"
         triples = zip(ids, claims, papers, strict=True)
-        return [Row(row_id, what, paper, None, "ratio", False, note) for row_id, what, paper in triples]
+        return [Row.without(row_id, what, paper, "ratio", why) for row_id, what, paper in triples]
     ours, base = replays[str(when)], replays[_BASE]
-    cost, slower = ours.cost_usd / base.cost_usd, ours.makespan_h / base.makespan_h
+    cost, slower = ratio(ours.cost_usd, base.cost_usd), ratio(ours.makespan_h, base.makespan_h)
+    if not math.isfinite(cost):
+        triples = zip(ids, claims, papers, strict=True)
+        return [Row.without(row_id, what, paper, "ratio", _NONE_ENDED) for row_id, what, paper in triples]
     others = [row.cost_usd for rule, row in replays.items() if rule != str(MoveWhen.WORTHWHILE)]
     holds = {
         MoveWhen.PERIOD_END: cost <= 1.0,
@@ -106,7 +112,7 @@ def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replay
     }
     note = f"holds if {claim.rule}; {ours.moves:.1f} moves a job, {base.moves:.1f} of interrupt{claim.why}"
     return [
-        Row(ids[0], claims[0], papers[0], cost, "ratio", holds[when] and math.isfinite(cost), note),
+        Row(ids[0], claims[0], papers[0], cost, "ratio", holds[when], note),
         Row(ids[1], claims[1], papers[1], slower, "ratio", *_time_rule(when, slower)),
     ]
 

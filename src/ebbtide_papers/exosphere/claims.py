@@ -33,6 +33,8 @@ _MARKETS = 2_500
 _MOST_S = 1.0
 _SHOWN_ALPHAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
+_NO_RISK = "{} has no risk on these prices, so there is no ratio to it"
+
 # Google's preemptible machines in 2017: all at almost the same discount (Figure 7c).
 _FIXED_SAVING = (0.800, 0.802)
 
@@ -50,7 +52,7 @@ def reproduce_exosphere(
 ) -> Reproduction:
     """The claims of Figures 3, 4, 7 to 9, 11 and 12, and of Table 1.
 
-    A claim that cannot be computed on these prices is a row that does not hold, with the reason as its note.
+    A claim that cannot be worked out on these prices is a row without a figure, with the reason.
 
     Args:
         prices: Price history of auction markets.
@@ -82,7 +84,7 @@ def reproduce_exosphere(
     count = len(ours.markets)
     about = f"at no more than {ABOUT:g} of the on-demand price less saved; {count} markets, the paper has 250"
     one = "what is cheapest by the core whenever it is asked for; over the market that saves most, known in "
-    one += f"hindsight, {alone:.3g}: where the cheapest is the steadiest, too, there is nothing to gain"
+    one += f"hindsight, {_words(alone)}: where the cheapest is the steadiest, too, there is nothing to gain"
     rows: tuple[Row, ...] = (
         _row(
             "saving_vs_on_demand",
@@ -101,6 +103,7 @@ def reproduce_exosphere(
             "ratio",
             in_sample < 0.5,
             f"holds below 0.5; {about}",
+            _NO_RISK.format("the greedy choice"),
         ),
         _row(
             "risk_vs_lowest_cost_fleet",
@@ -109,7 +112,8 @@ def reproduce_exosphere(
             fleet,
             "ratio",
             fleet < 0.5,
-            f"holds below 0.5; {about}; {one}; later {fleet_later:.3g}",
+            f"holds below 0.5; {about}; {one}; later {_words(fleet_later)}",
+            _NO_RISK.format("Spot Fleet's choice"),
         ),
         _row(
             "saving_out_of_sample",
@@ -128,6 +132,7 @@ def reproduce_exosphere(
             "ratio",
             later < 1.0,
             "holds below 1",
+            _NO_RISK.format("the greedy choice, on later days,"),
         ),
         _row(
             "packing_cost_reduction",
@@ -174,8 +179,21 @@ def reproduce_exosphere(
     return Reproduction("exosphere", inputs, seed, rows, tables)
 
 
-def _row(row_id: str, claim: str, paper: float | None, ours: float, unit: str, holds: bool, note: str) -> Row:
-    return Row(row_id, claim, paper, ours, unit, bool(holds), note)
+def _row(
+    row_id: str,
+    claim: str,
+    paper: float | None,
+    ours: float,
+    unit: str,
+    holds: bool,
+    note: str,
+    missing: str = "",
+) -> Row:
+    return Row(row_id, claim, paper, ours, unit, bool(holds), note, missing)
+
+
+def _words(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "not defined"
 
 
 def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
@@ -269,10 +287,7 @@ def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
             else "the days after those that portfolios are fitted on are fewer than the five that a run may need"
         )
     if why is not None:
-        return tuple(
-            Row(name, claim, paper, None, "fraction", False, f"not computed: {why}")
-            for name, (claim, paper) in claims.items()
-        )
+        return tuple(Row.without(name, claim, paper, "fraction", why) for name, (claim, paper) in claims.items())
     by_mttr, by_cost = found["mttr"], found["cost"]
     where = f"{next(iter(by_mttr['markets']))} most often, against {next(iter(by_cost['markets']))}; "
     where += f"{by_cost['runs']} later starts; {found['cost_now']['overhead']:.3f} where what is cheapest at the "

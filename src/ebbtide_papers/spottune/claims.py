@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.engine.outcome import Outcome
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.reproduction import Reproduction, Row, ratio
 from ebbtide_papers.spottune.study import Runs, Study, means, moving_share, refunded_share, tables_of
 
 _PCR = "performance-cost rate"
@@ -73,8 +74,9 @@ def _hours(outcome: Outcome) -> float:
 
 
 def _mean(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> float:
-    """Mean over workloads, with equal weights."""
-    return float(np.nanmean(list(means(runs, policy, of).values())))
+    """Mean over workloads, with equal weights; NaN where no run ended under every policy."""
+    known = [value for value in means(runs, policy, of).values() if math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _mean_hours(runs: Runs, policy: str) -> float:
@@ -83,15 +85,35 @@ def _mean_hours(runs: Runs, policy: str) -> float:
 
 def _pcr(runs: Runs, policy: str) -> float:
     """1 / (completion time x cost), of the means, since a single free run would have an infinite rate."""
-    return 1.0 / (_mean_hours(runs, policy) * _mean(runs, policy, _usd))
+    return ratio(1.0, _mean_hours(runs, policy) * _mean(runs, policy, _usd))
+
+
+def _why(runs: Runs, *policies: str) -> str:
+    """Why a figure of these policies is not defined."""
+    if not all(math.isfinite(_mean(runs, policy, _usd)) for policy in policies):
+        return "from no start did every policy finish"
+    free = [policy for policy in policies if _mean(runs, policy, _usd) == 0.0]
+    return f"{' and '.join(free)} cost nothing here, all of it is refunded" if free else ""
 
 
 def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | None) -> Row:
-    saving = 1.0 - _mean(runs, policy, _usd) / _mean(runs, rival, _usd)
+    saving = 1.0 - ratio(_mean(runs, policy, _usd), _mean(runs, rival, _usd))
     ours, theirs = means(runs, policy, _usd), means(runs, rival, _usd)
-    by_workload = ", ".join(f"{name} {1.0 - usd / theirs[name]:.0%}" for name, usd in ours.items())
+    each = {name: 1.0 - ratio(usd, theirs[name]) for name, usd in ours.items()}
+    by_workload = ", ".join(
+        f"{name} {one:.0%}" if math.isfinite(one) else f"{name} -" for name, one in each.items()
+    )
     note = f"holds if it is cheaper; {by_workload}; {_OTHER_PRICES}"
-    return Row(row_id, f"{policy} is cheaper than {rival}", paper, saving, "fraction", saving > 0.0, note)
+    return Row(
+        row_id,
+        f"{policy} is cheaper than {rival}",
+        paper,
+        saving,
+        "fraction",
+        saving > 0.0,
+        note,
+        _why(runs, policy, rival),
+    )
 
 
 @dataclass(frozen=True)
@@ -151,10 +173,11 @@ _RATIOS = (
 
 
 def _ratio(runs: Runs, claimed: _Ratio) -> Row:
-    ratio = claimed.of(runs, claimed.above) / claimed.of(runs, claimed.below)
-    holds = ratio <= 1.0 if claimed.at_most_one else ratio > 1.0
+    over = ratio(claimed.of(runs, claimed.above), claimed.of(runs, claimed.below))
+    holds = over <= 1.0 if claimed.at_most_one else over > 1.0
     note = f"holds if {claimed.rule}; {_OTHER_PRICES}"
-    return Row(claimed.row_id, claimed.claim, claimed.paper, ratio, "ratio", holds, note)
+    why = _why(runs, claimed.above, claimed.below)
+    return Row(claimed.row_id, claimed.claim, claimed.paper, over, "ratio", holds, note, why)
 
 
 def _share(
@@ -167,7 +190,8 @@ def _share(
     rule: str,
 ) -> Row:
     share = _mean(runs, "spottune", of)
-    return Row(row_id, claim, paper, share, "fraction", holds(share), f"holds if {rule}")
+    why = _why(runs, "spottune")
+    return Row(row_id, claim, paper, share, "fraction", holds(share), f"holds if {rule}", why)
 
 
 def _accuracy(scores: Mapping[str, Any], row_id: str, key: str, paper: float) -> Row:
@@ -181,17 +205,22 @@ def _distance(runs: Runs) -> Row:
     ours, frequency, bound = (
         _mean(runs, f"spottune-{name}", _usd) for name in ("bid", "past-frequency", "foresight")
     )
-    share = (frequency - ours) / (frequency - bound) if frequency > bound else float("nan")
+    share = ratio(frequency - ours, max(frequency - bound, 0.0))
     claim = "what spottune-bid closes of the distance from SpotTune with past frequencies to one that foresees"
     exact = _mean(runs, "spottune-bid-foresight", _usd)
     note = (
         f"holds if more than half; mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, "
         f"a bid that knows when each revocation comes: {exact:.3f}"
     )
-    return Row("bid_share_of_distance_to_foresight", claim, None, share, "fraction", share > 0.5, note)
+    row_id, close = "bid_share_of_distance_to_foresight", share > 0.5
+    why = "from no start did every policy finish"
+    if math.isfinite(bound):
+        why = "one that foresees costs no less here than one with past frequencies: there is no distance to close"
+    return Row(row_id, claim, None, share, "fraction", close, note, why)
 
 
 def _no_refund(runs: Runs) -> Row:
-    ratio = _mean(runs, "spottune-full", _usd) / _mean(runs, "cheapest-spot", _usd)
+    over = ratio(_mean(runs, "spottune-full", _usd), _mean(runs, "cheapest-spot", _usd))
     claim = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
-    return Row("no_refund_cost_vs_cheapest", claim, None, ratio, "ratio", ratio <= 1.03, "holds if at most 1.03")
+    row_id, why = "no_refund_cost_vs_cheapest", _why(runs, "spottune-full", "cheapest-spot")
+    return Row(row_id, claim, None, over, "ratio", over <= 1.03, "holds if at most 1.03", why)

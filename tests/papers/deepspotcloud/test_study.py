@@ -45,7 +45,7 @@ def test_rows_follow_from_the_replays() -> None:
     week = rows["hourly_cost_vs_interrupt_1w"]
     assert week.ours is None
     assert not week.holds
-    assert week.note == "the prices cover less than twice this length"
+    assert week.missing == "the prices cover less than twice this length"
     day = found.replays["1d"]
     ratio = day["hourly"].cost_usd / day["interrupt"].cost_usd
     assert rows["hourly_cost_vs_interrupt_1d"].ours == pytest.approx(ratio)
