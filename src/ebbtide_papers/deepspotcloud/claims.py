@@ -17,6 +17,7 @@ from ebbtide_papers.reproduction import Reproduction, Row, ratio
 
 _BASE = str(MoveWhen.NEVER)
 
+_TOO_SHORT = "the prices cover less than twice this length"
 _NONE_ENDED = "from no start did the job end under every rule"
 
 
@@ -47,28 +48,30 @@ _CLAIMS = {
 
 
 def reproduce_deepspotcloud(
-    found: MigrationStudy,
+    found: MigrationStudy | None,
     wider: MigrationStudy | None,
     analysis: Sequence[Standing],
     regions: Mapping[str, Mapping[str, RegionFound]],
     *,
     inputs: dict[str, str],
     seed: int,
+    why_none: str = "",
 ) -> Reproduction:
     """The claims of Fig. 6 and II-A.
 
     Args:
-        found: Study on the given prices.
+        found: Study on the given prices; None: there is nowhere to move.
         wider: Study with additional generated regions.
         analysis: Prices against list price, for every given market with one.
         regions: Results by the region's file and kind of job.
         inputs: SHA-256 of the input files, by name.
         seed: Seed of the studies.
+        why_none: Why there is no study, if there is none.
     """
     rows = []
     for name in LENGTHS_H:
         for when, claim in _CLAIMS.items():
-            rows += _rows(name, when, claim, found.replays.get(name))
+            rows += _rows(name, when, claim, found.replays.get(name) if found else None, why_none or _TOO_SHORT)
     gpus = [standing.available for standing in analysis if standing.gpu]
     others = [standing.available for standing in analysis if not standing.gpu]
     share = float(np.mean(gpus)) if gpus else math.nan
@@ -78,7 +81,7 @@ def reproduce_deepspotcloud(
     why = "no GPU market of these prices has a list price"
     rows.append(Row("gpu_availability_below_on_demand", what, 0.65, share, "fraction", share < 0.95, rule, why))
     tables = {
-        "replays": _table(found),
+        "replays": _table(found or MigrationStudy(0, {})),
         "replays_with_generated_regions": None if wider is None else _table(wider),
         "by_type": by_type(analysis),
         "regions": {
@@ -89,14 +92,13 @@ def reproduce_deepspotcloud(
     return Reproduction("deepspotcloud", inputs, seed, tuple(rows), tables)
 
 
-def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replayed] | None) -> list[Row]:
+def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replayed] | None, why: str) -> list[Row]:
     """Rows of cost and running time of a rule over interrupt's, for jobs of one length."""
     key = str(when).replace("-", "_")
     ids = [f"{key}_{what}_vs_interrupt_{name}" for what in ("cost", "time")]
     claims = [f"{what} of {when} / interrupt, jobs of {name}" for what in ("cost", "running time")]
     papers = [claim.cost if name == "1w" else None, claim.time]
     if replays is None:
-        why = "the prices cover less than twice this length"
         triples = zip(ids, claims, papers, strict=True)
         return [Row.without(row_id, what, paper, "ratio", why) for row_id, what, paper in triples]
     ours, base = replays[str(when)], replays[_BASE]

@@ -206,15 +206,16 @@ def _dynamic(
     known: GpuMarkets, cost: Floats, rate: Floats, copy_usd: Floats, start: int, length: int
 ) -> tuple[float, int]:
     """USD per step and number of moves, if the job is always in the cheapest market for which the move pays."""
-    with np.errstate(divide="ignore"):
-        whole = cost + (copy_usd / rate / length)[:, None]
-    here = int(np.argmin(whole[:, start]))
+    # Where a model cannot run, a step costs infinity without a copy, too.
+    copy = np.divide(copy_usd, rate * length, out=np.full(len(rate), np.inf), where=rate > 0)
+    here = int(np.argmin(cost[:, start] + copy))
     there_already = {known.markets[here].cloud}
     spent, steps, switches = float(copy_usd[here]), 0.0, 0
     for hour in range(start, start + length):
         there = int(np.argmin(cost[:, hour]))
         left_h = start + length - hour
-        if there != here:
+        # Without any price, there is nowhere to go.
+        if there != here and np.isfinite(cost[there, hour]):
             saving = (cost[here, hour] - cost[there, hour]) * rate[there] * left_h
             egress = MODEL_GB["bert_base"] * EGRESS_USD_PER_GB if _leaves(known, here, there) else 0.0
             egress += 0.0 if known.markets[there].cloud in there_already else float(copy_usd[there])
@@ -226,7 +227,7 @@ def _dynamic(
                 steps -= lost_h * rate[here]
         spent += known.usd_per_gpu_hour[here, hour]
         steps += rate[here]
-    return spent / steps, switches
+    return (spent / steps if steps > 0 else math.inf), switches
 
 
 def _leaves(known: GpuMarkets, here: int, there: int) -> bool:
