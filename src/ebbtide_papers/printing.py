@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,10 @@ def _show(result: Reproduction, title: str) -> None:
         holds = "not worked out" if row.ours is None else "yes" if row.holds else "no"
         table.add_row(row.id, _number(row.paper), _number(row.ours), row.unit, holds)
     terminal().print(table)
-    terminal().print(f"claims that hold: {counted([asdict(row) for row in result.rows])}", highlight=False)
+    terminal().print(f"claims that hold: {counted([row.plain() for row in result.rows])}", highlight=False)
+    by_reason: dict[str, list[str]] = {}
     for row in result.rows:
         if row.missing:
-            terminal().print(f"{row.id}: {row.missing}", highlight=False, markup=False)
+            by_reason.setdefault(row.missing, []).append(row.id)
+    for reason, ids in by_reason.items():
+        terminal().print(f"not worked out, since {reason}: {', '.join(ids)}", highlight=False, markup=False)

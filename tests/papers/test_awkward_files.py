@@ -126,7 +126,7 @@ def test_deepspotcloud(
 ) -> None:
     words = ["deepspotcloud", "--prices", str(files[name]), "--starts", "2"]
     rows = run(words, tmp_path / "out.json", capsys)
-    assert len(rows) == (0 if name in ("one moment", "one market", "no list price") else 25)
+    assert len(rows) == (0 if name in ("one moment", "one market", "no list price") else 21)
     if name == "always above on demand":
         assert {row["missing"] for row in rows if row["id"].endswith("_1d")} == {
             "from no start did the job end under every rule"
@@ -206,5 +206,5 @@ def test_cumulon_without_a_real_market_says_why() -> None:
     found = reproduce_cumulon(study, None, inputs={}, seed=1, why_not_real="a week is needed")
     assert strictly(found.to_json())
     rows = {row.id: row for row in found.rows}
-    assert rows["c3_xlarge_2015_dynamic_mean_cost"].missing == "a week is needed"
+    assert rows["c3_xlarge_2015_dynamic_over_fixed"].missing == "a week is needed"
     assert "no fixed size and bid" in rows["fixed_mean_cost"].missing

@@ -10,10 +10,21 @@ from typing import Any
 import numpy as np
 
 from ebbtide.engine.outcome import Outcome
-from ebbtide_papers.reproduction import Reproduction, Row, ratio
+from ebbtide_papers.reproduction import (
+    Claim,
+    Reproduction,
+    Row,
+    Tolerance,
+    at_least,
+    at_most,
+    half_the_effect,
+    half_to_twice_the_effect,
+    ratio,
+)
 from ebbtide_papers.spottune.study import Runs, Study, means, moving_share, refunded_share, tables_of
 
 _PCR = "performance-cost rate"
+_SPEED_FITTED = "how much faster a machine with more cores is was worked out from the paper's completion times"
 _OTHER_PRICES = "other prices than the paper's two weeks of 2017, which are not public in full"
 
 
@@ -43,8 +54,9 @@ def reproduce_spottune(
             "share of steps run free of charge by SpotTune(0.7)",
             refunded_share,
             0.775,
-            lambda share: share > 0.5,
-            "more than half; delta and forecast decide, see the tables",
+            at_least(0.5, "half of the steps"),
+            "delta and forecast decide, see the tables; where one market stands still far below its list price, "
+            "no forecast of a refund elsewhere is worth leaving it for",
         ),
         _share(
             runs,
@@ -52,8 +64,8 @@ def reproduce_spottune(
             "time of saving and restoring beside that of training",
             moving_share,
             0.1,
-            lambda share: share < 0.1,
-            "under 10 %, the paper's upper bound",
+            at_most(0.1, "the paper's upper bound"),
+            "",
         ),
         _accuracy(curve_scores["earlycurve"], "top1_accuracy_theta07", "top1", 0.7),
         _accuracy(curve_scores["earlycurve"], "top3_accuracy_theta07", "top3", 1.0),
@@ -103,17 +115,9 @@ def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | Non
     by_workload = ", ".join(
         f"{name} {one:.0%}" if math.isfinite(one) else f"{name} -" for name, one in each.items()
     )
-    note = f"holds if it is cheaper; {by_workload}; {_OTHER_PRICES}"
-    return Row(
-        row_id,
-        f"{policy} is cheaper than {rival}",
-        paper,
-        saving,
-        "fraction",
-        saving > 0.0,
-        note,
-        _why(runs, policy, rival),
-    )
+    size = at_least(0.1, "a tenth saved") if paper is None else half_the_effect(paper)
+    claim = Claim(f"what {policy} saves against {rival}", paper, "fraction", size, _OTHER_PRICES)
+    return claim.row(row_id, saving, note=by_workload, missing=_why(runs, policy, rival))
 
 
 @dataclass(frozen=True)
@@ -127,8 +131,7 @@ class _Ratio:
         of: The figure of a policy in all runs.
         paper: The paper's ratio of the two.
         claim: The claim in words.
-        at_most_one: Whether the claim is that the ratio is at most 1; else it is that it is above 1.
-        rule: When the claim holds, in words.
+        fitted: Whether the speed of machines was fitted to the paper's ratio.
     """
 
     row_id: str
@@ -137,8 +140,7 @@ class _Ratio:
     of: Callable[[Runs, str], float]
     paper: float
     claim: str
-    at_most_one: bool = False
-    rule: str = "above 1"
+    fitted: bool = False
 
 
 _RATIOS = (
@@ -149,6 +151,7 @@ _RATIOS = (
         _mean_hours,
         2.14,
         "completion time of cheapest-spot / SpotTune(0.7)",
+        fitted=True,
     ),
     _Ratio(
         "jct_ratio_theta07_vs_fastest",
@@ -157,8 +160,7 @@ _RATIOS = (
         _mean_hours,
         0.6459,
         "completion time of fastest-spot / SpotTune(0.7); the paper has SpotTune between its baselines",
-        at_most_one=True,
-        rule="not faster than the fastest",
+        fitted=True,
     ),
     *(
         _Ratio(row_id, above, below, _pcr, paper, f"{_PCR} of {above} / {below}")
@@ -174,10 +176,10 @@ _RATIOS = (
 
 def _ratio(runs: Runs, claimed: _Ratio) -> Row:
     over = ratio(claimed.of(runs, claimed.above), claimed.of(runs, claimed.below))
-    holds = over <= 1.0 if claimed.at_most_one else over > 1.0
-    note = f"holds if {claimed.rule}; {_OTHER_PRICES}"
-    why = _why(runs, claimed.above, claimed.below)
-    return Row(claimed.row_id, claimed.claim, claimed.paper, over, "ratio", holds, note, why)
+    note = f"{_OTHER_PRICES}; {_SPEED_FITTED}" if claimed.fitted else _OTHER_PRICES
+    size = half_to_twice_the_effect(claimed.paper, none=1.0)
+    claim = Claim(claimed.claim, claimed.paper, "ratio", size, note, claimed.fitted)
+    return claim.row(claimed.row_id, over, missing=_why(runs, claimed.above, claimed.below))
 
 
 def _share(
@@ -186,19 +188,18 @@ def _share(
     claim: str,
     of: Callable[[Outcome], float],
     paper: float,
-    holds: Callable[[float], bool],
-    rule: str,
+    size: Tolerance,
+    note: str,
 ) -> Row:
     share = _mean(runs, "spottune", of)
-    why = _why(runs, "spottune")
-    return Row(row_id, claim, paper, share, "fraction", holds(share), f"holds if {rule}", why)
+    return Claim(claim, paper, "fraction", size, note).row(row_id, share, missing=_why(runs, "spottune"))
 
 
 def _accuracy(scores: Mapping[str, Any], row_id: str, key: str, paper: float) -> Row:
     found = float(scores["by_theta"]["0.7"][key])
-    claim = f"EarlyCurve's {key} accuracy at theta 0.7, over six workloads"
-    rule = "holds if not below the paper's by more than one workload of six"
-    return Row(row_id, claim, paper, found, "fraction", found >= paper - 1.0 / 6.0 - 1e-9, rule)
+    size = at_least(paper - 1.0 / 6.0, "not more than one workload of six below the paper's")
+    note = "other trainings than the paper's, of the same models and settings"
+    return Claim(f"EarlyCurve's {key} accuracy at theta 0.7", paper, "fraction", size, note).row(row_id, found)
 
 
 def _distance(runs: Runs) -> Row:
@@ -209,18 +210,20 @@ def _distance(runs: Runs) -> Row:
     claim = "what spottune-bid closes of the distance from SpotTune with past frequencies to one that foresees"
     exact = _mean(runs, "spottune-bid-foresight", _usd)
     note = (
-        f"holds if more than half; mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, "
-        f"a bid that knows when each revocation comes: {exact:.3f}"
+        f"mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, a bid that knows when "
+        f"each revocation comes: {exact:.3f}"
     )
-    row_id, close = "bid_share_of_distance_to_foresight", share > 0.5
     why = "from no start did every policy finish"
     if math.isfinite(bound):
         why = "one that foresees costs no less here than one with past frequencies: there is no distance to close"
-    return Row(row_id, claim, None, share, "fraction", close, note, why)
+    half = Claim(claim, None, "fraction", at_least(0.5), "what is left lies in the minute of a revocation")
+    return half.row("bid_share_of_distance_to_foresight", share, note=note, missing=why)
 
 
 def _no_refund(runs: Runs) -> Row:
     over = ratio(_mean(runs, "spottune-full", _usd), _mean(runs, "cheapest-spot", _usd))
-    claim = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
-    row_id, why = "no_refund_cost_vs_cheapest", _why(runs, "spottune-full", "cheapest-spot")
-    return Row(row_id, claim, None, over, "ratio", over <= 1.03, "holds if at most 1.03", why)
+    text = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
+    claim = Claim(
+        text, None, "ratio", at_most(1.03), "a claim of ours: what is left of it where nothing is refunded"
+    )
+    return claim.row("no_refund_cost_vs_cheapest", over, missing=_why(runs, "spottune-full", "cheapest-spot"))

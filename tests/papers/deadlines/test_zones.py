@@ -244,10 +244,10 @@ def test_what_cannot_be_computed_is_a_row_that_does_not_hold_with_the_reason(tmp
         assert not row.holds
         assert row.ours is None
         assert row.missing
-    assert "0 zones of p3.2xlarge" in rows["multi_v100_cost_vs_optimum"].note
-    assert "rounds.parquet: spot prices of h100 are listed for 0" in rows["multi_h100_cost_vs_best_zone"].note
+    assert "0 zones of p3.2xlarge" in rows["multi_v100_cost_vs_optimum"].missing
+    assert "rounds.parquet: spot prices of h100 are listed for 0" in rows["multi_h100_cost_vs_best_zone"].missing
     assert not rows["multi_misses"].holds
-    assert "no record is longer than 142 h" in rows["gap_closed_own_past"].note
+    assert "no record is longer than 142 h" in rows["gap_closed_own_past"].missing
     assert json.loads(found.to_json())["rows"][-1]["ours"] is None
     assert told == [("record of us-east-1a V100x1 2023-02-15", 0, 1)]
 
