@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ebbtide._files import write_text
 from ebbtide.cli.options import print_written, terminal
-from ebbtide_papers.reproduction import Reproduction
+from ebbtide_papers.reproduction import Reproduction, counted, require_any
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -24,7 +24,12 @@ def show_reproduction(
     plot: Path | None = None,
     figure: Callable[[], go.Figure] | None = None,
 ) -> None:
-    """Write the requested files, print the claims, and list the written files."""
+    """Write the requested files, print the claims, and list the written files.
+
+    Raises:
+        InputError: No claim could be worked out; nothing is written.
+    """
+    require_any(result.rows)
     if json_path:
         result.write(json_path)
     if plot and figure:
@@ -44,5 +49,13 @@ def _show(result: Reproduction, title: str) -> None:
     for heading in ("claim", "paper", "ours", "unit", "holds"):
         table.add_column(heading, justify="right" if heading in ("paper", "ours") else "left")
     for row in result.rows:
-        table.add_row(row.id, _number(row.paper), _number(row.ours), row.unit, "yes" if row.holds else "no")
+        holds = "not worked out" if row.ours is None else "yes" if row.holds else "no"
+        table.add_row(row.id, _number(row.paper), _number(row.ours), row.unit, holds)
     terminal().print(table)
+    terminal().print(f"claims that hold: {counted([row.plain() for row in result.rows])}", highlight=False)
+    by_reason: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.missing:
+            by_reason.setdefault(row.missing, []).append(row.id)
+    for reason, ids in by_reason.items():
+        terminal().print(f"not worked out, since {reason}: {', '.join(ids)}", highlight=False, markup=False)

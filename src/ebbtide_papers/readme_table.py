@@ -13,6 +13,7 @@ from typing import Any
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError
+from ebbtide_papers.reproduction import counted, is_missing
 
 BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
 
@@ -47,14 +48,13 @@ def read_reproductions(folder: Path) -> list[dict[str, Any]]:
 def page(content: Mapping[str, Any]) -> str:
     """The page of one paper, as Markdown."""
     rows = content["rows"]
-    hold = sum(row["holds"] for row in rows)
-    summary = f"{hold} of {len(rows)} claims hold here, each by the rule beside it."
+    summary = f"Claims that hold here, each within the tolerance beside it: {counted(rows)}."
     lines = [f"# {content['name']}", "", summary, ""]
-    lines += ["| claim | paper | here | unit | holds | by which rule |", "|---|---|---|---|---|---|"]
+    lines += ["| claim | paper | here | unit | tolerance | holds | why |", "|---|---|---|---|---|---|---|"]
     for row in rows:
-        holds = "yes" if row["holds"] else "**no**"
-        cells = [row["claim"], _figure(row["paper"]), _figure(row["ours"]), row["unit"], holds, row["note"]]
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+        figures = [_figure(row["paper"]), _figure(row["ours"]), row["unit"]]
+        cells = [_named(row), *figures, _tolerance(row), _holds(row), _reason(row)]
+        lines.append(_line(cells))
     lines += ["", "Made from:", ""]
     lines += [f"- `{name}`, SHA-256 {digest}" for name, digest in content["inputs"].items()]
     lines += [f"- seed {content['seed']}", ""]
@@ -66,12 +66,12 @@ def overview(contents: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| system | claims that hold | for example | paper | here |", "|---|---|---|---|---|"]
     for content in contents:
         rows = {row["id"]: row for row in content["rows"]}
-        hold = f"{sum(row['holds'] for row in content['rows'])} of {len(rows)}"
+        hold = counted(content["rows"])
         wanted = [rows[row_id] for row_id in HEADLINES.get(content["name"], ()) if row_id in rows]
         for place, row in enumerate(wanted or [content["rows"][0]]):
             first = (content["name"], hold) if not place else ("", "")
             cells = (*first, row["claim"], _figure(row["paper"]), _figure(row["ours"]))
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -95,6 +95,29 @@ def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
     if not 0 <= begin < end:
         raise InputError(f"has no {BEGINS} ... {ENDS}", file=readme)
     write_text(readme, f"{text[: begin + len(BEGINS)]}\n{overview(contents)}{text[end:]}")
+
+
+def _line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The claim, and whether a model was fitted to it."""
+    return str(row["claim"]) + (" (fitted)" if row.get("fitted") else "")
+
+
+def _tolerance(row: Mapping[str, Any]) -> str:
+    return str((row.get("tolerance") or {}).get("text", "-"))
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    """Why there is no figure, or why it may differ."""
+    return str(row.get("missing") or row["note"])
+
+
+def _holds(row: Mapping[str, Any]) -> str:
+    return "not worked out" if is_missing(row) else "yes" if row["holds"] else "**no**"
 
 
 def _figure(value: float | None) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with
 from ebbtide.cli.progress import progress
+from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.cumulon.claims import reproduce_cumulon
 from ebbtide_papers.cumulon.figures import cumulon_figure
@@ -38,12 +39,18 @@ def command(
 
     ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
     """
-    real = None
+    real, why = None, "no prices were given; give a file with c3.xlarge"
     with progress("compiling") as state:
         found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=state.say)
         if prices:
             history = PriceHistory.read(prices, catalogue_with(instance_types))
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
-            real = real_market_study(history, market, on_progress=state.say) if market else None
-    result = reproduce_cumulon(found, real, inputs=sha256_of([prices] if prices else []), seed=seed)
+            why = "no c3.xlarge in the prices given"
+            if market:
+                try:
+                    real = real_market_study(history, market, on_progress=state.say)
+                except InputError as error:
+                    why = str(error)
+    inputs = sha256_of([prices] if prices else [])
+    result = reproduce_cumulon(found, real, inputs=inputs, seed=seed, why_not_real=why)
     show_reproduction(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,31 @@ from ebbtide_papers.deadlines.study import (
     own_past_model,
     study_zone,
 )
-from ebbtide_papers.deadlines.zone_rows import CLAIMED, multi_claims, multi_rows, multi_table
+from ebbtide_papers.deadlines.zone_rows import CHEAPER, CLAIMED, multi_claims, multi_rows, multi_table
 from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.reproduction import (
+    Claim,
+    Reproduction,
+    Row,
+    at_least,
+    at_most,
+    half_to_twice_the_effect,
+    ratio,
+)
 
 OnProgress = Callable[[str, float, float], None]
 
 _LATE_H = 1e-9
 
+_CLOSES = at_least(0.3, "our target")
+
+_NO_GAP = "Uniform Progress costs no more than the optimum on these records"
+
 _TIMES = tuple(itertools.product(DEADLINES_H, RESTARTS_H))
 
 _OWN_PAST, _LEFT_OUT = "deadline, own past", "deadline, other zones"
+
+_PAST_MODELS = {"own_past": _OWN_PAST, "left_out_same_starts": _LEFT_OUT}
 
 # Size of the checkpoint of a move, by accelerator, as in the published runs; the smaller for any other.
 _CHECKPOINT_BYTES = {"v100": 50 * 10**9, "h100": 500 * 10**9}
@@ -46,8 +60,7 @@ def reproduce_deadlines(
 ) -> Reproduction:
     """Every policy in one zone, and in several at once, on all given records.
 
-    A claim that the given files concern but that cannot be computed from them is a row that does not hold, with
-    the reason as its note.
+    A claim that cannot be worked out from the given files is a row without a figure, with the reason.
 
     Args:
         given: Records of zones and sets of zones.
@@ -86,7 +99,7 @@ def reproduce_deadlines(
     if not rows:
         reasons = dict.fromkeys(one.why for one in (*given.left_out, *left_out))
         raise InputError("; ".join(reasons) or "no record is long enough")
-    rows += _not_computed([*given.left_out, *left_out], {row.id for row in rows})
+    rows = _with_missing(rows, [*given.left_out, *left_out])
     if left_out:
         tables["left_out"] = [one.why for one in left_out]
     return Reproduction("deadlines", inputs or {}, seed, tuple(rows), tables)
@@ -113,35 +126,76 @@ def _studied(
     return found
 
 
-def _not_computed(left_out: Sequence[LeftOut], known: Set[str]) -> list[Row]:
-    """A row that does not hold for each claim of records left out, unless another record answers the claim."""
-    rows: dict[str, Row] = {}
+def _with_missing(rows: Sequence[Row], left_out: Sequence[LeftOut]) -> list[Row]:
+    """The rows, with one without a figure for each claim that no record answers, and the reason."""
+    known = {row.id for row in rows}
+    reasons: dict[str, str] = {}
     for one in left_out:
-        if one.accelerator is not None and one.accelerator not in CLAIMED:
-            continue
-        claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
+        if one.accelerator is None or one.accelerator in CLAIMED:
+            claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
+            reasons |= {row_id: one.why for row_id in claims if row_id not in reasons}
+    found = list(rows)
+    for claims, otherwise in _every_claim():
         for row_id, claim in claims.items():
-            if row_id not in known and row_id not in rows:
-                unit = "runs" if row_id.endswith("misses") else "ratio"
-                rows[row_id] = Row(row_id, claim, None, None, unit, False, f"not computed: {one.why}")
-    return list(rows.values())
+            if row_id not in known:
+                why = reasons.get(row_id, otherwise)
+                found.append(claim.row(row_id, None, missing=why))
+                known.add(row_id)
+    return found
 
 
-def zone_claims() -> dict[str, str]:
+def _every_claim() -> list[tuple[dict[str, Claim], str]]:
+    """All claims, by id, and what is lacking where no given file answers them."""
+    found = [(zone_claims(), "no file given has records of single zones (zone, start, gap_seconds, data)")]
+    for accelerator in CLAIMED:
+        what = f"no file given has several zones of {accelerator}, with capacity and prices"
+        found.append((multi_claims(accelerator, gang=False), what))
+    what = "no file given has rounds of capacity of several h100 (launched of requested), with prices"
+    return [*found, (multi_claims("h100", gang=True), what)]
+
+
+def zone_claims() -> dict[str, Claim]:
     """The claims about single zones, by id."""
     by_cell = {
-        f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}": (
-            f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h"
+        _cell_id(deadline_h, restart_h): Claim(
+            f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h",
+            None,
+            "ratio",
+            CHEAPER,
         )
         for deadline_h, restart_h in _TIMES
     }
     return {
-        "misses": "deadlines missed, all policies",
+        "misses": Claim("deadlines missed, all policies", 0.0, "runs", at_most(0.0)),
         **by_cell,
-        "gap_closed_overall": "what deadline closes of the gap from Uniform Progress to the optimum",
-        "greedy_gap_vs_uniform_progress": "cost of greedy / Uniform Progress",
-        "saving_vs_on_demand_overall": "saved against on-demand",
+        "gap_closed_overall": Claim(
+            "what deadline closes of the gap from Uniform Progress to the optimum",
+            0.05,
+            "fraction",
+            _CLOSES,
+            "0.05: the best published rule that never misses",
+        ),
+        "greedy_gap_vs_uniform_progress": Claim(
+            "cost of greedy / Uniform Progress",
+            119.03 / 101.68,
+            "ratio",
+            half_to_twice_the_effect(119.03 / 101.68, none=1.0),
+            "the figure beside it is of other starts in six of the zones",
+        ),
+        "saving_vs_on_demand_overall": Claim(
+            "saved against on-demand", None, "fraction", at_least(0.25), "two thirds are saved if all is on spot"
+        ),
+        **{
+            f"gap_closed_{name}": Claim(
+                f"the same on later halves, model {name.replace('_', ' ')}", None, "fraction", _CLOSES
+            )
+            for name in _PAST_MODELS
+        },
     }
+
+
+def _cell_id(deadline_h: float, restart_h: float) -> str:
+    return f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}"
 
 
 def study_records(
@@ -163,80 +217,31 @@ def study_records(
 
 def _rows(cells: Sequence[Cell]) -> list[Row]:
     policies = [name for name in cells[0].usd if name != "optimum"]
-    late = sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells for name in policies)
-    rows = [Row("misses", "deadlines missed, all policies", 0.0, float(late), "runs", late == 0, "none")]
+    figures = {
+        "misses": float(sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells for name in policies))
+    }
     for deadline_h, restart_h in _TIMES:
         here = _cell(cells, deadline_h, restart_h)
-        ratio = _mean(here, "deadline") / _mean(here, "uniform-progress")
-        rows.append(
-            Row(
-                f"cost_vs_uniform_progress_{deadline_h:g}h_{restart_h:g}",
-                f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h",
-                None,
-                ratio,
-                "ratio",
-                ratio < 1.0,
-                "below 1",
-            )
-        )
-    uniform, ours = _mean(cells, "uniform-progress"), _mean(cells, "deadline")
-    greedy, on_demand = _mean(cells, "greedy"), _mean(cells, "on-demand")
-    closed, advantage = _closed(cells, "deadline"), greedy / uniform
-    rows += [
-        Row(
-            "gap_closed_overall",
-            "what deadline closes of the gap from Uniform Progress to the optimum",
-            0.05,
-            closed,
-            "fraction",
-            closed >= 0.3,
-            "at least 0.3; 0.05: the best published rule that never misses",
-        ),
-        Row(
-            "greedy_gap_vs_uniform_progress",
-            "cost of greedy / Uniform Progress",
-            119.03 / 101.68,
-            advantage,
-            "ratio",
-            advantage > 1.0,
-            "above 1; the figure beside it is of other starts in six of the zones",
-        ),
-        Row(
-            "saving_vs_on_demand_overall",
-            "saved against on-demand",
-            None,
-            1.0 - ours / on_demand,
-            "fraction",
-            ours < on_demand,
-            "above 0",
-        ),
-    ]
-    return rows
+        figures[_cell_id(deadline_h, restart_h)] = ratio(_mean(here, "deadline"), _mean(here, "uniform-progress"))
+    figures |= {
+        "gap_closed_overall": _closed(cells, "deadline"),
+        "greedy_gap_vs_uniform_progress": ratio(_mean(cells, "greedy"), _mean(cells, "uniform-progress")),
+        "saving_vs_on_demand_overall": 1.0 - ratio(_mean(cells, "deadline"), _mean(cells, "on-demand")),
+    }
+    claims = zone_claims()
+    return [claims[name].row(name, figure, missing=_NO_GAP) for name, figure in figures.items()]
 
 
 def _past_rows(past: Sequence[Cell]) -> list[Row]:
     """Rows that compare both models from the same starts, for records with a long enough past."""
-    found = []
-    for name, policy in (("own_past", _OWN_PAST), ("left_out_same_starts", _LEFT_OUT)):
-        if not past:
-            least_h = 2 * (max(DEADLINES_H) + 1.0)
-            note = f"not computed: no record is longer than {least_h:g} h, half of which is the past"
-            claim = f"the same on later halves, model {name.replace('_', ' ')}"
-            found.append(Row(f"gap_closed_{name}", claim, None, None, "fraction", False, note))
-            continue
-        closed = _closed(past, policy)
-        found.append(
-            Row(
-                f"gap_closed_{name}",
-                f"the same on later halves, model {name.replace('_', ' ')}",
-                None,
-                closed,
-                "fraction",
-                closed >= 0.3,
-                "at least 0.3",
-            )
+    claims, least_h = zone_claims(), 2 * (max(DEADLINES_H) + 1.0)
+    why = _NO_GAP if past else f"no record is longer than {least_h:g} h, half of which is the past"
+    return [
+        claims[f"gap_closed_{name}"].row(
+            f"gap_closed_{name}", _closed(past, policy) if past else None, missing=why
         )
-    return found
+        for name, policy in _PAST_MODELS.items()
+    ]
 
 
 def _mean(cells: Sequence[Cell], name: str) -> float:
@@ -250,9 +255,9 @@ def _cell(cells: Sequence[Cell], deadline_h: float, restart_h: float) -> list[Ce
 
 
 def _closed(cells: Sequence[Cell], policy: str) -> float:
-    """Share of the gap from Uniform Progress to the optimum that a policy closes; 0 without a gap."""
+    """Share of the gap from Uniform Progress to the optimum that a policy closes; NaN without a gap."""
     uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", policy, "optimum"))
-    return (uniform - ours) / (uniform - best) if uniform > best else 0.0
+    return ratio(uniform - ours, max(uniform - best, 0.0))
 
 
 def _summary(cells: Sequence[Cell]) -> dict[str, Any]:

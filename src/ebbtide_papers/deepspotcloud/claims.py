@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,69 +13,70 @@ from ebbtide.policies.deepspotcloud.policy import MoveWhen
 from ebbtide_papers.deepspotcloud.price_analysis import Standing, by_type
 from ebbtide_papers.deepspotcloud.regions import RegionFound
 from ebbtide_papers.deepspotcloud.study import LENGTHS_H, MigrationStudy, Replayed
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.reproduction import (
+    Claim,
+    Reproduction,
+    Row,
+    at_least,
+    at_most,
+    half_the_effect,
+    ratio,
+)
 
 _BASE = str(MoveWhen.NEVER)
 
-
-@dataclass(frozen=True)
-class _Claim:
-    """The claims about a rule.
-
-    Attributes:
-        cost: Cost of a week's job over interrupt's, from Fig. 6(a).
-        time: Running time over interrupt's, from V-B.
-        rule: The rule by which the cost holds.
-        why: Why our figure differs, where it does.
-    """
-
-    cost: float | None
-    time: float | None
-    rule: str
-    why: str = ""
+_TOO_SHORT = "the prices cover less than twice this length"
+_NONE_ENDED = "from no start did the job end under every rule"
 
 
-_CLAIMS = {
-    MoveWhen.PERIOD_END: _Claim(0.87, 1.01, "not dearer than interrupt", "; fewer zones than in the paper"),
-    MoveWhen.CHEAPER: _Claim(
-        5.0, None, "dearer than interrupt", "; fewer zones than in the paper, so the cheapest changes less often"
-    ),
-    MoveWhen.WORTHWHILE: _Claim(None, None, "not dearer than any of the paper's three"),
-}
+# Fig. 6(a) and V-B: cost of a week's job over interrupt's, and running time over interrupt's.
+_HOURLY_COST, _HOURLY_TIME, _BEST_PRICE_COST = 0.87, 1.01, 5.0
+
+# For lengths of which the paper gives no figure: hourly saves so much, best-price costs so much more.
+_SAVES, _COSTS_MORE = at_most(0.99, "at least 1 % saved"), at_least(1.1, "at least 10 % more")
+
+# Our rule may cost so much more than the best of the paper's three.
+_NEAR_BEST = 1.005
+
+_FEW_ZONES = "fewer zones than in the paper"
 
 
 def reproduce_deepspotcloud(
-    found: MigrationStudy,
+    found: MigrationStudy | None,
     wider: MigrationStudy | None,
     analysis: Sequence[Standing],
     regions: Mapping[str, Mapping[str, RegionFound]],
     *,
     inputs: dict[str, str],
     seed: int,
+    why_none: str = "",
 ) -> Reproduction:
     """The claims of Fig. 6 and II-A.
 
     Args:
-        found: Study on the given prices.
+        found: Study on the given prices; None: there is nowhere to move.
         wider: Study with additional generated regions.
         analysis: Prices against list price, for every given market with one.
         regions: Results by the region's file and kind of job.
         inputs: SHA-256 of the input files, by name.
         seed: Seed of the studies.
+        why_none: Why there is no study, if there is none.
     """
     rows = []
     for name in LENGTHS_H:
-        for when, claim in _CLAIMS.items():
-            rows += _rows(name, when, claim, found.replays.get(name))
+        for when in (MoveWhen.PERIOD_END, MoveWhen.CHEAPER, MoveWhen.WORTHWHILE):
+            rows += _rows(name, when, found.replays.get(name) if found else None, why_none or _TOO_SHORT)
     gpus = [standing.available for standing in analysis if standing.gpu]
     others = [standing.available for standing in analysis if not standing.gpu]
-    share = float(np.mean(gpus))
+    share = float(np.mean(gpus)) if gpus else math.nan
     beside = f"; of other types {float(np.mean(others)):.3f}" if others else ""
-    rule = f"holds if below 0.95, the least the paper finds for other types{beside}; other months and zones"
+    note = f"other months and zones than the paper's{beside}"
     what = "share of time that GPU machines cost less than the list price"
-    rows.append(Row("gpu_availability_below_on_demand", what, 0.65, share, "fraction", share < 0.95, rule))
+    why = "no GPU market of these prices has a list price"
+    scarce = Claim(what, 0.65, "fraction", half_the_effect(0.65, none=1.0))
+    rows.append(scarce.row("gpu_availability_below_on_demand", share, note=note, missing=why))
     tables = {
-        "replays": _table(found),
+        "replays": _table(found or MigrationStudy(0, {})),
         "replays_with_generated_regions": None if wider is None else _table(wider),
         "by_type": by_type(analysis),
         "regions": {
@@ -86,35 +87,46 @@ def reproduce_deepspotcloud(
     return Reproduction("deepspotcloud", inputs, seed, tuple(rows), tables)
 
 
-def _rows(name: str, when: MoveWhen, claim: _Claim, replays: Mapping[str, Replayed] | None) -> list[Row]:
-    """Rows of cost and running time of a rule over interrupt's, for jobs of one length."""
+def _rows(name: str, when: MoveWhen, replays: Mapping[str, Replayed] | None, why: str) -> list[Row]:
+    """Rows of cost and running time of a rule over interrupt's, for jobs of one length.
+
+    Best-price has no row of its time: it moves most, and the paper gives no figure.
+    """
     key = str(when).replace("-", "_")
-    ids = [f"{key}_{what}_vs_interrupt_{name}" for what in ("cost", "time")]
-    claims = [f"{what} of {when} / interrupt, jobs of {name}" for what in ("cost", "running time")]
-    papers = [claim.cost if name == "1w" else None, claim.time]
-    if replays is None:
-        note = "the prices cover less than twice this length"
-        triples = zip(ids, claims, papers, strict=True)
-        return [Row(row_id, what, paper, None, "ratio", False, note) for row_id, what, paper in triples]
-    ours, base = replays[str(when)], replays[_BASE]
-    cost, slower = ours.cost_usd / base.cost_usd, ours.makespan_h / base.makespan_h
-    others = [row.cost_usd for rule, row in replays.items() if rule != str(MoveWhen.WORTHWHILE)]
-    holds = {
-        MoveWhen.PERIOD_END: cost <= 1.0,
-        MoveWhen.CHEAPER: cost > 1.0,
-        MoveWhen.WORTHWHILE: ours.cost_usd <= min(others),
-    }
-    note = f"holds if {claim.rule}; {ours.moves:.1f} moves a job, {base.moves:.1f} of interrupt{claim.why}"
-    return [
-        Row(ids[0], claims[0], papers[0], cost, "ratio", holds[when] and math.isfinite(cost), note),
-        Row(ids[1], claims[1], papers[1], slower, "ratio", *_time_rule(when, slower)),
-    ]
+    cost, slower, note, best = math.nan, math.nan, "", math.inf
+    if replays is not None:
+        ours, base = replays[str(when)], replays[_BASE]
+        cost, slower = ratio(ours.cost_usd, base.cost_usd), ratio(ours.makespan_h, base.makespan_h)
+        others = [row.cost_usd for rule, row in replays.items() if rule != str(MoveWhen.WORTHWHILE)]
+        best = ratio(min(others), base.cost_usd)
+        why = _NONE_ENDED
+        if math.isfinite(cost):
+            note = f"{ours.moves:.1f} moves a job, {base.moves:.1f} of interrupt"
+    claim = _cost_claim(name, when, best)
+    rows = [claim.row(f"{key}_cost_vs_interrupt_{name}", cost, note=note, missing=why)]
+    if when is not MoveWhen.CHEAPER:
+        paper = _HOURLY_TIME if when is MoveWhen.PERIOD_END else None
+        what = f"running time of {when} / interrupt, jobs of {name}"
+        time = Claim(what, paper, "ratio", at_most(_HOURLY_TIME, "the paper's of hourly"))
+        rows.append(time.row(f"{key}_time_vs_interrupt_{name}", slower, missing=why))
+    return rows
 
 
-def _time_rule(when: MoveWhen, slower: float) -> tuple[bool, str]:
+def _cost_claim(name: str, when: MoveWhen, best: float) -> Claim:
+    """The claim about a rule's cost; `best` is that of the best of the paper's rules, both over interrupt's."""
+    what = f"cost of {when} / interrupt, jobs of {name}"
+    week = name == "1w"
+    if when is MoveWhen.WORTHWHILE:
+        most = min(0.99, _NEAR_BEST * best if math.isfinite(best) else math.inf)
+        rule = "at least 1 % saved, and half a per cent above the best of the paper's rules at most"
+        return Claim(what, None, "ratio", at_most(most, rule), _FEW_ZONES)
     if when is MoveWhen.CHEAPER:
-        return slower >= 1.0, "holds if not less than interrupt's: it moves most; the paper gives no figure"
-    return slower <= 1.01, "holds if at most 1.01"
+        paper = _BEST_PRICE_COST if week else None
+        size = half_the_effect(paper, none=1.0) if paper else _COSTS_MORE
+        return Claim(what, paper, "ratio", size, f"{_FEW_ZONES}, so the cheapest changes less often")
+    paper = _HOURLY_COST if week else None
+    size = half_the_effect(paper, none=1.0) if paper else _SAVES
+    return Claim(what, paper, "ratio", size, f"{_FEW_ZONES}, so another is cheaper less often")
 
 
 def _table(found: MigrationStudy) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with
 from ebbtide.cli.progress import progress
+from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.deepspotcloud.claims import reproduce_deepspotcloud
 from ebbtide_papers.deepspotcloud.figures import deepspotcloud_figure
@@ -70,20 +71,25 @@ def command(
     """
     catalogue = catalogue_with(instance_types)
     whole = PriceHistory.read(prices, catalogue)
-    history = gpu_markets(whole, catalogue)
-    job_of = partial(one_type_job, history.markets[0].instance_type)
+    history, why = None, ""
+    try:
+        history = gpu_markets(whole, catalogue)
+    except InputError as error:
+        why = str(error)
     with progress("compiling") as state:
-        study = partial(
-            migration_study,
-            job_of=job_of,
-            starts=wanted.number,
-            seed=wanted.seed,
-            workers=wanted.workers,
-            catalogue=catalogue,
-            on_progress=state.say,
-        )
-        found = study(history)
-        wider = study(with_generated_regions(history, catalogue, wanted.seed)) if wanted.generated else None
+        found = wider = None
+        if history:
+            study = partial(
+                migration_study,
+                job_of=partial(one_type_job, history.markets[0].instance_type),
+                starts=wanted.number,
+                seed=wanted.seed,
+                workers=wanted.workers,
+                catalogue=catalogue,
+                on_progress=state.say,
+            )
+            found = study(history)
+            wider = study(with_generated_regions(history, catalogue, wanted.seed)) if wanted.generated else None
         regions = {
             path.stem: region_study(
                 PriceHistory.read(path, catalogue),
@@ -97,7 +103,13 @@ def command(
         }
     files = sha256_of([prices, *(region or [])])
     result = reproduce_deepspotcloud(
-        found, wider, standings(whole, catalogue), regions, inputs=files, seed=wanted.seed
+        found,
+        wider,
+        standings(whole, catalogue),
+        regions,
+        inputs=files,
+        seed=wanted.seed,
+        why_none=why,
     )
     figure = partial(deepspotcloud_figure, history, result.tables, catalogue)
     show_reproduction(result, "DeepSpotCloud's claims", json_path, plot, figure)

@@ -23,11 +23,13 @@ _TITLES = (
 )
 
 
-def deepspotcloud_figure(prices: PriceHistory, tables: Mapping[str, Any], catalogue: Catalogue) -> go.Figure:
+def deepspotcloud_figure(
+    prices: PriceHistory | None, tables: Mapping[str, Any], catalogue: Catalogue
+) -> go.Figure:
     """A panel for each figure.
 
     Args:
-        prices: Price history of the GPU markets.
+        prices: Price history of the GPU markets; None: there are none to move between.
         tables: Tables of the result of `reproduce_deepspotcloud`.
         catalogue: Instance types and their list prices.
     """
@@ -36,7 +38,8 @@ def deepspotcloud_figure(prices: PriceHistory, tables: Mapping[str, Any], catalo
         least, low, middle, high, most = row["interrupts_per_day"]
         box = {"lowerfence": [least], "q1": [low], "median": [middle], "q3": [high], "upperfence": [most]}
         figure.add_trace(go.Box(x=[name], name=name, showlegend=False, **box), row=1, col=1)
-    figure.add_trace(_heat_map(prices, catalogue), row=1, col=2)
+    if prices:
+        figure.add_trace(_heat_map(prices, catalogue), row=1, col=2)
     panels = [(tables["replays"], "cost_usd", 2, 1), (tables["replays"], "makespan_h", 2, 2)]
     if tables["replays_with_generated_regions"]:
         panels.append((tables["replays_with_generated_regions"], "cost_usd", 3, 1))

@@ -34,11 +34,11 @@ class Standing:
 
 
 def standings(prices: PriceHistory, catalogue: Catalogue) -> tuple[Standing, ...]:
-    """The standing of every market with a known list price."""
+    """The standing of every market with a known list price and a price for some time."""
     found = []
     for market, series in prices.items():
         listed = catalogue.on_demand_usd_per_hour(market, prices.start_s)
-        if listed is None:
+        if listed is None or series.times_s[0] >= prices.end_s:
             continue
         first_s = max(prices.start_s, float(series.times_s[0]))
         held_s = np.diff(np.append(series.times_s, prices.end_s))

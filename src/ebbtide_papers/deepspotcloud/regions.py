@@ -6,6 +6,7 @@ machine; a CPU job runs on all others with enough memory, at a speed by their co
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,8 @@ _CPU_MEMORY_GIB = 8.0
 @dataclass(frozen=True)
 class Choice:
     """The value of choosing a market: USD per step over the lowest at the same hour, means over time.
+
+    NaN where no market has a price after the first day.
 
     Attributes:
         median_market: Ratio of the median market.
@@ -103,6 +106,10 @@ def _choice(prices: PriceHistory, rates: dict[str, float]) -> Choice:
     hours = np.arange(prices.start_s + DAY_S, prices.end_s, 6 * HOUR_S)
     types = np.array([market.instance_type for market in prices])
     usd = np.stack([prices[market].at_each(hours) / rates[market.instance_type] for market in prices])
+    seen = ~np.isnan(usd).all(axis=0)
+    if not seen.any():
+        return Choice(math.nan, math.nan)
+    hours, usd = hours[seen], usd[:, seen]
     known = np.where(np.isnan(usd), np.inf, usd)
     cheapest = known.argmin(axis=0)
     least = known[cheapest, np.arange(len(hours))]

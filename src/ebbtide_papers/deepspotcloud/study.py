@@ -105,6 +105,9 @@ def gpu_markets(prices: PriceHistory, catalogue: Catalogue) -> PriceHistory:
 
 def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int) -> PriceHistory:
     """The markets, with generated zones of other regions modelled on them."""
+    days = (prices.end_s - prices.start_s) / DAY_S
+    if not days:
+        return prices
     first = max(prices, key=lambda market: len(prices[market]))
     listed = catalogue.on_demand_usd_per_hour(first, prices.start_s)
     assert listed is not None
@@ -119,7 +122,6 @@ def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int
     ]
     if not known:
         return prices
-    days = (prices.end_s - prices.start_s) / DAY_S
     extra = generate_prices(known, start=prices.start_s, days=days, seed=seed, profile=profile)
     return PriceHistory({**prices, **extra}, start_s=prices.start_s, end_s=prices.end_s)
 

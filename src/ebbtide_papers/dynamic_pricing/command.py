@@ -14,7 +14,7 @@ from ebbtide.market.lifetimes import read_probe_log
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.dynamic_pricing.claims import reproduce_dynamic_pricing
 from ebbtide_papers.dynamic_pricing.figures import dynamic_pricing_figure
-from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, gpu_markets, read_throughputs
+from ebbtide_papers.dynamic_pricing.study import TABLE_ONE, markets_or_none, read_throughputs
 from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
@@ -47,5 +47,5 @@ def command(
     files = [*prices, *(path for path in (throughputs, probes) if path)]
     with progress("solving allocations on recorded prices"):
         result = reproduce_dynamic_pricing(histories, rates, catalogue, lives, inputs=sha256_of(files))
-    figure = partial(dynamic_pricing_figure, gpu_markets(histories, catalogue), lives, result.tables)
+    figure = partial(dynamic_pricing_figure, markets_or_none(histories, catalogue), lives, result.tables)
     show_reproduction(result, "Dynamic Pricing's claims", json_path, plot, figure)

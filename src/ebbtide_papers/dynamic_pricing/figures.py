@@ -23,17 +23,19 @@ _TITLES = (
 )
 
 
-def dynamic_pricing_figure(known: GpuMarkets, lives: Sequence[Life], tables: Mapping[str, Any]) -> go.Figure:
+def dynamic_pricing_figure(
+    known: GpuMarkets | None, lives: Sequence[Life], tables: Mapping[str, Any]
+) -> go.Figure:
     """A panel for each of the paper's figures.
 
     Args:
-        known: Hourly prices of the GPU markets.
+        known: Hourly prices of the GPU markets; None: there are none.
         lives: Lifetimes of probed machines; may be empty.
         tables: Tables of the result of `reproduce_dynamic_pricing`.
     """
     figure = make_subplots(rows=3, cols=2, subplot_titles=_TITLES, vertical_spacing=0.1)
     panels = [
-        _prices(known),
+        _prices(known) if known else [],
         _timelines(lives),
         _extremes(tables["extremes"]),
         _deviations(tables["variation"]),

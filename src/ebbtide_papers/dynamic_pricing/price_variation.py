@@ -80,7 +80,8 @@ def variation(known: GpuMarkets) -> dict[str, dict[str, float]]:
 def extremes(known: GpuMarkets) -> dict[str, dict[str, float]]:
     """Fig. 3: lowest and highest price of a GPU-hour over all zones at a time, means over time, by machine.
 
-    Also the share of the hours in which the cloud is the cheapest of those with the machine.
+    Also the share of the hours in which the cloud is the cheapest of those with the machine. Machines without a
+    price in these hours are left out.
     """
     groups = _groups(known)
     least = {key: known.usd_per_gpu_hour[rows].min(axis=0) for key, rows in groups.items()}
@@ -89,6 +90,8 @@ def extremes(known: GpuMarkets) -> dict[str, dict[str, float]]:
         prices = known.usd_per_gpu_hour[rows]
         most = np.where(np.isfinite(prices), prices, -np.inf).max(axis=0)
         seen = np.isfinite(least[key])
+        if not seen.any():
+            continue
         machine = key.split(" ", 1)[1]
         rivals = np.min([own for name, own in least.items() if name.split(" ", 1)[1] == machine], axis=0)
         table[key] = {

@@ -6,6 +6,7 @@ strategy is followed for a given time from many starts, and the cost of a traini
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +82,14 @@ class StrategyCosts:
     switches: np.ndarray
 
     def reduction(self, strategy: str, over: str) -> float:
-        """Mean over starts of the factor by which a strategy is cheaper than another; NaN: neither had a price."""
+        """Mean factor by which a strategy is cheaper than another, over starts from which both had a price.
+
+        NaN: from no start.
+        """
         # Without a price, a step costs infinity.
-        with np.errstate(invalid="ignore"):
-            return float(np.mean(self.usd_per_step[over] / self.usd_per_step[strategy]))
+        theirs, ours = self.usd_per_step[over], self.usd_per_step[strategy]
+        known = np.isfinite(theirs) & np.isfinite(ours)
+        return float(np.mean(theirs[known] / ours[known])) if known.any() else math.nan
 
 
 def read_throughputs(path: str | Path) -> dict[str, dict[str, float]]:
@@ -136,6 +141,14 @@ def gpu_markets(histories: Sequence[PriceHistory], catalogue: Catalogue) -> GpuM
         np.stack([row[3] for row in rows]),
         float(start_s),
     )
+
+
+def markets_or_none(histories: Sequence[PriceHistory], catalogue: Catalogue) -> GpuMarkets | None:
+    """The same, or None where there is no such time or market."""
+    try:
+        return gpu_markets(histories, catalogue)
+    except InputError:
+        return None
 
 
 def follow(known: GpuMarkets, rates: Mapping[str, float], days: float, dataset_gb: float = 0.0) -> StrategyCosts:
@@ -193,15 +206,16 @@ def _dynamic(
     known: GpuMarkets, cost: Floats, rate: Floats, copy_usd: Floats, start: int, length: int
 ) -> tuple[float, int]:
     """USD per step and number of moves, if the job is always in the cheapest market for which the move pays."""
-    with np.errstate(divide="ignore"):
-        whole = cost + (copy_usd / rate / length)[:, None]
-    here = int(np.argmin(whole[:, start]))
+    # Where a model cannot run, a step costs infinity without a copy, too.
+    copy = np.divide(copy_usd, rate * length, out=np.full(len(rate), np.inf), where=rate > 0)
+    here = int(np.argmin(cost[:, start] + copy))
     there_already = {known.markets[here].cloud}
     spent, steps, switches = float(copy_usd[here]), 0.0, 0
     for hour in range(start, start + length):
         there = int(np.argmin(cost[:, hour]))
         left_h = start + length - hour
-        if there != here:
+        # Without any price, there is nowhere to go.
+        if there != here and np.isfinite(cost[there, hour]):
             saving = (cost[here, hour] - cost[there, hour]) * rate[there] * left_h
             egress = MODEL_GB["bert_base"] * EGRESS_USD_PER_GB if _leaves(known, here, there) else 0.0
             egress += 0.0 if known.markets[there].cloud in there_already else float(copy_usd[there])
@@ -213,7 +227,7 @@ def _dynamic(
                 steps -= lost_h * rate[here]
         spent += known.usd_per_gpu_hour[here, hour]
         steps += rate[here]
-    return spent / steps, switches
+    return (spent / steps if steps > 0 else math.inf), switches
 
 
 def _leaves(known: GpuMarkets, here: int, there: int) -> bool:
@@ -238,15 +252,13 @@ def spot_reductions(histories: Sequence[PriceHistory], catalogue: Catalogue) -> 
 def egress_share(known: GpuMarkets, size_gb: float) -> float:
     """Egress of one checkpoint over the cost of 160 V100-hours on AWS spot machines (Table 2).
 
-    Raises:
-        InputError: AWS's us-east-1 has no machine with one V100.
+    NaN: AWS's us-east-1 has no machine with one V100, or it never has a price.
     """
     own = [
         place
         for place, market in enumerate(known.markets)
         if (market.cloud, market.region) == _HOME and known.gpus[place] == "v100" and known.counts[place] == 1
     ]
-    if not own:
-        raise InputError("there is no single V100 in AWS's us-east-1 in these prices")
-    cheapest = float(known.usd_per_gpu_hour[own].min(axis=0).mean())
-    return size_gb * EGRESS_USD_PER_GB / (160.0 * cheapest)
+    least = known.usd_per_gpu_hour[own].min(axis=0, initial=np.inf)
+    seen = least[np.isfinite(least)]
+    return size_gb * EGRESS_USD_PER_GB / (160.0 * float(seen.mean())) if len(seen) else math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class PortfolioStudy:
         return found
 
     def against(self, rival: Portfolio) -> tuple[float, float]:
-        """Ratio of risks to a rival with about the same saving: in the fitted part, and in the later part."""
+        """Ratio of risks to a rival with about the same saving, in the fitted part and later; NaN: it has none."""
         ours = self.as_cheap_as(rival)
         later, of_rival = self.later.judge(ours.weights), self.later.judge(rival.weights)
         return _ratio(ours.risk, rival.risk), _ratio(later.risk, of_rival.risk)
@@ -113,7 +114,13 @@ class PortfolioStudy:
     def best_greedy(self) -> Portfolio:
         """The greedy portfolio of several markets (or of the only one) that portfolios improve on least."""
         several = [portfolio for count, portfolio in self.greedy.items() if count > 1] or [self.greedy[1]]
-        return max(several, key=lambda rival: self.against(rival)[0])
+
+        def improved(rival: Portfolio) -> float:
+            over = self.against(rival)[0]
+            # Nothing improves on a rival without risk.
+            return math.inf if math.isnan(over) else over
+
+        return max(several, key=improved)
 
 
 def portfolio_study(
@@ -216,7 +223,5 @@ def _judged(
 
 
 def _ratio(ours: float, theirs: float) -> float:
-    """The ratio of two risks; 1 if both are 0."""
-    if theirs > _NO_RISK:
-        return ours / theirs
-    return 1.0 if ours <= _NO_RISK else float("inf")
+    """The ratio of two risks; NaN over a rival without any."""
+    return ours / theirs if theirs > _NO_RISK else math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,21 @@ from typing import Any
 import numpy as np
 
 from ebbtide.engine.outcome import Outcome
-from ebbtide_papers.reproduction import Reproduction, Row
+from ebbtide_papers.reproduction import (
+    Claim,
+    Reproduction,
+    Row,
+    Tolerance,
+    at_least,
+    at_most,
+    half_the_effect,
+    half_to_twice_the_effect,
+    ratio,
+)
 from ebbtide_papers.spottune.study import Runs, Study, means, moving_share, refunded_share, tables_of
 
 _PCR = "performance-cost rate"
+_SPEED_FITTED = "how much faster a machine with more cores is was worked out from the paper's completion times"
 _OTHER_PRICES = "other prices than the paper's two weeks of 2017, which are not public in full"
 
 
@@ -42,8 +54,9 @@ def reproduce_spottune(
             "share of steps run free of charge by SpotTune(0.7)",
             refunded_share,
             0.775,
-            lambda share: share > 0.5,
-            "more than half; delta and forecast decide, see the tables",
+            at_least(0.5, "half of the steps"),
+            "delta and forecast decide, see the tables; where one market stands still far below its list price, "
+            "no forecast of a refund elsewhere is worth leaving it for",
         ),
         _share(
             runs,
@@ -51,8 +64,8 @@ def reproduce_spottune(
             "time of saving and restoring beside that of training",
             moving_share,
             0.1,
-            lambda share: share < 0.1,
-            "under 10 %, the paper's upper bound",
+            at_most(0.1, "the paper's upper bound"),
+            "",
         ),
         _accuracy(curve_scores["earlycurve"], "top1_accuracy_theta07", "top1", 0.7),
         _accuracy(curve_scores["earlycurve"], "top3_accuracy_theta07", "top3", 1.0),
@@ -73,8 +86,9 @@ def _hours(outcome: Outcome) -> float:
 
 
 def _mean(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> float:
-    """Mean over workloads, with equal weights."""
-    return float(np.nanmean(list(means(runs, policy, of).values())))
+    """Mean over workloads, with equal weights; NaN where no run ended under every policy."""
+    known = [value for value in means(runs, policy, of).values() if math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _mean_hours(runs: Runs, policy: str) -> float:
@@ -83,15 +97,27 @@ def _mean_hours(runs: Runs, policy: str) -> float:
 
 def _pcr(runs: Runs, policy: str) -> float:
     """1 / (completion time x cost), of the means, since a single free run would have an infinite rate."""
-    return 1.0 / (_mean_hours(runs, policy) * _mean(runs, policy, _usd))
+    return ratio(1.0, _mean_hours(runs, policy) * _mean(runs, policy, _usd))
+
+
+def _why(runs: Runs, *policies: str) -> str:
+    """Why a figure of these policies is not defined."""
+    if not all(math.isfinite(_mean(runs, policy, _usd)) for policy in policies):
+        return "from no start did every policy finish"
+    free = [policy for policy in policies if _mean(runs, policy, _usd) == 0.0]
+    return f"{' and '.join(free)} cost nothing here, all of it is refunded" if free else ""
 
 
 def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | None) -> Row:
-    saving = 1.0 - _mean(runs, policy, _usd) / _mean(runs, rival, _usd)
+    saving = 1.0 - ratio(_mean(runs, policy, _usd), _mean(runs, rival, _usd))
     ours, theirs = means(runs, policy, _usd), means(runs, rival, _usd)
-    by_workload = ", ".join(f"{name} {1.0 - usd / theirs[name]:.0%}" for name, usd in ours.items())
-    note = f"holds if it is cheaper; {by_workload}; {_OTHER_PRICES}"
-    return Row(row_id, f"{policy} is cheaper than {rival}", paper, saving, "fraction", saving > 0.0, note)
+    each = {name: 1.0 - ratio(usd, theirs[name]) for name, usd in ours.items()}
+    by_workload = ", ".join(
+        f"{name} {one:.0%}" if math.isfinite(one) else f"{name} -" for name, one in each.items()
+    )
+    size = at_least(0.1, "a tenth saved") if paper is None else half_the_effect(paper)
+    claim = Claim(f"what {policy} saves against {rival}", paper, "fraction", size, _OTHER_PRICES)
+    return claim.row(row_id, saving, note=by_workload, missing=_why(runs, policy, rival))
 
 
 @dataclass(frozen=True)
@@ -105,8 +131,7 @@ class _Ratio:
         of: The figure of a policy in all runs.
         paper: The paper's ratio of the two.
         claim: The claim in words.
-        at_most_one: Whether the claim is that the ratio is at most 1; else it is that it is above 1.
-        rule: When the claim holds, in words.
+        fitted: Whether the speed of machines was fitted to the paper's ratio.
     """
 
     row_id: str
@@ -115,8 +140,7 @@ class _Ratio:
     of: Callable[[Runs, str], float]
     paper: float
     claim: str
-    at_most_one: bool = False
-    rule: str = "above 1"
+    fitted: bool = False
 
 
 _RATIOS = (
@@ -127,6 +151,7 @@ _RATIOS = (
         _mean_hours,
         2.14,
         "completion time of cheapest-spot / SpotTune(0.7)",
+        fitted=True,
     ),
     _Ratio(
         "jct_ratio_theta07_vs_fastest",
@@ -135,8 +160,7 @@ _RATIOS = (
         _mean_hours,
         0.6459,
         "completion time of fastest-spot / SpotTune(0.7); the paper has SpotTune between its baselines",
-        at_most_one=True,
-        rule="not faster than the fastest",
+        fitted=True,
     ),
     *(
         _Ratio(row_id, above, below, _pcr, paper, f"{_PCR} of {above} / {below}")
@@ -151,10 +175,11 @@ _RATIOS = (
 
 
 def _ratio(runs: Runs, claimed: _Ratio) -> Row:
-    ratio = claimed.of(runs, claimed.above) / claimed.of(runs, claimed.below)
-    holds = ratio <= 1.0 if claimed.at_most_one else ratio > 1.0
-    note = f"holds if {claimed.rule}; {_OTHER_PRICES}"
-    return Row(claimed.row_id, claimed.claim, claimed.paper, ratio, "ratio", holds, note)
+    over = ratio(claimed.of(runs, claimed.above), claimed.of(runs, claimed.below))
+    note = f"{_OTHER_PRICES}; {_SPEED_FITTED}" if claimed.fitted else _OTHER_PRICES
+    size = half_to_twice_the_effect(claimed.paper, none=1.0)
+    claim = Claim(claimed.claim, claimed.paper, "ratio", size, note, claimed.fitted)
+    return claim.row(claimed.row_id, over, missing=_why(runs, claimed.above, claimed.below))
 
 
 def _share(
@@ -163,35 +188,42 @@ def _share(
     claim: str,
     of: Callable[[Outcome], float],
     paper: float,
-    holds: Callable[[float], bool],
-    rule: str,
+    size: Tolerance,
+    note: str,
 ) -> Row:
     share = _mean(runs, "spottune", of)
-    return Row(row_id, claim, paper, share, "fraction", holds(share), f"holds if {rule}")
+    return Claim(claim, paper, "fraction", size, note).row(row_id, share, missing=_why(runs, "spottune"))
 
 
 def _accuracy(scores: Mapping[str, Any], row_id: str, key: str, paper: float) -> Row:
     found = float(scores["by_theta"]["0.7"][key])
-    claim = f"EarlyCurve's {key} accuracy at theta 0.7, over six workloads"
-    rule = "holds if not below the paper's by more than one workload of six"
-    return Row(row_id, claim, paper, found, "fraction", found >= paper - 1.0 / 6.0 - 1e-9, rule)
+    size = at_least(paper - 1.0 / 6.0, "not more than one workload of six below the paper's")
+    note = "other trainings than the paper's, of the same models and settings"
+    return Claim(f"EarlyCurve's {key} accuracy at theta 0.7", paper, "fraction", size, note).row(row_id, found)
 
 
 def _distance(runs: Runs) -> Row:
     ours, frequency, bound = (
         _mean(runs, f"spottune-{name}", _usd) for name in ("bid", "past-frequency", "foresight")
     )
-    share = (frequency - ours) / (frequency - bound) if frequency > bound else float("nan")
+    share = ratio(frequency - ours, max(frequency - bound, 0.0))
     claim = "what spottune-bid closes of the distance from SpotTune with past frequencies to one that foresees"
     exact = _mean(runs, "spottune-bid-foresight", _usd)
     note = (
-        f"holds if more than half; mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, "
-        f"a bid that knows when each revocation comes: {exact:.3f}"
+        f"mean USD {frequency:.3f}, {ours:.3f}, {bound:.3f}; with max prices of its own, a bid that knows when "
+        f"each revocation comes: {exact:.3f}"
     )
-    return Row("bid_share_of_distance_to_foresight", claim, None, share, "fraction", share > 0.5, note)
+    why = "from no start did every policy finish"
+    if math.isfinite(bound):
+        why = "one that foresees costs no less here than one with past frequencies: there is no distance to close"
+    half = Claim(claim, None, "fraction", at_least(0.5), "what is left lies in the minute of a revocation")
+    return half.row("bid_share_of_distance_to_foresight", share, note=note, missing=why)
 
 
 def _no_refund(runs: Runs) -> Row:
-    ratio = _mean(runs, "spottune-full", _usd) / _mean(runs, "cheapest-spot", _usd)
-    claim = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
-    return Row("no_refund_cost_vs_cheapest", claim, None, ratio, "ratio", ratio <= 1.03, "holds if at most 1.03")
+    over = ratio(_mean(runs, "spottune-full", _usd), _mean(runs, "cheapest-spot", _usd))
+    text = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
+    claim = Claim(
+        text, None, "ratio", at_most(1.03), "a claim of ours: what is left of it where nothing is refunded"
+    )
+    return claim.row("no_refund_cost_vs_cheapest", over, missing=_why(runs, "spottune-full", "cheapest-spot"))

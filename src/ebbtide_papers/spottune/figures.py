@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide.analysis.figures import COLOURS
+from ebbtide_papers.reproduction import ratio
 
 _FOUR = ("cheapest-spot", "fastest-spot", "spottune-full", "spottune")
 _FORECASTS = ("spottune", "spottune-tributary", "spottune-past-frequency", "spottune-foresight", "spottune-bid")
@@ -99,6 +100,8 @@ def _rates(by_policy: Mapping[str, Any], name: str) -> dict[str, float]:
     """1 / (time x cost) by workload, relative to SpotTune at theta 0.7 (IV-B)."""
     ours, own = by_policy["spottune"], by_policy[name]
     return {
-        workload: ours["cost_usd"][workload] * ours["makespan_h"][workload] / (usd * own["makespan_h"][workload])
+        workload: ratio(
+            ours["cost_usd"][workload] * ours["makespan_h"][workload], usd * own["makespan_h"][workload]
+        )
         for workload, usd in own["cost_usd"].items()
     }

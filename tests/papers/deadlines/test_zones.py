@@ -243,11 +243,11 @@ def test_what_cannot_be_computed_is_a_row_that_does_not_hold_with_the_reason(tmp
         row = rows[f"{name}_cost_vs_failover"]
         assert not row.holds
         assert row.ours is None
-        assert row.note.startswith("not computed: ")
-    assert "0 zones of p3.2xlarge" in rows["multi_v100_cost_vs_optimum"].note
-    assert "rounds.parquet: spot prices of h100 are listed for 0" in rows["multi_h100_cost_vs_best_zone"].note
+        assert row.missing
+    assert "0 zones of p3.2xlarge" in rows["multi_v100_cost_vs_optimum"].missing
+    assert "rounds.parquet: spot prices of h100 are listed for 0" in rows["multi_h100_cost_vs_best_zone"].missing
     assert not rows["multi_misses"].holds
-    assert "no record is longer than 142 h" in rows["gap_closed_own_past"].note
+    assert "no record is longer than 142 h" in rows["gap_closed_own_past"].missing
     assert json.loads(found.to_json())["rows"][-1]["ours"] is None
     assert told == [("record of us-east-1a V100x1 2023-02-15", 0, 1)]
 
@@ -279,4 +279,30 @@ def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are() -> None:
     for gang, rows in ((False, multi_rows([study], [])), (True, multi_rows([], [study]))):
         claims = multi_claims("v100", gang=gang)
         assert set(claims) == {row.id for row in rows}
-        assert all(row.claim.startswith(claims[row.id]) for row in rows)
+        for row in rows:
+            claim = claims[row.id]
+            assert row.claim.startswith(claim.text)
+            assert (row.paper, row.unit) == (claim.paper, claim.unit)
+
+
+def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
+    """Records of single zones alone: those of several zones are there, without figures."""
+    ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
+    found = reproduce_deadlines(read_inputs([tmp_path]), starts=1)
+    assert len({row.id for row in found.rows}) == len(found.rows) == 27
+    rows = {row.id: row for row in found.rows}
+    assert rows["multi_h100_cost_vs_optimum"].paper == pytest.approx(606 / 571)
+    assert "several zones of v100" in rows["multi_v100_cost_vs_failover"].missing
+    assert "rounds of capacity" in rows["multi_h100_whole_gang_cost_vs_failover"].missing
+
+
+def test_two_sets_of_one_accelerator_are_rows_of_their_own() -> None:
+    rng = np.random.default_rng(0)
+    up = rng.random((2, 24 * 6 * 8)) < 0.9
+    places = (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
+    usd = np.full(up.shape, 1.0)
+    records = ZoneRecords("two", "v100", ("a", "b"), places, 1, up, usd, 3.06, 600.0, BEGINS.timestamp())
+    study = study_zones(records, 10**9, 2, 0)
+    ids = [row.id for row in multi_rows([study, study], [])]
+    assert len(ids) == len(set(ids)) == 9
+    assert "multi_v100_2_cost_vs_optimum" in ids

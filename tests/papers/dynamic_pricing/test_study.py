@@ -107,7 +107,7 @@ def test_the_command_on_real_prices(traces: Path, tmp_path: Path) -> None:
         )
     assert not ended.value.code
     rows = {row["id"]: row for row in json.loads(out.read_text())["rows"]}
-    assert len(rows) == 11
+    assert len(rows) == 10
     assert rows["spot_reduction_aws_k80"]["ours"] == pytest.approx(2.67, abs=0.01)
     assert rows["spot_reduction_aws_v100"]["ours"] == pytest.approx(3.33, abs=0.01)
     assert rows["total_cost_reduction_max"]["holds"]

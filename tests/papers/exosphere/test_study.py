@@ -150,7 +150,7 @@ def test_claims_that_cannot_be_computed_are_rows_that_do_not_hold() -> None:
     for row in found.values():
         assert not row.holds
         assert row.ours is None
-        assert row.note.startswith("not computed: the days after")
+        assert row.missing.startswith("the days after")
     assert [row.holds for row in _mpi({"not_computed": "no market"})] == [False, False]
     hours = week.window(week.start_s, week.start_s + 3 * 3600.0)
     region = _region("hours", hours, eb.default_catalogue(), lambda _text: None)

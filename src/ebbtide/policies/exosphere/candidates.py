@@ -146,7 +146,7 @@ def assess(
         raise InputError("the span that markets are judged by is empty")
     chosen = [market for market, series in prices.items() if series.times_s[0] <= start_s]
     if not chosen:
-        raise InputError("no market has a price at the start of the span")
+        raise InputError("no market has a price at the start of the span; prices are needed from there on")
     bids = _bids(prices, chosen, list_price, start_s, end_s)
     if bids_of is not None:
         known = zip(bids_of.on_demand_usd.tolist(), bids_of.is_listed.tolist(), strict=True)
