@@ -11,7 +11,8 @@ from tests.markets import C3, R3, START_S, history, job
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.market.availability import Availability, CapacitySeries
-from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.refusals import BacksOff, backing_off
 from ebbtide.policies.registry import policy
 from ebbtide.testing.scripted import replay
 
@@ -70,3 +71,11 @@ def test_where_none_refuses_nothing_changes() -> None:
 def test_times_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="need 0 < first_s <= longest_s, not 10 and 5"):
         BacksOff(policy("spottune"), first_s=10.0, longest_s=5.0)
+
+
+def test_who_backs_off_by_itself_is_not_wrapped() -> None:
+    own = policy("ebbtide")
+    assert backing_off(own) is own
+    within = WithinBudget(own, 5.0)
+    assert backing_off(within) is within
+    assert isinstance(backing_off(policy("spottune")), BacksOff)

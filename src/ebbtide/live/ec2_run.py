@@ -32,7 +32,7 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.refusals import backing_off
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     )
     controller = Controller(
         folder,
-        BacksOff(policy),
+        backing_off(policy),
         Ec2Cloud(live.run, settings, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),

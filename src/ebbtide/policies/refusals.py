@@ -28,11 +28,13 @@ class Refusals:
         view: What the policy sees.
         first_s: How long a market is not asked after its first refusal, seconds; it doubles with each in a row.
         longest_s: The longest time that a market is not asked, seconds.
+        key: Where in the memory it is kept: a policy, and one around it, keep their own.
     """
 
     view: View
     first_s: float
     longest_s: float
+    key: str = "refused"
 
     def note(self) -> Iterator[WakeAt]:
         """Take note of this decision's refusals and successes, and ask to be woken when a market may be asked."""
@@ -56,7 +58,7 @@ class Refusals:
     @property
     def _refused(self) -> dict[str, list[float]]:
         """By market: when it may be asked again, and the number of refusals in a row."""
-        refused: dict[str, list[float]] = self.view.memory.setdefault("refused", {})
+        refused: dict[str, list[float]] = self.view.memory.setdefault(self.key, {})
         return refused
 
 
@@ -96,7 +98,7 @@ class BacksOff:
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:
-        refusals = Refusals(view, self.first_s, self.longest_s)
+        refusals = Refusals(view, self.first_s, self.longest_s, "backed_off")
         yield from refusals.note()
         gives = refusals.may_ask
 
@@ -116,6 +118,18 @@ class BacksOff:
             events.append(Event(Wake.TIMER, view.now_s))
         seen: Any = _Shown(view, shown, events)
         yield from self.policy.decide(seen)
+
+
+def backing_off(policy: Policy) -> Policy:
+    """The policy, backing off from markets that refuse: as it is if it does so itself, else in `BacksOff`."""
+    return policy if _backs_off(policy) else BacksOff(policy)
+
+
+def _backs_off(policy: Any) -> bool:
+    if hasattr(policy, "groups"):
+        return all(_backs_off(group.policy) for group in policy.groups)
+    inner = getattr(policy, "policy", None)
+    return bool(getattr(policy, "backs_off", False)) or (inner is not None and _backs_off(inner))
 
 
 class _Shown:

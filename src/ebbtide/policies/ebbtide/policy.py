@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,6 +77,8 @@ class Ebbtide:
         name: The policy's name in tables.
         wakes_on: Empty: only the events that are always delivered.
     """
+
+    backs_off: ClassVar[bool] = True
 
     deadline_s: float = math.inf
     hour_usd: float = 0.0
