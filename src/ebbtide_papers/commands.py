@@ -14,7 +14,7 @@ reproduce_app = typer.Typer(no_args_is_help=True, help="Reproduce a paper's eval
 
 @reproduce_app.callback()
 def reproduce() -> None:
-    """Show each claim with the paper's figure, ours, and whether it holds by the rule in its note."""
+    """Show each claim with the paper's figure, ours, and whether it holds within its tolerance."""
 
 
 for _paper in iter_modules(ebbtide_papers.__path__):

@@ -1,4 +1,6 @@
-"""Pages of the papers' reproductions and their table in the README, from the JSON of `ebbtide reproduce`.
+"""Pages of the papers' reproductions and their tables in the README, from the JSON of `ebbtide reproduce`.
+
+The README has an overview, and all claims: with the tolerance of each, and why some fail or have no figure.
 
 python -m ebbtide_papers.readme_table data/reproductions --readme README.md
 """
@@ -16,6 +18,13 @@ from ebbtide.errors import InputError
 from ebbtide_papers.reproduction import counted, is_missing
 
 BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
+CLAIMS_BEGIN, CLAIMS_END = "<!-- claims: begin -->", "<!-- claims: end -->"
+
+_COMMAND = "python -m ebbtide_papers.readme_table data/reproductions --readme README.md"
+_FILLS = (
+    "All claims stand here once `ebbtide reproduce NAME --json data/reproductions/NAME.json` has been run for "
+    f"each system: `{_COMMAND}` fills this block. Until then, counts above are of the runs before."
+)
 
 # The claims of each paper's abstract, by row.
 HEADLINES = {
@@ -84,17 +93,51 @@ def write_pages(folder: Path, into: Path) -> list[Path]:
     return written
 
 
+def all_claims(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Every claim of every paper, then those that fail and those without a figure, with the reason of each."""
+    if not contents:
+        return f"{_FILLS}\n"
+    pairs = [(content["name"], row) for content in contents for row in content["rows"]]
+    lines = ["| system | claim | paper | ours | tolerance | holds |", "|---|---|---|---|---|---|"]
+    for name, row in pairs:
+        figures = [_figure(row["paper"]), _figure(row["ours"])]
+        lines.append(_line([name, _named(row), *figures, _tolerance(row), _holds(row)]))
+    unknown = [(name, row) for name, row in pairs if is_missing(row)]
+    fail = [(name, row) for name, row in pairs if not is_missing(row) and not row["holds"]]
+    lines += ["", "Fitted: what is simulated was fitted to that figure, so the claim is no independent test.", ""]
+    lines.append("These fail:" if fail else "None fails.")
+    lines += ["", *(f"- {name}, {_named(row)}: {_failure(row)}" for name, row in fail)] if fail else []
+    if unknown:
+        lines += ["", "These could not be worked out here:", ""]
+        by_reason: dict[str, list[str]] = {}
+        for name, row in unknown:
+            by_reason.setdefault(f"{name}, {_reason(row)}", []).append(_named(row))
+        lines += [f"- {reason}: {'; '.join(claims)}" for reason, claims in by_reason.items()]
+    absent = [name for name in HEADLINES if name not in {content["name"] for content in contents}]
+    if absent:
+        lines += ["", f"Not reproduced here: {', '.join(absent)}."]
+    return "\n".join(lines) + "\n"
+
+
 def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
-    """Write the overview between the two marks of the README.
+    """Write the overview and all claims between their marks of the README.
+
+    Without any reproduction the overview stays as it is, and the claims' place tells what fills it.
 
     Raises:
-        InputError: The marks are missing.
+        InputError: Marks are missing.
     """
     text = readme.read_text(encoding="utf-8")
-    begin, end = text.find(BEGINS), text.find(ENDS)
+    whole = _between(text, BEGINS, ENDS, overview(contents) if contents else None, readme)
+    write_text(readme, _between(whole, CLAIMS_BEGIN, CLAIMS_END, all_claims(contents), readme))
+
+
+def _between(text: str, begins: str, ends: str, block: str | None, file: Path) -> str:
+    """A text with a block between two marks; None: what is there stays."""
+    begin, end = text.find(begins), text.find(ends)
     if not 0 <= begin < end:
-        raise InputError(f"has no {BEGINS} ... {ENDS}", file=readme)
-    write_text(readme, f"{text[: begin + len(BEGINS)]}\n{overview(contents)}{text[end:]}")
+        raise InputError(f"has no {begins} ... {ends}", file=file)
+    return text if block is None else f"{text[: begin + len(begins)]}\n{block}{text[end:]}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -114,6 +157,12 @@ def _tolerance(row: Mapping[str, Any]) -> str:
 def _reason(row: Mapping[str, Any]) -> str:
     """Why there is no figure, or why it may differ."""
     return str(row.get("missing") or row["note"])
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    """Our figure beside the tolerance, and what the note says of it."""
+    figures = f"{_figure(row['ours'])} {row['unit']}, {_tolerance(row)}"
+    return f"{figures}; {row['note']}" if row["note"] else figures
 
 
 def _holds(row: Mapping[str, Any]) -> str:

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide_papers.readme_table import BEGINS, ENDS, read_reproductions, update_readme, write_pages
+from ebbtide_papers.readme_table import (
+    BEGINS,
+    CLAIMS_BEGIN,
+    CLAIMS_END,
+    ENDS,
+    all_claims,
+    read_reproductions,
+    update_readme,
+    write_pages,
+)
 from ebbtide_papers.reproduction import Reproduction, Row, at_least, at_most
 
 FOUND = Reproduction(
@@ -46,7 +55,7 @@ def test_the_readme_s_table_is_put_between_its_marks_and_again_changes_nothing(
     folder: Path, tmp_path: Path
 ) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGINS}\nstale\n{ENDS}\nafter\n")
+    readme.write_text(f"before\n{BEGINS}\nstale\n{ENDS}\nbetween\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\nafter\n")
     update_readme(readme, read_reproductions(folder))
     once = readme.read_text()
     assert once.startswith(f"before\n{BEGINS}\n| system |")
@@ -54,9 +63,39 @@ def test_the_readme_s_table_is_put_between_its_marks_and_again_changes_nothing(
         "| exosphere | 1 of 3, 1 could not be worked out here | saved against on demand | 0.8 | 0.878 |\n" in once
     )
     assert "stale" not in once
-    assert once.endswith(f"{ENDS}\nafter\n")
+    assert f"{ENDS}\nbetween\n{CLAIMS_BEGIN}\n| system | claim | paper | ours |" in once
+    assert once.endswith(f"{CLAIMS_END}\nafter\n")
     update_readme(readme, read_reproductions(folder))
     assert readme.read_text() == once
+
+
+def test_all_claims_name_those_that_fail_and_those_without_a_figure(folder: Path) -> None:
+    lines = all_claims(read_reproductions(folder)).splitlines()
+    assert "| exosphere | saved against on demand | 0.8 | 0.878 | at least 0.7 | yes |" in lines
+    assert "| exosphere | another (fitted) | - | 2 | at most 1 | **no** |" in lines
+    assert "| exosphere | a third | - | - | at most 1 | not worked out |" in lines
+    fails = lines[lines.index("These fail:") + 2 :]
+    assert fails[0] == "- exosphere, another (fitted): 2 ratio, at most 1; other prices"
+    unknown = lines[lines.index("These could not be worked out here:") + 2 :]
+    assert unknown[0] == "- exosphere, the prices are too short: a third"
+    assert lines[-1] == "Not reproduced here: spottune, dynamic-pricing, deepspotcloud, cumulon, deadlines."
+
+
+def test_without_reproductions_the_overview_stays_and_a_line_tells_what_fills_the_claims(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGINS}\nkept\n{ENDS}\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\n")
+    update_readme(readme, [])
+    text = readme.read_text()
+    assert f"{BEGINS}\nkept\n{ENDS}\n" in text
+    assert (
+        "`python -m ebbtide_papers.readme_table data/reproductions --readme README.md` fills this block." in text
+    )
+    assert "stale" not in text
+
+
+def test_a_table_of_an_older_version_has_no_tolerances() -> None:
+    row = {"id": "x", "claim": "older", "paper": None, "ours": 1.0, "unit": "ratio", "holds": True, "note": ""}
+    assert "| cumulon | older | - | 1 | - | yes |" in all_claims([{"name": "cumulon", "rows": [row]}])
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
@@ -64,6 +103,10 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     readme.write_text("nothing")
     with pytest.raises(InputError, match="results: begin"):
         update_readme(readme, [])
+    readme.write_text(f"{BEGINS}\n{ENDS}\n")
+    with pytest.raises(InputError, match="claims: begin"):
+        update_readme(readme, [])
+    assert readme.read_text() == f"{BEGINS}\n{ENDS}\n"
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(InputError, match=r"bad\.json.*ebbtide reproduce --json"):
         read_reproductions(tmp_path)

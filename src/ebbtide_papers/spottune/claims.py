@@ -131,7 +131,7 @@ class _Ratio:
         of: The figure of a policy in all runs.
         paper: The paper's ratio of the two.
         claim: The claim in words.
-        fitted: Whether the speed of machines was fitted to the paper's ratio.
+        fitted: Whether the speed of machines was fitted to the paper's ratio; then neither more nor less will do.
     """
 
     row_id: str
@@ -176,8 +176,10 @@ _RATIOS = (
 
 def _ratio(runs: Runs, claimed: _Ratio) -> Row:
     over = ratio(claimed.of(runs, claimed.above), claimed.of(runs, claimed.below))
-    note = f"{_OTHER_PRICES}; {_SPEED_FITTED}" if claimed.fitted else _OTHER_PRICES
-    size = half_to_twice_the_effect(claimed.paper, none=1.0)
+    note, limits = _OTHER_PRICES, half_the_effect
+    if claimed.fitted:
+        note, limits = f"{_OTHER_PRICES}; {_SPEED_FITTED}", half_to_twice_the_effect
+    size = limits(claimed.paper, none=1.0)
     claim = Claim(claimed.claim, claimed.paper, "ratio", size, note, claimed.fitted)
     return claim.row(claimed.row_id, over, missing=_why(runs, claimed.above, claimed.below))
 

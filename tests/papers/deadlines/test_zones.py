@@ -296,6 +296,17 @@ def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     assert "rounds of capacity" in rows["multi_h100_whole_gang_cost_vs_failover"].missing
 
 
+def test_a_zone_that_is_always_there_has_no_gap_to_close(tmp_path: Path) -> None:
+    table = ticks(73.0)
+    table["data"] = [[1] * len(table["data"][0])]
+    table.to_parquet(tmp_path / "ticks.parquet")
+    rows = {row.id: row for row in reproduce_deadlines(read_inputs([tmp_path]), starts=1).rows}
+    assert rows["gap_closed_overall"].missing == "Uniform Progress costs no more than the optimum on these records"
+    # As cheap as Uniform Progress is not cheaper.
+    assert rows["cost_vs_uniform_progress_52h_0.1"].ours == pytest.approx(1.0)
+    assert not rows["cost_vs_uniform_progress_52h_0.1"].holds
+
+
 def test_two_sets_of_one_accelerator_are_rows_of_their_own() -> None:
     rng = np.random.default_rng(0)
     up = rng.random((2, 24 * 6 * 8)) < 0.9
