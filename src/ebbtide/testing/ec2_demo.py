@@ -29,7 +29,7 @@ from ebbtide.market.generator import generate_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.choice import policy_for
 from ebbtide.testing.ec2_stand_in.api import StandInApi
 from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.live_demo import LiveReport, live_report
@@ -46,6 +46,9 @@ REFUSED = (
 )
 
 _DAYS = 20.0
+
+# Bids low for its refunds, so that machines are taken again and again: that is to be seen.
+_POLICY = "spottune-bid"
 _BUCKET = "stand-in"
 # Where a bucket is that is made without saying where.
 _DEFAULT_REGION = "us-east-1"
@@ -88,12 +91,12 @@ def ec2_demo(
     prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
     with stand_in(runs / "stand-in", prices) as (api, machines, settings):
         api.refusals.launches.extend(REFUSED)
-        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy=DEFAULT_NAME, seed=seed)
+        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy=_POLICY, seed=seed)
         over = threading.Event()
         taker = threading.Thread(target=_take, args=(machines, api, runs, over, seed, most_taken))
         taker.start()
         try:
-            outcome = run_ec2(folder, policy_for(sweep, DEFAULT_NAME))
+            outcome = run_ec2(folder, policy_for(sweep, _POLICY))
         finally:
             over.set()
             taker.join()
