@@ -25,7 +25,7 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
 from ebbtide.analysis.benchmark_work import KINDS, Work, works_of
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, PolicyError
 from ebbtide.policies.api.protocol import Policy, check_fits
 from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.policies.refusals import backing_off
@@ -253,6 +253,9 @@ def _cell(task: _Task) -> Cell | LeftOut:
         return cell_of(record, work, task.policy, policy, _MAKING[2])
     except InputError as error:
         return LeftOut(where, error.problem)
+    except PolicyError as error:
+        # A defect of one policy; the others are still to be judged.
+        return LeftOut(where, f"failed: {error}")
 
 
 def cell_of(record: BenchmarkRecord, work: Work, name: str, policy: Policy, seed: int = 0) -> Cell:

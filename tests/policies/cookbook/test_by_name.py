@@ -13,10 +13,12 @@ import ebbtide as eb
 from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule, workflow_of
 from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -177,3 +179,13 @@ def test_a_job_as_a_workflow() -> None:
     assert workflow.start_work_h == pytest.approx(0.1)
     assert workflow.jobs[1].speedup.speedup(2) == 1.5
     assert workflow_of(job(), 1 / 3.6, "there").jobs[0].speedup.speedup(4) == 4.0
+
+
+def test_a_market_that_refuses_is_waited_for_where_the_run_backs_off() -> None:
+    """As live on EC2: a market that has just refused is not shown for a while, the chosen one, too."""
+    times_s = np.array([BEGAN_S, START_S + 2 * HOUR_S])
+    series = CapacitySeries(times_s, np.array([0, 9]), START_S + 3 * DAY_S)
+    capacity = Availability({A: series, B: series})
+    made = of(CookbookRule.COOKBOOK)
+    scenario = Scenario((job(),), TWO, BY_HOUR, capacity, delay=StartDelay(made.delay_s, 0.0))
+    assert scenario.run(BacksOff(made), START_S).finished

@@ -22,7 +22,7 @@ from ebbtide.jobs.job import Amdahl, Job, Phases
 from ebbtide.jobs.workflow import Workflow, WorkflowJob
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.api.actions import Action
+from ebbtide.policies.api.actions import Action, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View, run_started_s
@@ -38,6 +38,9 @@ from ebbtide.policies.field_checks import check_fields
 _LEVELS = 60
 # And no more holdings: numbers of machines by when each was charged.
 _MOST_STATES = 1000
+# How long a market that is not shown is waited for, seconds.
+_RETRY_S = 60.0
+
 _TICK_S = 300.0
 # A chain of prices is fitted to no less; below a week it is that of all hours.
 _LEAST_HISTORY_S = DAY_S
@@ -130,7 +133,11 @@ class ByCookbook:
             market = self._best_market(view, job.job, started_s)
             view.memory["cookbook_market"] = str(market)
         else:
-            market = next(each for each in view.markets if str(each) == chosen)
+            shown = [each for each in view.markets if str(each) == chosen]
+            if not shown:
+                # It has just refused a machine, and is not to be asked for a while.
+                return [WakeAt(view.now_s + _RETRY_S)]
+            (market,) = shown
         return self._policy(view, job.job, market, started_s).decide(view)
 
     def _best_market(self, view: View, job: Job, started_s: float) -> Market:
