@@ -42,8 +42,8 @@ from ebbtide.policies.spottune.selection import TrialSelection
 # openings are worth most.
 _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S = 60.0, 300.0
 
-# Half a gang is given back, and the whole asked for again after so long at first, seconds.
-_GANG_S = 600.0
+# Half a gang is kept for so long, then given back, and the whole asked for again after so long at first, seconds.
+_HALF_S, _GANG_S = 300.0, 600.0
 
 # While there is time, prices this much above the usual are waited out, and for a market that refuses as long as
 # others cost so much more.
@@ -221,6 +221,8 @@ class Ebbtide:
             # A machine is starting; its next event wakes the policy.
             return
         missing = job.job.most_machines - len(held)
+        if missing <= 0:
+            view.memory.get("halves", {}).pop(str(job.job_id), None)
         looks: dict[str, float] = view.memory.setdefault("looks", {})
         is_due = len(held) == 1 and looks.get(str(held[0].lease_id), math.inf) <= view.now_s + 1e-6
         is_time = self._is_due and view.memory.get("look_s", -math.inf) <= view.now_s
@@ -235,7 +237,12 @@ class Ebbtide:
                 most = way.max_price_usd_per_hour
                 yield Request(way.market, most, way.on_demand, job=job.job_id, count=missing)
             elif 0 < len(held) < job.job.least_machines:
-                # They would be paid for and idle until the others come.
+                # They are paid for and idle until the others come: they are kept for a while only.
+                since_s = view.memory.setdefault("halves", {}).setdefault(str(job.job_id), view.now_s)
+                if view.now_s < since_s + _HALF_S:
+                    yield WakeAt(since_s + _HALF_S)
+                    return
+                del view.memory["halves"][str(job.job_id)]
                 yield from (Release(lease.lease_id) for lease in held)
                 yield _backed_off(view, job)
         elif job.job.checkpoint is not None:
