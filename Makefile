@@ -94,7 +94,7 @@ parity: $(INSTALLED)
 live-matrix: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_matrix reports/live-matrix.json
 
-# Every policy on every price and capacity record of a folder, a quarter of an hour; reports/benchmark.json.
+# Every policy on every price and capacity record of a folder; reports/benchmark.json.
 TRACES ?= ../shared/traces
 benchmark: $(INSTALLED)
 	$(BIN)/ebbtide benchmark --traces $(TRACES) --json reports/benchmark.json

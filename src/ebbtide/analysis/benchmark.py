@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,5 @@ def _with_regrets(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def _with_regret(cell: Cell, best_usd: float) -> Cell:
-    values: Mapping[str, Any] = asdict(cell)
     regret = cell.cost_usd / best_usd - 1.0 if best_usd > 0.0 else 0.0 if cell.cost_usd <= 0.0 else math.inf
-    return Cell(**{**values, "regret": regret})
+    return replace(cell, regret=regret)

@@ -25,7 +25,7 @@ START, SAVE_S, RESTORE_S = StartDelay(20.0, 100.0), 10.0, 20.0
 
 
 def problem(random: np.random.Generator) -> tuple[PriceHistory, list[Job], dict[str, int]]:
-    """One to four jobs on two to four types, the faster ones mostly dearer by the step; quotas for some."""
+    """One to four jobs on two to four types, the faster ones at mostly higher prices for a step; quotas for some."""
     kinds = tuple(TYPES)[: random.integers(2, 5)]
     speed = np.cumprod(random.uniform(1.2, 2.5, len(kinds)))
     usd = [TYPES[kind] * random.uniform(0.2, 0.95) for kind in kinds]

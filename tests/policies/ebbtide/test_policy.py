@@ -119,7 +119,7 @@ def test_what_a_zone_refunds_counts_as_cheaper() -> None:
 
 
 def test_a_gang_that_cannot_be_complete_does_not_pay_for_the_half() -> None:
-    """Two of four machines are to be had for two hours; then all."""
+    """Two of four machines are available for two hours; then all."""
     few = Availability({C3: capacity((0.0, 2), (2.0, 9)), R3: capacity((0.0, 0))})
     outcome = replay(Ebbtide(), [job(4 * 3600, machines=4)], CALM, billing="gcp-spot", availability=few)
     assert outcome.finished
@@ -138,7 +138,7 @@ def test_a_gang_that_cannot_be_complete_does_not_pay_for_the_half() -> None:
 def test_no_deadline_and_no_budget_is_missed_whatever_comes(
     nodes: list[int], prices: list[float], deadline_h: float, billing: str
 ) -> None:
-    """Capacity changes hourly, prices every two hours; on-demand machines are always to be had."""
+    """Capacity changes hourly, prices every two hours; on-demand machines are always available."""
     available = Availability(
         {
             market: capacity(*((float(n), count) for n, count in enumerate(nodes[k::2])))
@@ -171,7 +171,7 @@ def test_what_cannot_be_saved_goes_on_demand_where_there_is_a_deadline() -> None
 
 
 def test_a_slow_type_is_taken_instead_of_an_on_demand_machine() -> None:
-    """The table knows one type; where that is gone, another is dearer than usual and cheaper than on demand."""
+    """The table knows one type; where that is gone, another costs more than usual and less than on demand."""
     gone = Availability({C3: capacity((0.0, 0)), R3: capacity((0.0, 9))})
     outcome = replay(Ebbtide(deadline_s=16 * HOUR_S), [job(6 * 3600)], CALM, "gcp-spot", availability=gone)
     assert outcome.finished

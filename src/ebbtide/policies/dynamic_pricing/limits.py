@@ -20,7 +20,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.dynamic_pricing.problem import AllocationProblem, Layout, Rows, maximised
-from ebbtide.policies.dynamic_pricing.timing import steady
+from ebbtide.policies.dynamic_pricing.rounds import steady
 
 # Shortest round, however often prices change.
 LEAST_ROUND_S = 10 * 60.0

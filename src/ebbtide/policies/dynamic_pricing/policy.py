@@ -31,8 +31,8 @@ from ebbtide.policies.dynamic_pricing.limits import LEAST_ROUND_S, Limits, eased
 from ebbtide.policies.dynamic_pricing.moves import move
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
-from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round
-from ebbtide.policies.dynamic_pricing.timing import rented_by_others, steady, timed_types, timing_ends_s
+from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round, rented_by_others, steady
+from ebbtide.policies.dynamic_pricing.timing import timed_types, timing_ends_s
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import list_price
 

@@ -6,6 +6,8 @@ A machine of a type that one job leaves and another gets is handed over: no mach
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.records import JobView, LeaseView
+from ebbtide.policies.api.view import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,3 +140,13 @@ def hand_over(
     left = tuple(each.lease_id for each in without if each.lease_id not in taken)
     waiting = {each.job for each in held if each.job is not None and each.job not in kinds}
     return HandOver(given, tuple(sorted((lost | waiting) - set(given))), left)
+
+
+def steady(view: View, job: JobView) -> list[LeaseView]:
+    """A job's machines, running or starting, without a revocation notice."""
+    return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+
+
+def rented_by_others(view: View) -> Counter[str]:
+    """Machines of each type that other policies of the run have rented, where there are any."""
+    return Counter(lease.market.instance_type for lease in getattr(view, "leases_of_others", ()))

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ebbtide.market.markets import Market
-from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.dynamic_pricing.rounds import rented_by_others
 
 # How the names of a sweep's trials end.
 _TRIAL = re.compile(r"-\d+$")
@@ -56,16 +56,6 @@ def timed_types(
 def timing_ends_s(view: View) -> float:
     """When the first timing run under way ends, seconds since 1970; infinity: there is none."""
     return min((float(until_s) for _, until_s in view.memory["timing"].values()), default=math.inf)
-
-
-def steady(view: View, job: JobView) -> list[LeaseView]:
-    """A job's machines, running or starting, without a revocation notice."""
-    return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
-
-
-def rented_by_others(view: View) -> Counter[str]:
-    """Machines of each type that other policies of the run have rented, where there are any."""
-    return Counter(lease.market.instance_type for lease in getattr(view, "leases_of_others", ()))
 
 
 def programs(view: View) -> list[str]:
