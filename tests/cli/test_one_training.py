@@ -99,7 +99,7 @@ def through_revocations(
         0.7,
     )
     assert (code, errors) == (0, errors), errors
-    assert "plain: one training; policy reactive decides" in out
+    assert f"plain: one training; policy {DEFAULT_NAME} decides" in out
     folder = find_run(Path(".ebbtide/runs"), None)
     journal = Journal(folder.journal)
     assert journal.state("outcome")["revocations"] >= revocations

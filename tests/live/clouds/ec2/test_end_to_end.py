@@ -96,7 +96,8 @@ def test_a_sweep_ends_through_refusals_throttling_and_expired_credentials(ec2: E
     api.refusals.launches.extend(REFUSED)
     path, what = files(tmp_path, settings, trials=3, steps=700)
     runs = tmp_path / "runs"
-    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
+    # A policy that keeps a machine until it is taken.
+    words = ("run", path, "--policy", "reactive", "--provider", "ec2", "--machines", what, "--runs", runs)
     controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
     try:
         wait_for(lambda: len(machines.running) >= 2)

@@ -30,7 +30,7 @@ EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 
 # Smaller than the examples, so that each takes a quarter of a minute or so.
 SHORTER = {
-    "single": ("live/job.yaml", {"command": "python plain.py --epochs 30"}),
+    "single": ("live/job.yaml", {"command": "python plain.py --epochs 30 --pause-s 0.2"}),
     "gang": ("gang/gang.yaml", {"command": "torchrun train.py --epochs 6 --step-s 0.05", "machines": 2}),
     "elastic": (
         "gang/elastic.yaml",
