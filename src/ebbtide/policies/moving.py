@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
+from ebbtide.market.billing import Ending
 from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action, Assign, Release
 from ebbtide.policies.api.quotes import Quotes
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
 
-def take_over(view: View, new: LeaseView) -> Iterator[Action]:
+def take_over(view: View, new: LeaseView, *, keeps_refunded: bool = False) -> Iterator[Action]:
     """Move a job to its new machine, which is now running, and release the old one.
 
     Does nothing if the new machine already has a revocation notice, or for a job that has several machines.
+
+    Args:
+        view: What the policy sees.
+        new: The new machine.
+        keeps_refunded: An old machine that is about to be revoked and so to cost less is left to its provider.
     """
     if math.isfinite(new.revoke_at_s):
         return
@@ -24,7 +33,18 @@ def take_over(view: View, new: LeaseView) -> Iterator[Action]:
             others = [old for old in job.leases if old is not new]
             yield Assign(job.job_id, [new.lease_id])
             for old in others:
-                yield Release(old.lease_id)
+                if not (keeps_refunded and _will_be_refunded(view, old)):
+                    yield Release(old.lease_id)
+
+
+def _will_be_refunded(view: View, lease: LeaseView) -> bool:
+    """Whether a machine has its notice, and costs less when it is revoked then than when it is released now."""
+    if math.isinf(lease.revoke_at_s) or lease.on_demand:
+        return False
+    steady = PriceSeries(np.array([lease.started_s]), np.array([1.0]))
+    bill, revoke_at_s = view.billing.bill, max(lease.revoke_at_s, view.now_s)
+    revoked = bill(steady, lease.started_s, revoke_at_s, Ending.REVOKED)
+    return revoked.usd < bill(steady, lease.started_s, view.now_s, Ending.RELEASED).usd
 
 
 def list_price(quotes: Quotes, market: Market) -> float:

@@ -57,7 +57,11 @@ def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
     saving_s = work.save_s(view.machine(lease.market).vcpus, lease.market.place)
     by_bids = ways.bids_pay and refunds_first_hour(view)
     share = 1.0 if by_bids else min(_HORIZON_H * HOUR_S / staying_s, 1.0)
-    stay_usd = share * (price + ways.hour_usd) * staying_s / HOUR_S
+    if by_bids and ways.bid is not None:
+        place = list(ways.markets).index(lease.market)
+        stay_usd = ways.steps * ways.bid.staying(view, place, ways.markets, ways.seconds)
+    else:
+        stay_usd = share * (price + ways.hour_usd) * staying_s / HOUR_S
     # A bid's expected cost has the start of its machine within it, while the old one trains on.
     idle_s = saving_s if by_bids else saving_s + ways.start_s
     best: tuple[float, Way] | None = None

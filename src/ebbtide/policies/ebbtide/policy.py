@@ -50,6 +50,8 @@ _HALF_S, _GANG_S = 300.0, 600.0
 _DEAR, _DEARER = 1.5, 1.05
 # A machine of a type that the table does not know has to cost less than this share of what the table expects.
 _CHEAPER = 0.95
+# So long after a machine was to be taken, it is not taken after all, seconds.
+_LATE_S = 60.0
 # From a machine's first charge until it trains, seconds.
 _CHARGED_S = 100.0
 
@@ -138,7 +140,8 @@ class Ebbtide:
             # The table's policy moves every job whose new machine runs.
             for event in view.events:
                 if event.wake is Wake.RUNNING:
-                    yield from take_over(view, view.lease(event.lease_id))
+                    yield from take_over(view, view.lease(event.lease_id), keeps_refunded=True)
+        yield from _give_back_spared(view)
         for event in view.events:
             if event.wake is Wake.RUNNING:
                 yield self._next_look(view, view.lease(event.lease_id))
@@ -263,8 +266,11 @@ class Ebbtide:
         key = str(job.job_id)
         since_s = waited.setdefault(key, view.now_s)
         waited_s = spent.get(key, 0.0) + view.now_s - since_s
-        dear_usd = min(_DEARER * ways.usd_without_refusals, _DEAR * ways.usual[0])
-        is_dear = best is None or best.usd > dear_usd + 1e-9
+        is_dear = (
+            best is None
+            or best.usd > _DEARER * ways.usd_without_refusals + 1e-9
+            or ways.at_price_usd(best) > _DEAR * ways.usual[0] + 1e-9
+        )
         if best is not None and (
             not is_dear or waited_s >= self._patience_s(now, ways) or job.job.checkpoint is None
         ):
@@ -325,7 +331,7 @@ class Ebbtide:
 
     @property
     def _bid(self) -> BestBid:
-        return replace(self.bid, hour_usd=self.hour_usd)
+        return replace(self.bid, hour_usd=self.hour_usd) if self.hour_usd else self.bid
 
     def _waits(self, view: View, job: JobView) -> bool:
         return self.selects and self._selection.waits(view, job)
@@ -399,6 +405,17 @@ class _Now:
     def steps(self) -> float:
         """Steps of all jobs of the run."""
         return math.fsum(job.job.steps for job in self.view.jobs)
+
+
+def _give_back_spared(view: View) -> Iterator[Action]:
+    """Release machines that were left to their provider, which has not taken them after all."""
+    for lease in view.leases:
+        if math.isinf(lease.revoke_at_s) or not lease.is_booted or any(lease in job.leases for job in view.jobs):
+            continue
+        if view.now_s >= lease.revoke_at_s + _LATE_S:
+            yield Release(lease.lease_id)
+        else:
+            yield WakeAt(lease.revoke_at_s + _LATE_S)
 
 
 def _backed_off(view: View, job: JobView) -> WakeAt:

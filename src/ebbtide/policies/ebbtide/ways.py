@@ -201,6 +201,11 @@ class Ways:
             found = min(found, (usd, step_s))
         return found
 
+    def at_price_usd(self, way: Way) -> float:
+        """What a way costs at its price of the moment, without revocations, refunds and egress, USD."""
+        price = list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
+        return self._usd(way.market, float(self.seconds[list(self.markets).index(way.market)]), price)
+
     def work_s_in(self, market: Market) -> float:
         """Seconds of pure work that are left in a market."""
         return self._work_s(float(self.seconds[list(self.markets).index(market)]))
