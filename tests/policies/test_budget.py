@@ -68,6 +68,7 @@ def five_days(seed: int) -> eb.PriceHistory:
 
 @settings(max_examples=40, deadline=None)
 @example("reactive", "ec2-second", 0.625, 1)  # the price leaps while what was given up is being saved
+@example("spottune", "ec2-second", 0.140625, 1)  # the price leaps in the first minute, which is charged whole
 @given(
     st.sampled_from(NAMES),
     st.sampled_from(["ec2-second", "ec2-hourly", "gcp-spot"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ebbtide.jobs.job import Coupling
@@ -16,6 +16,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
+from ebbtide.policies.moving import is_better_revoked
 
 # A machine that cannot be paid for this long is not rented at all.
 _LEAST_USE_S = 10 * 60.0
@@ -72,6 +73,9 @@ class WithinBudget:
 
     def decide(self, view: View) -> Iterable[Action]:
         above = _above(view)
+        if "gives_up_s" in view.memory:
+            yield from self._give_up_when_revoked(view, above)
+            return
         if not view.leases:
             # A run that is resumed after it gave up is asked anew: it may have been given a higher budget.
             view.memory.pop("gave_up", None)
@@ -120,10 +124,31 @@ class WithinBudget:
             yield WakeAt(limit_s)
 
     def _give_up(self, view: View, at_once: list[LeaseView]) -> Iterator[Action]:
+        """End the run; machines that are paid beyond the limit go at once, unsaved.
+
+        Of these, one that is refunded when its provider takes it is left to be taken: a release would be charged.
+        """
+        revoke_at_s = view.now_s + view.billing.notice_s
+        spared = [lease for lease in at_once if is_better_revoked(view, lease, revoke_at_s)]
+        for lease in list(view.leases) if spared else at_once:
+            if lease not in spared:
+                yield Release(lease.lease_id, save=False)
+        if spared:
+            view.memory["gives_up_s"] = revoke_at_s + _ENDING_S
+            yield WakeAt(revoke_at_s + _ENDING_S)
+            return
         view.memory["gave_up"] = True
-        for lease in at_once:
-            yield Release(lease.lease_id, save=False)
         yield GiveUp(f"budget of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
+
+    def _give_up_when_revoked(self, view: View, above: Sequence[LeaseView]) -> Iterator[Action]:
+        """Wait for machines that were left to their provider; end the run once they are gone, or stay."""
+        waits = bool(above) and view.now_s < view.memory["gives_up_s"]
+        for lease in view.leases:
+            if not waits or lease not in above:
+                yield Release(lease.lease_id, save=False)
+        if not waits:
+            del view.memory["gives_up_s"]
+            yield from self._give_up(view, [])
 
     def _capped(self, view: View, action: Action) -> Action:
         """The request with a max price, so that its highest cost is known."""

@@ -33,17 +33,23 @@ def take_over(view: View, new: LeaseView, *, keeps_refunded: bool = False) -> It
             others = [old for old in job.leases if old is not new]
             yield Assign(job.job_id, [new.lease_id])
             for old in others:
-                if not (keeps_refunded and _will_be_refunded(view, old)):
+                if not (keeps_refunded and is_better_revoked(view, old, old.revoke_at_s)):
                     yield Release(old.lease_id)
 
 
-def _will_be_refunded(view: View, lease: LeaseView) -> bool:
-    """Whether a machine has its notice, and costs less when it is revoked then than when it is released now."""
-    if math.isinf(lease.revoke_at_s) or lease.on_demand:
+def is_better_revoked(view: View, lease: LeaseView, revoke_at_s: float) -> bool:
+    """Whether a machine costs less when it is revoked at a time to come than when it is released now.
+
+    Args:
+        view: What the policy sees.
+        lease: The machine.
+        revoke_at_s: When it will be revoked, seconds since 1970; infinity: it is not known that it will be.
+    """
+    if math.isinf(revoke_at_s) or lease.on_demand or not lease.is_charged:
         return False
     steady = PriceSeries(np.array([lease.started_s]), np.array([1.0]))
-    bill, revoke_at_s = view.billing.bill, max(lease.revoke_at_s, view.now_s)
-    revoked = bill(steady, lease.started_s, revoke_at_s, Ending.REVOKED)
+    bill = view.billing.bill
+    revoked = bill(steady, lease.started_s, max(revoke_at_s, view.now_s), Ending.REVOKED)
     return revoked.usd < bill(steady, lease.started_s, view.now_s, Ending.RELEASED).usd
 
 

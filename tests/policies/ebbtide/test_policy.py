@@ -18,12 +18,14 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.leases import LeaseState
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.ebbtide.ways import Refunds
 from ebbtide.simulation.scenario import Scenario
+from ebbtide.simulation.start_delay import StartDelay
 from ebbtide.testing.scripted import replay
 
 # On demand c3.xlarge costs 0.21 and r3.large 0.175 USD an hour; the first does two steps where the other does one.
@@ -235,3 +237,39 @@ def test_a_gang_that_loses_machines_keeps_the_others_for_a_while() -> None:
     outcome = replay(Ebbtide(), [job(8 * 3600, machines=4)], CALM, billing="gcp-spot", availability=dips)
     assert outcome.finished
     assert len([lease for lease in outcome.leases if lease.is_charged]) == 5
+
+
+def test_a_gang_whose_machines_are_often_taken_in_their_first_hour_is_exchanged_after_it() -> None:
+    """Ten openings of half an hour, then some of an hour and a half: of these the last half hour is free again."""
+    points, hour = [(0.0, 4)], 0.0
+    for length in [0.5] * 10 + [1.5] * 8:
+        points += [(hour + length, 0), (hour + length + 0.2, 4)]
+        hour += length + 0.2
+    flaky = Availability({C3: capacity(*points), R3: capacity((0.0, 0))})
+    outcome = replay(Ebbtide(), [job(24 * 3600, machines=4)], CALM, billing="ec2-second", availability=flaky)
+    assert outcome.finished
+    exchanged = [one for one in outcome.leases if one.is_charged and one.state is LeaseState.RELEASED]
+    assert len(exchanged) >= 8
+    assert all(HOUR_S <= one.ended_s - one.started_s <= HOUR_S + 60.0 for one in exchanged[:4])
+    calm = replay(Ebbtide(), [job(24 * 3600, machines=4)], CALM, billing="ec2-second")
+    assert all(one.ended_s - one.started_s > 2 * HOUR_S for one in calm.leases)
+
+
+def test_a_machine_that_is_being_refunded_is_left_to_its_provider() -> None:
+    """The next machine runs before the old one is taken: to give that back would cost its half hour."""
+    rises = history({C3: [(0, 0.04), (1800, 0.30)], R3: [(0, 0.03)]}, hours=HOURS)
+    quick = StartDelay(request_s=5.0, boot_s=20.0)
+    outcome = replay(Ebbtide(), [job(4 * 3600)], rises, billing="ec2-second", delay=quick)
+    first, second = (one for one in outcome.leases if one.is_charged)
+    assert second.running_s < first.ended_s
+    assert first.state is LeaseState.REVOKED
+    assert outcome.refund_usd > 0.0
+    assert outcome.steps_lost == pytest.approx(0.0, abs=1.0)
+
+
+def test_an_on_demand_machine_is_left_once_spot_is_there_again() -> None:
+    later = Availability({C3: capacity((0.0, 0), (1.0, 9)), R3: capacity((0.0, 0))})
+    for billing in ("ec2-second", "gcp-spot"):
+        outcome = replay(Ebbtide(patience=0.0), [job(8 * 3600)], CALM, billing, availability=later)
+        assert rented(outcome) == [("c3.xlarge", True), ("c3.xlarge", False)]
+        assert outcome.cost_usd < 1.3 * 0.21 + 7 * 0.04 * 1.1

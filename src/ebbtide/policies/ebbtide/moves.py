@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ebbtide._utc import HOUR_S
 from ebbtide.market.billing import Refund
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.ways import Way
+from ebbtide.policies.ebbtide.ways import Refunds, Way
 from ebbtide.policies.moving import egress_usd
 
 # A move has to save this share of what is left, as well as its cost.
 _MARGIN = 0.03
+# The same of machines that work as one: others may be refused when these are given back.
+_RENEWAL_MARGIN = 0.2
 # What prices save beyond so many hours is not counted: by then they differ.
 _HORIZON_H = 4.0
 # How long before the end of a paid period a move is looked at, seconds.
@@ -34,6 +37,22 @@ def next_look_s(view: View, lease: LeaseView, look_every_s: float) -> float:
 def refunds_first_hour(view: View) -> bool:
     """Whether max prices can bring refunds: prices revoke, and a machine revoked in its first hour is free."""
     return view.billing.price_revokes and view.billing.refund is Refund.WITHIN_FIRST_HOUR
+
+
+def is_renewed(view: View, held: Sequence[LeaseView], in_time: InTime) -> bool:
+    """Whether machines that work as one, on spot for an hour, are given back for new ones of the same market.
+
+    New machines are refunded if they are taken within their first hour, which is what that market often does.
+    """
+    ways, market = in_time.ways, held[0].market
+    if not refunds_first_hour(view) or any(one.on_demand or one.market != market for one in held):
+        return False
+    new = next((way for way in ways.spot() if way.market == market), None)
+    if new is None or not in_time.may_try(new) or any(view.now_s - one.started_s < HOUR_S for one in held):
+        return False
+    work, vcpus = ways.job.job, view.machine(market).vcpus
+    idle_s = work.save_s(vcpus, market.place) + ways.start_s + work.restore_s(vcpus)
+    return Refunds(view).paid_share(market) * (1.0 + idle_s / HOUR_S) < 1.0 - _RENEWAL_MARGIN
 
 
 def paid_usd_per_hour(view: View, lease: LeaseView) -> float:
@@ -57,7 +76,7 @@ def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
     saving_s = work.save_s(view.machine(lease.market).vcpus, lease.market.place)
     by_bids = ways.bids_pay and refunds_first_hour(view)
     share = 1.0 if by_bids else min(_HORIZON_H * HOUR_S / staying_s, 1.0)
-    if by_bids and ways.bid is not None:
+    if by_bids and ways.bid is not None and not lease.on_demand:
         place = list(ways.markets).index(lease.market)
         stay_usd = ways.steps * ways.bid.staying(view, place, ways.markets, ways.seconds)
     else:

@@ -12,7 +12,7 @@ the best trained on (SpotTune). Where nothing is known of a market's past, price
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.moves import best_move, next_look_s
+from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s
 from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -45,9 +45,6 @@ _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S = 60.0, 300.0
 # Half a gang is kept for so long, then given back, and the whole asked for again after so long at first, seconds.
 _HALF_S, _GANG_S = 300.0, 600.0
 
-# While there is time, prices this much above the usual are waited out, and for a market that refuses as long as
-# others cost so much more.
-_DEAR, _DEARER = 1.5, 1.05
 # A machine of a type that the table does not know has to cost less than this share of what the table expects.
 _CHEAPER = 0.95
 # So long after a machine was to be taken, it is not taken after all, seconds.
@@ -62,7 +59,7 @@ class Ebbtide:
 
     Attributes:
         deadline_s: Seconds from the start until the deadline; infinity: there is none.
-        hour_usd: What an hour of a job's time is worth, USD.
+        hour_usd: What an hour of a job's time is worth, USD; 0: nothing, or as `bid` has it where max prices are chosen.
         patience: How long a job without a deadline waits, in all, for a machine at no more than the usual price,
             as a multiple of the run's work: where there is one machine at a time, jobs follow each other.
         theta: Share of its steps after which a trial is predicted; 1: all are trained to the end.
@@ -84,7 +81,7 @@ class Ebbtide:
 
     deadline_s: float = math.inf
     hour_usd: float = 0.0
-    patience: float = 3.0
+    patience: float = 4.0
     theta: float = 0.7
     mcnt: int = 3
     selects: bool = False
@@ -227,7 +224,7 @@ class Ebbtide:
         if missing <= 0:
             view.memory.get("halves", {}).pop(str(job.job_id), None)
         looks: dict[str, float] = view.memory.setdefault("looks", {})
-        is_due = len(held) == 1 and looks.get(str(held[0].lease_id), math.inf) <= view.now_s + 1e-6
+        is_due = any(looks.get(str(lease.lease_id), math.inf) <= view.now_s + 1e-6 for lease in held)
         is_time = self._is_due and view.memory.get("look_s", -math.inf) <= view.now_s
         if missing <= 0 and not is_due and not is_time:
             return
@@ -251,7 +248,7 @@ class Ebbtide:
         elif job.job.checkpoint is not None:
             yield from self._moves(now, job, held, is_due)
             if is_due:
-                yield self._next_look(view, held[0])
+                yield from (self._next_look(view, lease) for lease in held)
 
     # Which machines are rented.
 
@@ -266,13 +263,8 @@ class Ebbtide:
         key = str(job.job_id)
         since_s = waited.setdefault(key, view.now_s)
         waited_s = spent.get(key, 0.0) + view.now_s - since_s
-        is_dear = (
-            best is None
-            or best.usd > _DEARER * ways.usd_without_refusals + 1e-9
-            or ways.at_price_usd(best) > _DEAR * ways.usual[0] + 1e-9
-        )
         if best is not None and (
-            not is_dear or waited_s >= self._patience_s(now, ways) or job.job.checkpoint is None
+            job.job.checkpoint is None or waited_s >= self._patience_s(now, ways) or not ways.is_dear(best)
         ):
             spent[key] = waited_s
             del waited[key]
@@ -306,6 +298,10 @@ class Ebbtide:
                 # Machines that work as one are replaced together, once these are saved.
                 yield from (Release(one.lease_id) for one in held)
                 return
+        elif is_due and len(held) > 1:
+            if is_renewed(view, held, in_time):
+                yield from (Release(one.lease_id) for one in held)
+            return
         elif is_due:
             target = best_move(view, lease, in_time)
         if target is not None:
@@ -357,7 +353,8 @@ class Ebbtide:
 
     def _now(self, view: View) -> _Now:
         refusals = Refusals(view, _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S)
-        return _Now(view, refusals, ObservedStepTimes.in_memory(view.memory, self.parallel))
+        times = ObservedStepTimes.in_memory(view.memory, self.parallel)
+        return _Now(view, refusals, times, lambda job: self._end(view, job))
 
     def _ways(self, now: _Now, job: JobView) -> Ways:
         """The ways for a job; jobs that are alike share them."""
@@ -388,12 +385,14 @@ class _Now:
         view: What the policy sees.
         refusals: Markets that have just refused.
         times: Seconds per step that were observed.
+        end: Up to which step a job is to be trained, as far as is decided.
         known: The ways of jobs that are alike, once they are made.
     """
 
     view: View
     refusals: Refusals
     times: ObservedStepTimes
+    end: Callable[[JobView], int]
     known: dict[Any, Ways] = field(default_factory=dict)
 
     @cached_property
@@ -403,8 +402,8 @@ class _Now:
 
     @cached_property
     def steps(self) -> float:
-        """Steps of all jobs of the run."""
-        return math.fsum(job.job.steps for job in self.view.jobs)
+        """Steps of all jobs of the run that are to be trained."""
+        return math.fsum(self.end(job) for job in self.view.jobs)
 
 
 def _give_back_spared(view: View) -> Iterator[Action]:

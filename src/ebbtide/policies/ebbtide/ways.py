@@ -31,6 +31,7 @@ class Way:
         on_demand: Whether at the list price.
         max_price_usd_per_hour: The most to pay, USD per machine-hour.
         usd: Expected cost until the job is done, the value of its time included, USD.
+        unrefunded_usd: The same without what the market may refund because it takes machines that it lacks, USD.
         work_s: Seconds of pure work.
     """
 
@@ -38,6 +39,7 @@ class Way:
     on_demand: bool
     max_price_usd_per_hour: float
     usd: float
+    unrefunded_usd: float
     work_s: float
 
     @property
@@ -46,13 +48,17 @@ class Way:
         return self.usd, not self.on_demand, self.work_s, self.market
 
 
+# While there is time, prices this much above the usual are waited out, and for a market that refuses as long as
+# others cost so much more.
+_DEAR, _DEARER = 1.5, 1.05
+
 # Hours of full pay that count for a market before anything has been seen there.
 _PRIOR_H = 3.0
 
 
 @dataclass(frozen=True)
 class Refunds:
-    """What this run's machines have paid in each market, as a share of the time they were held.
+    """What this run's machines have paid in each market, as a share of the first hours that they were held.
 
     Where a machine that is taken in its first hour costs nothing, a zone that takes its machines often is cheaper
     than its price says. Nobody publishes how often; the run's own machines show it.
@@ -76,11 +82,12 @@ class Refunds:
             held_h = (lease.ended_s - lease.started_s) / HOUR_S
             is_free = lease.state is LeaseState.REVOKED and held_h < 1.0
             sums = self._sums.setdefault(str(lease.market), [0.0, 0.0])
-            sums[0] += held_h
-            sums[1] += 0.0 if is_free else held_h
+            # What comes after the first hour is paid in any case; a new machine begins with a first hour.
+            sums[0] += min(held_h, 1.0)
+            sums[1] += 0.0 if is_free else min(held_h, 1.0)
 
     def paid_share(self, market: Market) -> float:
-        """The share of the time on a market's machines that is paid, as far as is known; 1 where nothing is."""
+        """The share of first hours on a market's machines that is paid, as far as is known; 1 where nothing is."""
         held_h, paid_h = self._sums.get(str(market), (0.0, 0.0))
         return (paid_h + _PRIOR_H) / (held_h + _PRIOR_H)
 
@@ -137,30 +144,29 @@ class Ways:
             offers = self.bid.offers(
                 self.view, self.job, self.steps, [one for one, _ in open_], np.array([each for _, each in open_])
             )
-            return [
-                Way(
-                    offer.market,
-                    False,
-                    offer.max_price_usd_per_hour,
-                    offer.usd_per_step * self.steps * self._share(offer) + self.arriving_usd(offer.market),
-                    self.steps * offer.seconds_per_step,
-                )
-                for offer in offers
-            ]
+            return [self._by_bid(offer) for offer in offers]
         return [
-            self._way(
-                market,
-                seconds,
-                self.view.price(market) * Refunds(self.view).paid_share(market),
-                list_price(self.view, market),
-                on_demand=False,
-            )
+            self._way(market, seconds, self.view.price(market), list_price(self.view, market), on_demand=False)
             for market, seconds in open_
         ]
 
-    def _share(self, offer: Offer) -> float:
-        """What is paid of an offer whose price is not expected to revoke it: capacity may."""
-        return Refunds(self.view).paid_share(offer.market) if not offer.revoked > 0.0 else 1.0
+    def _by_bid(self, offer: Offer) -> Way:
+        usd = self.steps * offer.usd_per_step
+        # What is paid where the price is not expected to revoke: capacity may.
+        share = self._refunds.paid_share(offer.market) if not offer.revoked > 0.0 else 1.0
+        arriving_usd = self.arriving_usd(offer.market)
+        return Way(
+            offer.market,
+            False,
+            offer.max_price_usd_per_hour,
+            share * usd + arriving_usd,
+            usd + arriving_usd,
+            self.steps * offer.seconds_per_step,
+        )
+
+    @cached_property
+    def _refunds(self) -> Refunds:
+        return Refunds(self.view)
 
     def on_demand(self) -> list[Way]:
         """On machines at the list price, where it is known."""
@@ -182,10 +188,15 @@ class Ways:
         """The way of least cost."""
         return min(self.all(), key=lambda way: way.rank, default=None)
 
-    @cached_property
-    def usd_without_refusals(self) -> float:
-        """The least cost if every market gave a machine, USD."""
-        return min((way.usd for way in replace(self, refusals=None).all()), default=math.inf)
+    def is_dear(self, way: Way) -> bool:
+        """Whether a way costs more than others will that are closed now, or more than is usual.
+
+        What a market has refunded so far makes it no better to wait for: others may refund as much.
+        """
+        if self.at_price_usd(way) > _DEAR * self.usual[0] + 1e-9:
+            return True
+        least_usd = min(other.unrefunded_usd for other in replace(self, refusals=None).all())
+        return way.unrefunded_usd > _DEARER * least_usd + 1e-9
 
     @cached_property
     def out(self) -> list[Way]:
@@ -225,8 +236,11 @@ class Ways:
         return self.refusals is None or self.refusals.may_ask(market, on_demand)
 
     def _way(self, market: Market, seconds: float, price: float, most: float, *, on_demand: bool) -> Way:
-        usd = self._usd(market, seconds, price) + self.arriving_usd(market)
-        return Way(market, on_demand, most, usd, self._work_s(seconds))
+        share = 1.0 if on_demand else self._refunds.paid_share(market)
+        arriving_usd = self.arriving_usd(market)
+        usd = self._usd(market, seconds, share * price) + arriving_usd
+        unrefunded_usd = self._usd(market, seconds, price) + arriving_usd
+        return Way(market, on_demand, most, usd, unrefunded_usd, self._work_s(seconds))
 
     def _usd(self, market: Market, seconds: float, price: float) -> float:
         """Of machines at a price, charged in whole periods, USD."""
