@@ -196,9 +196,12 @@ def test_spottune_where_all_is_refunded_or_nothing_ends() -> None:
 def test_cumulon_without_a_real_market_says_why() -> None:
     figures = dict.fromkeys(
         [
-            *("dynamic_mean_cost", "strict_mean_cost", "oracle_mean_cost", "skyline_mean_cost"),
-            *("infinity_bid_mean_cost", "best_fixed_bid_mean_cost", "dba_mean_cost", "on_demand_only_cost"),
-            *(f"{kind}_mean_cost_{at}" for kind in ("plus", "fixed_plus") for at in ("s020", "s002")),
+            *("dynamic_mean_cost", "strict_mean_cost", "oracle_mean_cost", "dba_mean_cost", "on_demand_only_cost"),
+            *(
+                f"{kind}_mean_cost_{at}"
+                for kind in ("skyline", "infinity_bid", "best_fixed_bid", "plus", "fixed_plus")
+                for at in ("s020", "s002")
+            ),
         ],
         1.0,
     ) | {"fixed_mean_cost": np.nan}

@@ -43,7 +43,7 @@ def cumulon_figure(found: CumulonStudy) -> go.Figure:
         usd = found.figures[f"{name}_mean_cost"]
         figure.add_hline(y=usd, line={"color": COLOURS[number], "dash": "dash"}, row=3, col=2)
     _name_axes(figure, 3, 2, "bid, USD/h", "USD")
-    for trace in _rivals(tables["fig8"], tables["fig7"]["skyline"]["mean_usd"]):
+    for trace in _rivals(tables["fig8"], tables["fig7_s020"]["skyline"]["mean_usd"]):
         figure.add_trace(trace, row=4, col=1)
     _name_axes(figure, 4, 1, "mean cost, USD", "deadlines missed, share")
     figure.add_trace(_line(tables["fig5"], "mean_h", "GNMF", COLOURS[0]), row=4, col=2)

@@ -17,9 +17,8 @@ IDS = {
     "dynamic_mean_cost",
     "strict_mean_cost",
     "oracle_mean_cost",
-    "skyline_mean_cost",
-    "infinity_bid_over_skyline",
-    "best_fixed_bid_over_skyline",
+    "skyline_mean_cost_s020",
+    *(f"{bids}_over_skyline_{at}" for bids in ("infinity_bid", "best_fixed_bid") for at in ("s020", "s002")),
     "fixed_mean_cost",
     "dba_mean_cost",
     "plus_mean_cost_s020",
@@ -33,6 +32,10 @@ IDS = {
 }
 
 
+# What is played from both of the paper's starts.
+BY_START = ("skyline", "infinity_bid", "best_fixed_bid", "plus", "fixed_plus")
+
+
 @pytest.fixture(scope="module")
 def study() -> CumulonStudy:
     return cumulon_study(traces=16_000, seed=2)
@@ -44,8 +47,8 @@ def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: Cumul
     assert set(rows) == IDS
     figures = study.figures
     assert figures["oracle_mean_cost"] < figures["dynamic_mean_cost"] < figures["strict_mean_cost"]
-    assert figures["skyline_mean_cost"] < figures["infinity_bid_mean_cost"]
-    assert figures["skyline_mean_cost"] < figures["fixed_mean_cost"] < figures["dba_mean_cost"]
+    assert figures["skyline_mean_cost_s020"] < figures["infinity_bid_mean_cost_s020"]
+    assert figures["skyline_mean_cost_s020"] < figures["fixed_mean_cost"] < figures["dba_mean_cost"]
     assert figures["plus_mean_cost_s020"] < figures["fixed_plus_mean_cost_s020"]
     assert study.missed == 0
     assert rows["c3_xlarge_2015_dynamic_over_fixed"].missing
@@ -68,9 +71,8 @@ def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: Cumul
 def test_whether_a_claim_holds_is_judged_by_the_size_of_its_figure() -> None:
     figures = dict.fromkeys(
         [
-            *("strict_mean_cost", "oracle_mean_cost", "skyline_mean_cost", "infinity_bid_mean_cost"),
-            *("best_fixed_bid_mean_cost", "fixed_mean_cost", "dba_mean_cost", "on_demand_only_cost"),
-            *(f"{kind}_mean_cost_{at}" for kind in ("plus", "fixed_plus") for at in ("s020", "s002")),
+            *("strict_mean_cost", "oracle_mean_cost", "fixed_mean_cost", "dba_mean_cost", "on_demand_only_cost"),
+            *(f"{kind}_mean_cost_{at}" for kind in BY_START for at in ("s020", "s002")),
         ],
         5.0,
     )
@@ -83,7 +85,7 @@ def test_whether_a_claim_holds_is_judged_by_the_size_of_its_figure() -> None:
     # Below the strict mode, and yet too far from the paper's figure.
     assert not rows["oracle_mean_cost"].holds
     assert not rows["deadline_misses"].holds
-    assert not rows["infinity_bid_over_skyline"].holds
+    assert not rows["infinity_bid_over_skyline_s002"].holds
     assert not rows["fixed_plus_over_plus_s002"].holds
     assert rows["c3_xlarge_2015_dynamic_over_fixed"].ours == pytest.approx(2 / 3)
     assert rows["c3_xlarge_2015_dynamic_over_fixed"].holds
