@@ -59,7 +59,7 @@ class Ebbtide:
 
     Attributes:
         deadline_s: Seconds from the start until the deadline; infinity: there is none.
-        hour_usd: What an hour of a job's time is worth, USD; 0: nothing, or as `bid` has it where max prices are chosen.
+        hour_usd: What an hour of a job's time is worth, USD; 0: nothing, or as `bid` has it where it chooses.
         patience: How long a job without a deadline waits, in all, for a machine at no more than the usual price,
             as a multiple of the run's work: where there is one machine at a time, jobs follow each other.
         theta: Share of its steps after which a trial is predicted; 1: all are trained to the end.
