@@ -112,15 +112,14 @@ class PortfolioStudy:
         return _ratio(ours.risk, self.lowest_cost.risk), _ratio(later.risk, self.lowest_cost_later.risk)
 
     def best_greedy(self) -> Portfolio:
-        """The greedy portfolio of several markets (or of the only one) that portfolios improve on least."""
-        several = [portfolio for count, portfolio in self.greedy.items() if count > 1] or [self.greedy[1]]
+        """The greedy portfolio, of one market or of many, that portfolios improve on least."""
 
         def improved(rival: Portfolio) -> float:
             over = self.against(rival)[0]
             # Nothing improves on a rival without risk.
             return math.inf if math.isnan(over) else over
 
-        return max(several, key=improved)
+        return max(self.greedy.values(), key=improved)
 
 
 def portfolio_study(
