@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ from ebbtide_papers.deepspotcloud.figures import deepspotcloud_figure
 from ebbtide_papers.deepspotcloud.price_analysis import standings
 from ebbtide_papers.deepspotcloud.regions import region_study
 from ebbtide_papers.deepspotcloud.study import (
+    LENGTHS_H,
     gpu_markets,
+    migrate_on_the_other_half,
     migration_study,
     one_type_job,
     with_generated_regions,
@@ -71,7 +74,7 @@ def command(
     """
     catalogue = catalogue_with(instance_types)
     whole = PriceHistory.read(prices, catalogue)
-    history, why = None, ""
+    history, why, unseen = None, "", math.nan
     try:
         history = gpu_markets(whole, catalogue)
     except InputError as error:
@@ -89,6 +92,16 @@ def command(
                 on_progress=state.say,
             )
             found = study(history)
+            state.say("the numbers of migrate, chosen on the other half")
+            unseen = migrate_on_the_other_half(
+                history,
+                partial(one_type_job, history.markets[0].instance_type),
+                LENGTHS_H["1w"],
+                starts=wanted.number,
+                seed=wanted.seed,
+                workers=wanted.workers,
+                catalogue=catalogue,
+            )
             wider = study(with_generated_regions(history, catalogue, wanted.seed)) if wanted.generated else None
         regions = {
             path.stem: region_study(
@@ -109,6 +122,7 @@ def command(
         regions,
         inputs=files,
         seed=wanted.seed,
+        unseen=unseen,
         why_none=why,
     )
     figure = partial(deepspotcloud_figure, history, result.tables, catalogue)

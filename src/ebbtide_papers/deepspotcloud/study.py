@@ -178,6 +178,61 @@ def migration_study(
     return MigrationStudy(len(prices), replays)
 
 
+# What `migrate` is chosen from: hours of work that a saving is counted for, and moves expected in a day.
+_STAYS_H, _MOVES = (0.5, 1.0, 2.0, 4.0), (0.0, 4.0, 8.0, 16.0)
+
+
+def migrate_on_the_other_half(
+    prices: PriceHistory,
+    job_of: Callable[[float], Job],
+    hours: float,
+    *,
+    billing: str = "ec2-hourly",
+    starts: int = 1000,
+    seed: int = 1,
+    workers: int = 2,
+    catalogue: Catalogue | None = None,
+) -> float:
+    """Cost of `migrate` over interrupt's, on each half of a record with the numbers that cost least on the other.
+
+    Args:
+        prices: Price history of the markets that the job can run in.
+        job_of: Gives a job for a number of hours on the fastest machine.
+        hours: Hours of the job.
+        billing: Name of the billing preset.
+        starts: Number of start times on each half.
+        seed: Seed of the starts and of machines' start delays.
+        workers: Number of parallel threads.
+        catalogue: Instance types and their list prices.
+
+    Returns:
+        The mean of both halves; NaN: the halves are shorter than twice the job.
+    """
+    known = catalogue or default_catalogue()
+    middle_s = (prices.start_s + prices.end_s) / 2.0
+    halves = [prices.window(prices.start_s, middle_s), prices.window(middle_s, prices.end_s)]
+    if 2.0 * hours * HOUR_S >= middle_s - prices.start_s:
+        return math.nan
+    choices = [
+        DeepSpotCloud(MoveWhen.WORTHWHILE, stay_h=stay_h, moves_per_day=moves)
+        for stay_h in _STAYS_H
+        for moves in _MOVES
+    ]
+    played = (DeepSpotCloud(MoveWhen.NEVER), *choices)
+    costs = []
+    for half in halves:
+        job = job_of(hours)
+        scenario = Scenario((job,), half, billing_preset(billing), delay=MeasuredStartDelay(seed), catalogue=known)
+        compiled, drawn = MigrationReplays(scenario), draw_starts(job, half, starts, seed, known)
+        found = [compiled.run(policy, drawn, workers=workers) for policy in played]
+        ended = np.all([~np.isnan(runs.makespan_s) for runs in found], axis=0)
+        costs.append([_mean(runs.cost_usd[ended]) for runs in found])
+    over = np.array(costs)[:, 1:] / np.array(costs)[:, :1]
+    if not np.isfinite(over).all():
+        return math.nan
+    return float(np.mean([over[1, np.argmin(over[0])], over[0, np.argmin(over[1])]]))
+
+
 def _means(found: Mapping[MoveWhen, Replays]) -> dict[str, Replayed]:
     ended = np.all([~np.isnan(runs.makespan_s) for runs in found.values()], axis=0)
     return {

@@ -420,9 +420,7 @@ def _whole_region(studies: Mapping[str, PortfolioStudy | str]) -> tuple[Row, ...
     name, study = max(able.items(), key=lambda pair: len(pair[1].fitted.candidates.markets))
     rival = study.best_greedy()
     in_sample, later = study.against(rival)
-    where = (
-        f"{name}, {len(study.fitted.candidates.markets)} markets whose prices vary alone; the greedy choice "
-    )
+    where = f"{name}, {len(study.fitted.candidates.markets)} markets whose prices vary alone; the greedy choice "
     where += f"has {len(rival.used)}"
     figures = dict(zip(_REGION, (study.medium.saving, in_sample, later), strict=True))
     missing = _NO_RISK.format("the greedy choice there")

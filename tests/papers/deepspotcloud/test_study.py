@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.simulation.start_delay import MeasuredStartDelay
+from ebbtide_papers.deepspotcloud import study
 from ebbtide_papers.deepspotcloud.claims import reproduce_deepspotcloud
 from ebbtide_papers.deepspotcloud.price_analysis import by_type, hourly_ratio, standings
 from ebbtide_papers.deepspotcloud.regions import region_study
 from ebbtide_papers.deepspotcloud.study import (
     gpu_markets,
+    migrate_on_the_other_half,
     migration_study,
     one_type_job,
     with_generated_regions,
@@ -41,7 +44,8 @@ def test_rows_follow_from_the_replays() -> None:
     assert list(found.replays) == ["4h", "1d", "3d"]
     analysis = standings(prices, eb.default_catalogue())
     rows = {row.id: row for row in reproduce_deepspotcloud(found, None, analysis, {}, inputs={}, seed=1).rows}
-    assert len(rows) == 21
+    assert len(rows) == 22
+    assert rows["migrate_cost_vs_interrupt_1w_unseen"].missing.startswith("half of the prices")
     week = rows["hourly_cost_vs_interrupt_1w"]
     assert week.ours is None
     assert not week.holds
@@ -51,6 +55,22 @@ def test_rows_follow_from_the_replays() -> None:
     assert rows["hourly_cost_vs_interrupt_1d"].ours == pytest.approx(ratio)
     assert rows["hourly_cost_vs_interrupt_1d"].holds == (ratio <= 0.99)
     assert rows["gpu_availability_below_on_demand"].ours == pytest.approx(0.95)
+
+
+def test_numbers_chosen_on_one_half_are_scored_on_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one number to choose from it is the mean of both halves; of several, no luckier than the best on each."""
+    prices = history(PRICES, hours=240.0)
+    middle_s = (prices.start_s + prices.end_s) / 2.0
+    halves = (prices.window(prices.start_s, middle_s), prices.window(middle_s, prices.end_s))
+    by_half = [migration_study(half, one_type, starts=5).replays["1d"] for half in halves]
+    plain = [found["migrate"].cost_usd / found["interrupt"].cost_usd for found in by_half]
+    of_many = migrate_on_the_other_half(prices, one_type, 24.0, starts=5)
+    monkeypatch.setattr(study, "_STAYS_H", (DeepSpotCloud().stay_h,))
+    monkeypatch.setattr(study, "_MOVES", (DeepSpotCloud().moves_per_day,))
+    of_one = migrate_on_the_other_half(prices, one_type, 24.0, starts=5)
+    assert of_one == pytest.approx(sum(plain) / 2.0, rel=1e-6)
+    assert 0.5 < of_many < 1.1
+    assert math.isnan(migrate_on_the_other_half(prices, one_type, 61.0, starts=2))
 
 
 def test_prices_beside_the_list_price_by_hand() -> None:
@@ -128,4 +148,4 @@ def test_the_command_writes_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     content = json.loads((tmp_path / "one.json").read_text())
     assert content["name"] == "deepspotcloud"
-    assert len(content["rows"]) == 21
+    assert len(content["rows"]) == 22
