@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ebbtide.engine.outcome import Outcome
+from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide_papers.reproduction import (
     Claim,
     Reproduction,
@@ -29,7 +30,12 @@ _OTHER_PRICES = "other prices than the paper's two weeks of 2017, which are not 
 
 
 def reproduce_spottune(
-    found: Study, curve_scores: Mapping[str, Any], *, inputs: dict[str, str], seed: int
+    found: Study,
+    curve_scores: Mapping[str, Any],
+    curves: Sequence[Curve],
+    *,
+    inputs: dict[str, str],
+    seed: int,
 ) -> Reproduction:
     """The claims, from a study and from EarlyCurve's scores on the same curves.
 
@@ -37,6 +43,7 @@ def reproduce_spottune(
         found: The result of `study`.
         curve_scores: Scores `by_theta` of each method on the same curves; EarlyCurve with thresholds chosen on the
             other workloads.
+        curves: The curves.
         inputs: SHA-256 of the input files, by name.
         seed: Seed of the study.
     """
@@ -67,8 +74,10 @@ def reproduce_spottune(
             at_most(0.1, "the paper's upper bound"),
             "",
         ),
-        _accuracy(curve_scores["earlycurve"], "top1_accuracy_theta07", "top1", 0.7),
-        _accuracy(curve_scores["earlycurve"], "top3_accuracy_theta07", "top3", 1.0),
+        *(_accuracy(curve_scores, theta, *each) for theta in _LATE for each in (("top1", 0.7), ("top3", 1.0))),
+        _curve_error(curve_scores),
+        _step_times(curves),
+        *(_forecast(found.forecast_scores, key, paper) for key, paper in _FORECASTS.items()),
         _saving(runs, "revpred_vs_tributary_cost", "spottune", "spottune-tributary", 0.25),
         _no_refund(found.without_refund),
         _saving(runs, "cost_saving_bid_vs_cheapest", "spottune-bid", "cheapest-spot", None),
@@ -197,11 +206,75 @@ def _share(
     return Claim(claim, paper, "fraction", size, note).row(row_id, share, missing=_why(runs, "spottune"))
 
 
-def _accuracy(scores: Mapping[str, Any], row_id: str, key: str, paper: float) -> Row:
-    found = float(scores["by_theta"]["0.7"][key])
+# Thetas at which the paper has the three best found always (Figure 8c).
+_LATE = (0.7, 0.8, 0.9)
+_RIVALS = ("last-value", "slaq")
+_OTHER_CURVES = "other trainings than the paper's, of the same models and settings"
+
+
+def _accuracy(scores: Mapping[str, Any], theta: float, key: str, paper: float) -> Row:
+    """How often the best by prediction is the best in the end, or among the best three."""
+    at = {name: float(own["by_theta"][f"{theta:g}"][key]) for name, own in scores.items()}
     size = at_least(paper - 1.0 / 6.0, "not more than one workload of six below the paper's")
-    note = "other trainings than the paper's, of the same models and settings"
-    return Claim(f"EarlyCurve's {key} accuracy at theta 0.7", paper, "fraction", size, note).row(row_id, found)
+    claim = Claim(f"EarlyCurve's {key} accuracy at theta {theta:g}", paper, "fraction", size, _OTHER_CURVES)
+    beside = ", ".join(f"{name} {at[name]:.2f}" for name in _RIVALS)
+    return claim.row(f"{key}_accuracy_theta{round(10 * theta):02d}", at["earlycurve"], note=beside)
+
+
+def _curve_error(scores: Mapping[str, Any]) -> Row:
+    """Figure 11: the error of predicted final metrics beside SLAQ's, and beside the last value's."""
+    error = {name: float(own["by_theta"]["0.7"]["relative_error_mean"]) for name, own in scores.items()}
+    claim = Claim(
+        "EarlyCurve's error of final metrics / SLAQ's, at theta 0.7",
+        None,
+        "ratio",
+        at_most(0.9, "a tenth less; the paper says significantly less, in a figure"),
+        _OTHER_CURVES,
+    )
+    note = ", ".join(f"{name} {value:.3f}" for name, value in error.items())
+    return claim.row("earlycurve_error_vs_slaq_theta07", ratio(error["earlycurve"], error["slaq"]), note=note)
+
+
+def _step_times(curves: Sequence[Curve]) -> Row:
+    """IV-A: how much the time of a step varies within a training."""
+    claim = Claim(
+        "coefficient of variation of a trial's time per step, mean over trials",
+        0.1,
+        "fraction",
+        at_most(0.1, "the paper's upper bound"),
+        "trials of milliseconds a step, on cores that others share",
+    )
+    found = [_variation(curve) for curve in curves if curve.train_seconds is not None]
+    share = f"below 0.1 in {float(np.mean(np.array(found) < 0.1)):.0%} of them" if found else ""
+    value = float(np.mean(found)) if found else math.nan
+    return claim.row("step_time_variation", value, note=share, missing="the curves do not tell times of training")
+
+
+def _variation(curve: Curve) -> float:
+    assert curve.train_seconds is not None
+    seconds, steps = (np.diff(np.append(0.0, values)) for values in (curve.train_seconds, curve.steps))
+    each = seconds / steps
+    return float(each.std() / each.mean())
+
+
+# By how much RevPred's scores are above Tributary's (IV-D).
+_FORECASTS = {"accuracy": 1.2032, "f1": 1.3403}
+
+
+def _forecast(scores: Mapping[str, Mapping[str, Any]], key: str, paper: float) -> Row:
+    ours, theirs = (scores[name][key] for name in ("revpred", "tributary"))
+    claim = Claim(
+        f"{key} of RevPred's forecasts / Tributary's, max prices as published",
+        paper,
+        "ratio",
+        half_the_effect(paper, none=1.0),
+        _OTHER_PRICES,
+    )
+    defined = ours is not None and theirs is not None
+    note = f"{ours:.3f} and {theirs:.3f} on the days after those of training" if defined else ""
+    value = ratio(float(ours), float(theirs)) if defined else math.nan
+    why = "no price exceeded its max price on the later days"
+    return claim.row(f"revpred_{key}_vs_tributary", value, note=note, missing=why)
 
 
 def _distance(runs: Runs) -> Row:

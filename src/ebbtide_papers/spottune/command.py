@@ -55,7 +55,7 @@ def command(
             on_progress=state.say,
         )
         state.say("fitting learning curves")
-        scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq"])["methods"]
+        scores = evaluate_methods(whole, default_calibration(), ["earlycurve", "slaq", "last-value"])["methods"]
     files = [prices, *([curves] if curves else [])]
-    result = reproduce_spottune(found, scores, inputs=sha256_of(files), seed=seed)
+    result = reproduce_spottune(found, scores, whole, inputs=sha256_of(files), seed=seed)
     show_reproduction(result, "SpotTune's claims", json_path, plot, lambda: spottune_figure(result.tables))

@@ -18,6 +18,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.revocation.evaluation import DELTAS, Answers, Questions, asked_max_prices, scores_of
 from ebbtide.forecasts.revocation.forecasts import Forecast, Foresight, Learnt, PastFrequency
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
 from ebbtide.forecasts.revocation.models import revpred, tributary
@@ -36,6 +37,9 @@ from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
 # Share of the history for training, and the most days.
 _TRAIN_SHARE = 0.4
 _TRAIN_DAYS = 40.0
+
+# The label of a sample looks an hour ahead; this much is left out between training and scoring, days.
+_GAP_D = 2.0 / 24.0
 
 # Time after a start, in units of the longest trial's work: for waiting, and a second round of the best trials.
 _ROOM = 3.0
@@ -58,12 +62,14 @@ class Study:
         without_refund: Outcomes of two policies under a billing rule without refunds.
         by_theta: Outcomes of SpotTune at each theta below 1, by theta in place of policy.
         step_seconds: Seconds per step of each workload's first trial, by instance type.
+        forecast_scores: Scores of RevPred and Tributary on all days after those that they were trained on.
     """
 
     outcomes: Runs
     without_refund: Runs
     by_theta: Runs
     step_seconds: Mapping[str, Mapping[str, float]]
+    forecast_scores: Mapping[str, Mapping[str, Any]]
 
 
 def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, float]:
@@ -79,11 +85,19 @@ def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, 
 
 def forecasts(
     minutes: Minutes, *, train_until: int, stride: int, seed: int, report: OnProgress
-) -> dict[str, Forecast]:
-    """Learnt forecasts, trained on minutes up to `train_until`, and their lower and upper bounds."""
+) -> tuple[dict[str, Forecast], dict[str, dict[str, Any]]]:
+    """Learnt forecasts, trained on minutes up to `train_until`, and their lower and upper bounds; and scores.
+
+    The scores are those of the learnt ones on the days after `train_until`, with max prices as published.
+    """
     days = min(train_until * MINUTE_S / DAY_S, _TRAIN_DAYS)
     first = train_until - round(days * DAY_S / MINUTE_S)
-    split = split_at(minutes, first, days, 0.1, stride=stride)
+    later_days = (len(minutes.times_s) - train_until) * MINUTE_S / DAY_S - _GAP_D
+    split = split_at(minutes, first, days, later_days, stride=stride, test_stride=stride)
+    asked, tuned_on = (
+        asked_max_prices(minutes, samples, [seed, part]) for part, samples in enumerate((split.test, split.known))
+    )
+    questions, scores = Questions.of(minutes, split, asked, tuned_on), {}
     found: dict[str, Forecast] = {"past-frequency": PastFrequency(minutes), "foresight": Foresight(minutes)}
     makers: dict[str, Callable[[int], NetworkModel]] = {"revpred": revpred, "tributary": tributary}
     for name, make in makers.items():
@@ -94,7 +108,11 @@ def forecasts(
             warnings.simplefilter("ignore")
             model.fit(minutes, split.train, split.validation)
         found[name] = Learnt(model, minutes, name=name)
-    return found
+        answers = {delta: Answers() for delta in DELTAS}
+        later = model.probabilities(minutes, split.test, asked)
+        questions.mark(answers, later, model.probabilities(minutes, split.known, tuned_on))
+        scores[name] = scores_of(answers, [str(market) for market in minutes.markets])[0]["published"]
+    return found, scores
 
 
 def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Policy]:
@@ -153,7 +171,7 @@ def study(
     train_until = round(len(minutes.times_s) * _TRAIN_SHARE)
     sweeps = sweeps_of(curves, prices, known_types)
     start_times = _starts(prices, sweeps, float(minutes.times_s[train_until]), starts, seed, known_types)
-    known = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, report=report)
+    known, scores = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, report=report)
 
     def run(sweep: Sweep, policies: Sequence[Policy], billing: str) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
@@ -177,7 +195,7 @@ def study(
         by_theta[sweep.name] = run(sweep, thetas, "ec2-second")
     rates = {sweep.name: sweep.jobs[0].steps_per_hour for sweep in sweeps}
     seconds = {name: {kind: HOUR_S / rate for kind, rate in own.items()} for name, own in rates.items()}
-    return Study(outcomes, without, by_theta, seconds)
+    return Study(outcomes, without, by_theta, seconds, scores)
 
 
 def _starts(
@@ -242,6 +260,7 @@ def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
         "seconds_per_step": {name: dict(by_type) for name, by_type in found.step_seconds.items()},
         "by_policy": by_policy,
         "by_theta": thetas,
+        "forecasts": {name: dict(scores) for name, scores in found.forecast_scores.items()},
         "curve_ends": {name: scores["by_theta"] for name, scores in curve_scores.items()},
         "unfinished": unfinished,
         "stage_thresholds": {"xi": predictor.change, "epsilon": predictor.steady, "window": predictor.window},
