@@ -12,6 +12,7 @@ import ebbtide as eb
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -100,6 +101,60 @@ def budgets_passed(seeds: range) -> list[str]:
     return passed
 
 
+def comes_and_goes(random: np.random.Generator, until_s: float) -> CapacitySeries:
+    """Machines that are all taken every six or twenty-four hours on average, for some minutes or an hour."""
+    time_s, times, nodes = START_S, [START_S], [50]
+    while time_s < until_s:
+        for mean, machines in (
+            (random.exponential(random.choice([6.0, 24.0])), 0),
+            (random.uniform(0.1, 1.0), 50),
+        ):
+            time_s += mean * HOUR_S
+            times.append(time_s)
+            nodes.append(machines)
+    return CapacitySeries(np.array(times), np.array(nodes), time_s + HOUR_S)
+
+
+def slos_missed_where_machines_are_taken(seeds: range) -> tuple[int, int, int]:
+    """How many SLOs were asked for, missed, and missed though the fastest types, always, would have kept them.
+
+    The fastest types from the start until the end are the fluid bound of a policy that foresees nothing.
+    """
+    asked = missed = avoidable = 0
+    for seed in seeds:
+        random = np.random.default_rng([13, seed])
+        prices, jobs, _ = problem(random)
+        available = Availability({market: comes_and_goes(random, prices.end_s - HOUR_S) for market in prices})
+        slo_h = {
+            job.name: job.steps / max(job.steps_per_hour.values()) * random.uniform(1.02, 2.5)
+            + (120.0 + 2 * (SAVE_S + RESTORE_S)) / HOUR_S
+            for job in jobs
+        }
+        scenario = Scenario(
+            tuple(jobs),
+            prices,
+            eb.billing_preset("gcp-spot"),
+            available,
+            delay=START,
+            catalogue=eb.market.catalogue.default_catalogue(),
+        )
+        ours = scenario.run(DynamicPricing(Goal.COST, slo_h=slo_h), START_S)
+        fastest = scenario.run(eb.policy("fastest-spot"), START_S)
+        asked += len(jobs)
+        for done, bound in zip(ours.jobs, fastest.jobs, strict=True):
+            due_s = START_S + slo_h[done.job.name] * HOUR_S + 1.0
+            missed += not done.finished_s <= due_s
+            avoidable += bound.finished_s <= due_s < done.finished_s
+    return asked, missed, avoidable
+
+
+def test_where_machines_are_taken_no_slo_is_missed_that_a_faster_plan_would_have_kept() -> None:
+    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(40))
+    assert asked > 90
+    assert missed <= 0.02 * asked
+    assert avoidable == 0
+
+
 def test_slos_that_can_be_kept_are_kept() -> None:
     asked, missed = slos_missed(range(80))
     assert asked > 120
@@ -116,3 +171,7 @@ def test_a_thousand_of_each() -> None:
     assert asked > 1500
     assert missed == []
     assert budgets_passed(range(1000)) == []
+    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(400))
+    print(f"{asked} SLOs where machines are taken: {missed} missed, {avoidable} of them avoidable")
+    assert missed <= 0.02 * asked
+    assert avoidable == 0

@@ -44,6 +44,9 @@ _RETRY_S = 5 * 60.0
 # Time to spare before an SLO, seconds: moves take whole seconds, and notices some.
 _SPARE_S = 45.0
 
+# Beside the share that is kept for revocations: hours that one of them takes.
+_RECOVERY_H = 10.0 / 60.0
+
 # What is saved by a move is counted for so long at most: prices say little about later.
 _HORIZON_S = DAY_S
 
@@ -68,6 +71,7 @@ class DynamicPricing:
         quotas: Most machines in use at once, by instance type; no limit for other types. During a move to another
             market of its type a job has both machines.
         slo_h: Hours from the start within which a job must be done, by job name; one number: every job.
+        reserve: Share of the time until an SLO that is kept for revocations, as far as the fastest type allows.
         budget_usd: Total budget for `MAKESPAN`, USD.
         start_s: Seconds for which a new machine is paid before it can restore.
         timing_s: Seconds that a job trains on each type that it was not seen on, before it is allocated; 0: rates
@@ -83,6 +87,7 @@ class DynamicPricing:
     price_change: float = 0.1
     quotas: Mapping[str, int] = field(default_factory=dict)
     slo_h: Mapping[str, float] | float = field(default_factory=dict)
+    reserve: float = 0.1
     budget_usd: float = math.inf
     start_s: float = 120.0
     timing_s: float = 0.0
@@ -93,6 +98,7 @@ class DynamicPricing:
             self,
             positive=("budget_usd",),
             not_negative=("price_change", "start_s", "timing_s"),
+            shares=("reserve",),
             between={"round_s": (1.0, 366 * DAY_S)},
         )
         for name, most in self.quotas.items():
@@ -116,18 +122,47 @@ class DynamicPricing:
         finished = any(event.wake is Wake.FINISHED for event in view.events)
         ends_s = memory.get("round_ends_s", -math.inf)
         # A free machine is given to another job at once.
-        if finished or view.now_s >= ends_s - 1e-6 or self._prices_have_changed(view):
+        is_over = finished or view.now_s >= ends_s - 1e-6
+        if is_over or self._prices_have_changed(view) or self._has_fallen_behind(view):
             self._plan(view)
             yield WakeAt(memory["round_ends_s"])
             yield from self._share_out(view)
             for job in self._unfinished(view):
                 yield from self._follow(view, job)
             return
+        refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
+        again = memory.get("retry_s", math.inf) <= view.now_s
+        if again:
+            del memory["retry_s"]
+        # A machine that a job had just moved to is taken: it is back on the one before, and tries again.
+        again = again or any(event.wake in (Wake.NOTICE, Wake.ENDED) for event in view.events)
         for job in self._unfinished(view):
-            if not steady(view, job):
+            if again or not steady(view, job):
                 yield from self._follow(view, job)
+            elif refused:
+                yield from self._last_call(view, job)
+        if refused and "retry_s" not in memory:
+            # Jobs that were to move, and stay where they are meanwhile, try again, too.
+            memory["retry_s"] = view.now_s + _RETRY_S
+            yield WakeAt(view.now_s + _RETRY_S)
         if memory["round_ends_s"] < ends_s:
             yield WakeAt(memory["round_ends_s"])
+
+    def _has_fallen_behind(self, view: View) -> bool:
+        """Whether a job was without a machine for so long that its type is too slow by now, and no move is due."""
+        memory = view.memory
+        if not self.slo_h or view.now_s < memory["round_began_s"] + LEAST_ROUND_S:
+            return False
+        kinds, cheapest = self._kinds(view), _cheapest(view)
+        for job in self._unfinished(view):
+            market = cheapest.get(kinds.get(job.job_id, ""))
+            if market is None or math.isinf(self._slo_h(job.job.name)):
+                continue
+            rate, left_h = view.steps_per_s(job.job, market), self._left_h(view, job)
+            due_s = memory["round_ends_s"] - view.now_s
+            if job.steps_left / rate > left_h * HOUR_S and not steady(view, job) and due_s > LEAST_ROUND_S:
+                return True
+        return False
 
     def _prices_have_changed(self, view: View) -> bool:
         """Whether current prices differ too much from those the allocation was solved with."""
@@ -305,6 +340,16 @@ class DynamicPricing:
         slo_h = self._slo_h(job.job.name)
         if math.isinf(slo_h):
             return math.inf
+        left_h = self._until_slo_h(view, job, slo_h)
+        # Types that others cannot have taken: on the fastest of these the job can be at any time.
+        free = [market for kind, market in _cheapest(view).items() if kind not in self.quotas]
+        fastest = max((view.steps_per_s(job.job, market) for market in free), default=0.0)
+        if not self.reserve or fastest <= 0.0:
+            return left_h
+        least_h = job.steps_left / fastest / HOUR_S
+        return max(min(left_h, least_h), (1.0 - self.reserve) * left_h - _RECOVERY_H)
+
+    def _until_slo_h(self, view: View, job: JobView, slo_h: float) -> float:
         held = [lease for lease in steady(view, job) if lease.is_booted]
         vcpus = view.machine(held[0].market).vcpus if held else 1
         kept_s = job.job.save_s(vcpus) + (0.0 if held else self.start_s + job.job.restore_s(vcpus))
@@ -379,6 +424,7 @@ class DynamicPricing:
         market = _cheapest(view).get(kind)
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
         if market is None or (refused and not held):
+            yield from self._last_call(view, job)
             yield WakeAt(view.now_s + _RETRY_S)
             return
         if any(not lease.is_booted for lease in held):
@@ -394,6 +440,30 @@ class DynamicPricing:
                 yield WakeAt(view.now_s + _RETRY_S)
             return
         yield Request(market, list_price(view, market), job=job.job_id, keep=True)
+
+    def _last_call(self, view: View, job: JobView) -> Iterator[Action]:
+        """An on-demand machine for a job that was refused a spot machine and would miss its SLO by waiting on."""
+        slo_h = self._slo_h(job.job.name)
+        coming = [lease for lease in view.leases_of(job.job_id) if not lease.is_booted]
+        if math.isinf(slo_h) or coming:
+            return
+        left_s = self._until_slo_h(view, job, slo_h) * HOUR_S
+        here = max((view.steps_per_s(job.job, lease.market) for lease in steady(view, job)), default=0.0)
+        full = self._full(view)
+        work_s = {
+            market: job.steps_left / rate
+            for market in view.markets
+            if view.on_demand_price(market) is not None
+            and market.instance_type not in full
+            and (rate := view.steps_per_s(job.job, market)) > here
+        }
+        in_time_here = here > 0.0 and job.steps_left / here <= left_s
+        if in_time_here or not work_s or min(work_s.values()) + _RETRY_S + _SPARE_S <= left_s:
+            return
+        least_s = min(work_s.values())
+        able = [market for market, duration_s in work_s.items() if duration_s <= max(left_s, least_s)]
+        best = min(able, key=lambda market: ((view.on_demand_price(market) or 0.0) * work_s[market], market))
+        yield Request(best, on_demand=True, job=job.job_id, keep=True)
 
 
 def _held(view: View) -> list[Held]:
