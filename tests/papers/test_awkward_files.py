@@ -126,7 +126,7 @@ def test_deepspotcloud(
 ) -> None:
     words = ["deepspotcloud", "--prices", str(files[name]), "--starts", "2"]
     rows = run(words, tmp_path / "out.json", capsys)
-    assert len(rows) == (0 if name in ("one moment", "one market", "no list price") else 21)
+    assert len(rows) == (0 if name in ("one moment", "one market", "no list price") else 22)
     if name == "always above on demand":
         assert {row["missing"] for row in rows if row["id"].endswith("_1d")} == {
             "from no start did the job end under every rule"
@@ -145,7 +145,7 @@ def test_exosphere(
     monkeypatch.setattr(exosphere, "transiency_study", lambda **_options: losses)
     monkeypatch.setattr(exosphere, "solving_seconds", lambda _count: 0.5)
     rows = run(["exosphere", "--prices", str(files[name]), "--quick"], tmp_path / "out.json", capsys)
-    assert len(rows) == (0 if name in ("one moment", "always above on demand") else 16)
+    assert len(rows) == (0 if name in ("one moment", "always above on demand") else 19)
 
 
 def test_two_clouds_whose_days_hardly_overlap() -> None:
@@ -200,6 +200,11 @@ def test_cumulon_without_a_real_market_says_why() -> None:
             *(
                 f"{kind}_mean_cost_{at}"
                 for kind in ("skyline", "infinity_bid", "best_fixed_bid", "plus", "fixed_plus")
+                for at in ("s020", "s002")
+            ),
+            *(
+                f"{bids}_bid_minus_skyline_error_{at}"
+                for bids in ("infinity", "best_fixed")
                 for at in ("s020", "s002")
             ),
         ],

@@ -73,6 +73,11 @@ def test_whether_a_claim_holds_is_judged_by_the_size_of_its_figure() -> None:
         [
             *("strict_mean_cost", "oracle_mean_cost", "fixed_mean_cost", "dba_mean_cost", "on_demand_only_cost"),
             *(f"{kind}_mean_cost_{at}" for kind in BY_START for at in ("s020", "s002")),
+            *(
+                f"{bids}_bid_minus_skyline_error_{at}"
+                for bids in ("infinity", "best_fixed")
+                for at in ("s020", "s002")
+            ),
         ],
         5.0,
     )
