@@ -37,8 +37,8 @@ from ebbtide.simulation.scenario import Scenario
 _QUICK = ("on-demand", "cheapest-spot", "reactive", "deepspotcloud-migrate", "deadline", "next-cheapest")
 _QUICK_RECORDS = 5
 
-# A run that is not done after so many days has missed.
-_MOST_D = 8.0
+# A run that is not done after so many days has missed, and so has one that much later than its last deadline.
+_MOST_D, _LATE_D = 8.0, 1.0
 
 # A cost above the budget by less is a rounding error.
 _NO_MONEY_USD = 1e-6
@@ -283,7 +283,8 @@ def cell_of(record: BenchmarkRecord, work: Work, name: str, policy: Policy, seed
 def _replayed(record: BenchmarkRecord, work: Work, policy: Policy, start_s: float, seed: int) -> Outcome:
     """One run, ended where it has taken far longer than any of this work has to."""
     prices = record.prices
-    ends_s = min(start_s + _MOST_D * DAY_S, prices.end_s)
+    due_s = max(work.due_h) * HOUR_S + _LATE_D * DAY_S
+    ends_s = min(start_s + min(_MOST_D * DAY_S, due_s), prices.end_s)
     scenario = Scenario(
         work.jobs,
         prices.window(prices.start_s, ends_s),

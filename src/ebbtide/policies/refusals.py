@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ebbtide.errors import InputError
@@ -143,6 +144,7 @@ class _Shown:
         return getattr(self._view, name)
 
 
+@lru_cache(maxsize=65_536)
 def _key(market: Market, on_demand: bool) -> str:
     way = ["on-demand"] if on_demand else []
     return "/".join([*(str(getattr(market, name)) for name in MARKET_FIELDS), *way])

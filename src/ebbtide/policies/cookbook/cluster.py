@@ -113,7 +113,13 @@ class RunCluster:
         book, going, price = self.book, view.memory["going"], view.price(self.market)
         problem, steps = book.problem, len(book.actions)
         urgent = self._is_urgent(hours, left_h)
-        unsure = {lease.lease_id for lease in staying if urgent and _can_be_taken(lease)}
+        # Those asked for since it is urgent have the most that a budget around this policy allows.
+        urgent_s = view.memory.setdefault("urgent_s", view.now_s) if urgent else math.inf
+        unsure = {
+            lease.lease_id
+            for lease in staying
+            if urgent and _can_be_taken(lease) and lease.requested_s < urgent_s - _CLOCK_S
+        }
         held = len(staying) - len(unsure)
         counted = [lease for lease in staying if lease.lease_id not in unsure]
         charged = self._charged(counted, view.now_s + self.delay_s, view)
