@@ -16,6 +16,7 @@ from ebbtide.jobs.job import Coupling
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule, workflow_of
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.refusals import BacksOff
@@ -189,3 +190,15 @@ def test_a_market_that_refuses_is_waited_for_where_the_run_backs_off() -> None:
     made = of(CookbookRule.COOKBOOK)
     scenario = Scenario((job(),), TWO, BY_HOUR, capacity, delay=StartDelay(made.delay_s, 0.0))
     assert scenario.run(BacksOff(made), START_S).finished
+
+
+def test_a_late_cluster_asks_for_each_machine_once_though_a_budget_limits_its_bid() -> None:
+    """Bids of infinity, capped by the budget, can be outbid: that alone is no reason to exchange a machine."""
+    dear = history(a=PriceSeries(np.array([BEGAN_S, START_S + 2 * HOUR_S]), np.array([0.02, 0.19])))
+    made = of(CookbookRule.SKYLINE)
+    scenario = Scenario(
+        (job(machines=4),), dear, billing_preset("ec2-second"), delay=StartDelay(made.delay_s, 0.0)
+    )
+    outcome = scenario.run(WithinBudget(made, 5.0), START_S)
+    assert outcome.finished
+    assert len(outcome.leases) < 40
