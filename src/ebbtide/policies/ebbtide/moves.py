@@ -77,8 +77,7 @@ def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
     by_bids = ways.bids_pay and refunds_first_hour(view)
     share = 1.0 if by_bids else min(_HORIZON_H * HOUR_S / staying_s, 1.0)
     if by_bids and ways.bid is not None and not lease.on_demand:
-        place = list(ways.markets).index(lease.market)
-        stay_usd = ways.steps * ways.bid.staying(view, place, ways.markets, ways.seconds)
+        stay_usd = ways.staying_usd(lease.market)
     else:
         stay_usd = share * (price + ways.hour_usd) * staying_s / HOUR_S
     # A bid's expected cost has the start of its machine within it, while the old one trains on.

@@ -52,6 +52,9 @@ class Way:
 # others cost so much more.
 _DEAR, _DEARER = 1.5, 1.05
 
+# An offer with a lower probability of a revocation within the hour is steady.
+_STEADY = 0.4
+
 # Hours of full pay that count for a market before anything has been seen there.
 _PRIOR_H = 3.0
 
@@ -133,22 +136,44 @@ class Ways:
 
     @cached_property
     def _spot(self) -> list[Way]:
-        open_ = [
+        if self._open and self.bid is not None and self.bids_pay:
+            return [self._by_bid(offer) for offer in self._offers[1]]
+        return [
+            self._way(market, seconds, self.view.price(market), list_price(self.view, market), on_demand=False)
+            for market, seconds in self._open
+        ]
+
+    @cached_property
+    def _open(self) -> list[tuple[Market, float]]:
+        """Markets that may be asked, at no more than the list price, each with its seconds per step."""
+        return [
             (market, seconds)
             for market, seconds in zip(self.markets, self.seconds.tolist(), strict=True)
             if self._may_ask(market, False) and self.view.price(market) <= list_price(self.view, market)
         ]
-        if not open_:
-            return []
-        if self.bid is not None and self.bids_pay:
-            offers = self.bid.offers(
-                self.view, self.job, self.steps, [one for one, _ in open_], np.array([each for _, each in open_])
-            )
-            return [self._by_bid(offer) for offer in offers]
-        return [
-            self._way(market, seconds, self.view.price(market), list_price(self.view, market), on_demand=False)
-            for market, seconds in open_
-        ]
+
+    @cached_property
+    def _offers(self) -> tuple[BestBid, list[Offer]]:
+        """The offers, and the bid that made them.
+
+        `BestBid` values time, since an offer's refunds come true only if it is used while prices are as they are.
+        Where the cheapest offer will hardly be revoked, time is worth what the user says.
+        """
+        assert self.bid is not None
+        asked = [market for market, _ in self._open], np.array([seconds for _, seconds in self._open])
+        plain = replace(self.bid, hour_usd=self.hour_usd)
+        offers = plain.offers(self.view, self.job, self.steps, *asked)
+        best = min(offers, key=lambda offer: (offer.usd_per_step, offer.market))
+        if self.hour_usd or not best.revoked > _STEADY:
+            return plain, offers
+        return self.bid, self.bid.offers(self.view, self.job, self.steps, *asked)
+
+    def staying_usd(self, market: Market) -> float:
+        """What the rest costs on a machine of a market without further refunds, by the bid that makes the offers."""
+        assert self.bid is not None
+        bid = self._offers[0] if self._open else self.bid
+        place = list(self.markets).index(market)
+        return self.steps * bid.staying(self.view, place, self.markets, self.seconds)
 
     def _by_bid(self, offer: Offer) -> Way:
         usd = self.steps * offer.usd_per_step

@@ -202,6 +202,9 @@ class SpotTune:
     def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
         """Whether no offer is cheaper than staying, the time of the move included."""
         markets, seconds = self._usable(view, job, times)
+        if here not in markets:
+            # It is not shown at the moment: it has just refused another machine, and this one is kept.
+            return True
         place = markets.index(here)
         if not self._in_time(view, job, seconds)[place]:
             return False
