@@ -169,7 +169,7 @@ class Ways:
         return self.bid, self.bid.offers(self.view, self.job, self.steps, *asked)
 
     def staying_usd(self, market: Market) -> float:
-        """What the rest costs on a machine of a market without further refunds, by the bid that makes the offers."""
+        """Cost of the rest on a machine of a market without further refunds, by the bid that makes the offers."""
         assert self.bid is not None
         bid = self._offers[0] if self._open else self.bid
         place = list(self.markets).index(market)
