@@ -17,10 +17,13 @@ from ebbtide.forecasts.revocation.forecasts import Foresight, Never, PastFrequen
 from ebbtide.forecasts.revocation.minutes import minutes_of
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.throughput import ThroughputModel
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policies
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import ObservedStepTimes, SpotTune
+from ebbtide.testing.scripted import replay
 
 CALM = {C3: [(0, 0.36)], R3: [(0, 0.10)]}
 
@@ -212,3 +215,14 @@ def test_where_revocations_are_rare_it_does_not_lose_to_cheapest_spot(
     found = eb.backtest([eb.policy(name), eb.CheapestSpot()], work, prices, billing=billing, starts=2, seed=1)
     ours, cheapest = (np.mean([out.cost_usd for out in outcomes]) for outcomes in found.outcomes.values())
     assert ours <= 1.03 * cheapest
+
+
+def test_a_machine_stays_while_its_market_is_hidden_since_it_refused_another() -> None:
+    """One machine is there for two trials: the refusals of the second hide the market in which the first trains."""
+    one = CapacitySeries(np.array([START_S]), np.array([1]), START_S + 100 * 3600.0)
+    prices = history({C3: [(0, 0.04)], R3: [(0, 0.06)]}, hours=100.0)
+    trials = [job(40 * 3600).model_copy(update={"name": f"t{n}"}) for n in range(3)]
+    available = Availability({C3: one})
+    outcome = replay(BacksOff(eb.policy("spottune")), trials, prices, availability=available)
+    assert outcome.finished
+    assert outcome.steps_lost == pytest.approx(0.0, abs=1.0)

@@ -69,7 +69,8 @@ class ObservedStepTimes:
         """Seconds per step of a trial in each market, in the order of the markets."""
         own = self.seen.get(str(job.job_id), {})
         slowness = self._slowness_on(view)
-        sizes = [math.log(seconds) - slowness[name] for name, seconds in own.items()]
+        # Types whose markets are all hidden at the moment tell nothing now.
+        sizes = [math.log(seconds) - slowness[name] for name, seconds in own.items() if name in slowness]
         size = sum(sizes) / len(sizes) if sizes else 0.0
         return [
             own.get(market.instance_type) or math.exp(size + slowness[market.instance_type]) for market in markets
@@ -86,8 +87,9 @@ class ObservedStepTimes:
         return self._slowness
 
     def _corrected(self, slowness: Mapping[str, float]) -> dict[str, float]:
-        several = [own for own in self.seen.values() if len(own) > 1]
         found = dict(slowness)
+        shown = [{name: each for name, each in own.items() if name in found} for own in self.seen.values()]
+        several = [own for own in shown if len(own) > 1]
         # Estimate sizes of trials and slowness of types in turns: for so few values it converges at once.
         for _ in range(3 if several else 0):
             off: dict[str, list[float]] = {}
