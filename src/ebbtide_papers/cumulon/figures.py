@@ -17,7 +17,7 @@ _TITLES = (
     "Fig. 4: GNMF by deadline, from 0.02 USD",
     "Fig. 5: GNMF by risk aversion, from 0.20 USD",
     "Fig. 6: RSVD-1 by delay, whole hours",
-    "Fig. 7: RSVD-1 by bid",
+    "Fig. 7: RSVD-1 by bid, from 0.02 USD",
     "Fig. 8: fixed sizes and bids, DBA",
     "Fig. 5, right: when GNMF ends",
 )
@@ -40,7 +40,7 @@ def cumulon_figure(found: CumulonStudy) -> go.Figure:
     bids = {usd: row for usd, row in tables["fig7"].items() if usd != "skyline"}
     figure.add_trace(_line(bids, "mean_usd", "fixed bids", COLOURS[2]), row=3, col=2)
     for number, name in enumerate(("skyline", "infinity_bid")):
-        usd = found.figures[f"{name}_mean_cost"]
+        usd = found.figures[f"{name}_mean_cost_s002"]
         figure.add_hline(y=usd, line={"color": COLOURS[number], "dash": "dash"}, row=3, col=2)
     _name_axes(figure, 3, 2, "bid, USD/h", "USD")
     for trace in _rivals(tables["fig8"], tables["fig7_s020"]["skyline"]["mean_usd"]):
