@@ -62,8 +62,8 @@ _CLAIMS = {
 
 # Rows without a figure of the paper's: what other bids cost over skyline bids.
 _OVER_SKYLINE = {
-    "infinity_bid_over_skyline": ("infinity_bid_mean_cost", "bids of infinity"),
-    "best_fixed_bid_over_skyline": ("best_fixed_bid_mean_cost", "the best of bids from 0.10 to 1.50"),
+    "infinity_bid_over_skyline": ("infinity_bid", "bids of infinity"),
+    "best_fixed_bid_over_skyline": ("best_fixed_bid", "the best of bids from 0.10 to 1.50"),
 }
 
 # What Fixed+ costs over on demand beside spot, by the price at the start: the paper's two figures.
@@ -107,8 +107,8 @@ def reproduce_cumulon(
         for row_id, (name, bids) in _OVER_SKYLINE.items():
             text = f"cost with {bids} / with skyline bids, from {usd_per_hour} USD"
             claim = Claim(text, None, "ratio", _DEARER, f"{_MARKET}; {_FIGURE_7[start]}")
-            theirs, ours = figures[f"{name}_{start}"], figures[f"skyline_mean_cost_{start}"]
-            error = figures[f"{name.removesuffix('_mean_cost')}_minus_skyline_error_{start}"]
+            theirs, ours = (figures[f"{which}_mean_cost_{start}"] for which in (name, "skyline"))
+            error = figures[f"{name}_minus_skyline_error_{start}"]
             note = f"{theirs - ours:+.3f} USD, standard error of the paired difference {error:.3f}"
             rows.append(claim.row(f"{row_id}_{start}", ratio(theirs, ours), note=note))
     for start, (usd_per_hour, paper) in _FIXED_PLUS.items():
