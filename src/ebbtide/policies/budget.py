@@ -41,7 +41,7 @@ class WithinBudget:
     Every lease is estimated at the most that it can cost: its max price. A request without a max price gets the
     list price. Money spent is what the ledger would show if everything were released now, without refunds. Only a
     price that rises above a max price during a revocation notice can exceed the estimate; then the machine is
-    released at once, without saving.
+    released at once, without saving, or left to its provider where the revocation will be refunded.
 
     Where checkpoints go to a bucket in another region, two more saves of each job are counted at the egress of the
     dearest machine: one may be under way, and another is made when all is released. Agents decide how often they

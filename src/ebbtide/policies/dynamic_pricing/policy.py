@@ -151,16 +151,16 @@ class DynamicPricing:
     def _has_fallen_behind(self, view: View) -> bool:
         """Whether a job was without a machine for so long that its type is too slow by now, and no move is due."""
         memory = view.memory
-        if not self.slo_h or view.now_s < memory["round_began_s"] + LEAST_ROUND_S:
+        began_s, ends_s = memory["round_began_s"] + LEAST_ROUND_S, memory["round_ends_s"] - LEAST_ROUND_S
+        if not self.slo_h or not began_s <= view.now_s < ends_s:
             return False
-        kinds, cheapest = self._kinds(view), _cheapest(view)
-        for job in self._unfinished(view):
+        without = [job for job in self._unfinished(view) if not steady(view, job)]
+        kinds, cheapest = (self._kinds(view), _cheapest(view)) if without else ({}, {})
+        for job in without:
             market = cheapest.get(kinds.get(job.job_id, ""))
             if market is None or math.isinf(self._slo_h(job.job.name)):
                 continue
-            rate, left_h = view.steps_per_s(job.job, market), self._left_h(view, job)
-            due_s = memory["round_ends_s"] - view.now_s
-            if job.steps_left / rate > left_h * HOUR_S and not steady(view, job) and due_s > LEAST_ROUND_S:
+            if job.steps_left / view.steps_per_s(job.job, market) > self._left_h(view, job) * HOUR_S:
                 return True
         return False
 
@@ -336,7 +336,7 @@ class DynamicPricing:
         )
 
     def _left_h(self, view: View, job: JobView) -> float:
-        """Hours that a job has for its steps: until its SLO, less a start, and the last save."""
+        """Hours that a job has for its steps: until its SLO, less a start, the last save and the reserve."""
         slo_h = self._slo_h(job.job.name)
         if math.isinf(slo_h):
             return math.inf
@@ -350,6 +350,7 @@ class DynamicPricing:
         return max(min(left_h, least_h), (1.0 - self.reserve) * left_h - _RECOVERY_H)
 
     def _until_slo_h(self, view: View, job: JobView, slo_h: float) -> float:
+        """Hours until an SLO, less a start and the last save: nothing is kept in reserve."""
         held = [lease for lease in steady(view, job) if lease.is_booted]
         vcpus = view.machine(held[0].market).vcpus if held else 1
         kept_s = job.job.save_s(vcpus) + (0.0 if held else self.start_s + job.job.restore_s(vcpus))

@@ -172,8 +172,7 @@ class Ways:
         """Cost of the rest on a machine of a market without further refunds, by the bid that makes the offers."""
         assert self.bid is not None
         bid = self._offers[0] if self._open else self.bid
-        place = list(self.markets).index(market)
-        return self.steps * bid.staying(self.view, place, self.markets, self.seconds)
+        return self.steps * bid.staying(self.view, self._place(market), self.markets, self.seconds)
 
     def _by_bid(self, offer: Offer) -> Way:
         usd = self.steps * offer.usd_per_step
@@ -220,8 +219,12 @@ class Ways:
         """
         if self.at_price_usd(way) > _DEAR * self.usual[0] + 1e-9:
             return True
-        least_usd = min(other.unrefunded_usd for other in replace(self, refusals=None).all())
-        return way.unrefunded_usd > _DEARER * least_usd + 1e-9
+        return way.unrefunded_usd > _DEARER * self._least_unrefunded_usd + 1e-9
+
+    @cached_property
+    def _least_unrefunded_usd(self) -> float:
+        """The least if every market gave a machine, without what some have refunded."""
+        return min(other.unrefunded_usd for other in replace(self, refusals=None).all())
 
     @cached_property
     def out(self) -> list[Way]:
@@ -240,11 +243,11 @@ class Ways:
     def at_price_usd(self, way: Way) -> float:
         """What a way costs at its price of the moment, without revocations, refunds and egress, USD."""
         price = list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
-        return self._usd(way.market, float(self.seconds[list(self.markets).index(way.market)]), price)
+        return self._usd(way.market, float(self.seconds[self._place(way.market)]), price)
 
     def work_s_in(self, market: Market) -> float:
         """Seconds of pure work that are left in a market."""
-        return self._work_s(float(self.seconds[list(self.markets).index(market)]))
+        return self._work_s(float(self.seconds[self._place(market)]))
 
     def arriving_usd(self, market: Market) -> float:
         """The egress of what the job needs in a market, and of one save there, USD."""
@@ -256,6 +259,9 @@ class Ways:
         if dataset is not None and not job.has_dataset(market.cloud):
             usd += view.egress_usd(dataset.size_bytes, dataset.home, market.place)
         return usd
+
+    def _place(self, market: Market) -> int:
+        return list(self.markets).index(market)
 
     def _may_ask(self, market: Market, on_demand: bool) -> bool:
         return self.refusals is None or self.refusals.may_ask(market, on_demand)
