@@ -56,6 +56,7 @@ from .policies.baselines import FastestSpot as FastestSpot
 from .policies.baselines import OnDemand as OnDemand
 from .policies.baselines import Reactive as Reactive
 from .policies.budget import WithinBudget as WithinBudget
+from .policies.deadline.advisor import DeadlineAdvisor as DeadlineAdvisor
 from .policies.deadline.policy import Deadline as Deadline
 from .policies.deepspotcloud.policy import DeepSpotCloud as DeepSpotCloud
 from .policies.dynamic_pricing.policy import DynamicPricing as DynamicPricing

@@ -206,6 +206,65 @@ class ZonesRoom(NamedTuple):
     kept: Any
 
 
+class AdvisorGrid(NamedTuple):
+    """Time and slack of an advisor's tables: narrow steps of slack near zero, where a start decides, then wide.
+
+    Attributes:
+        ticks: Number of ticks until the deadline.
+        tick_s: Length of a tick, seconds.
+        slack_s: Slack at each step, seconds; shape (steps,).
+        narrow: Number of narrow steps.
+        narrow_s: Width of a narrow step, seconds.
+        wide_s: Width of a wide step, seconds.
+        whole_ticks: Whether the last tick is charged whole.
+    """
+
+    ticks: int
+    tick_s: float
+    slack_s: Any
+    narrow: int
+    narrow_s: float
+    wide_s: float
+    whole_ticks: bool
+
+
+class AdvisorTables(NamedTuple):
+    """Expected costs of a job for each type of zone, and what tells the types apart.
+
+    Attributes:
+        usd: Expected cost from the start of a tick on, USD; shape (types, ticks + 1, kinds, bins of age, held,
+            steps of slack).
+        grid: Time and slack.
+        hazards: Probability per second that a spell ends; shape (types, kinds, bins of age).
+        bins_s: Lower ends of the bins of age, seconds.
+    """
+
+    usd: Any
+    grid: AdvisorGrid
+    hazards: Any
+    bins_s: Any
+
+
+class AdvisorMoment(NamedTuple):
+    """When an advisor is asked, and what there is.
+
+    Attributes:
+        left_s: Seconds until the deadline.
+        work_s: Seconds of work left.
+        held: `NOTHING`, `SPOT` or `ON_DEMAND`; a spot machine that was revoked is nothing.
+        starting_s: Seconds of the held machine's start still to run.
+        up: Whether a spot machine is available: 1 or 0.
+        tick_s: Seconds until the next question.
+    """
+
+    left_s: float
+    work_s: float
+    held: int
+    starting_s: float
+    up: int
+    tick_s: float
+
+
 class ZoneChoices(NamedTuple):
     """The solved table of one zone.
 

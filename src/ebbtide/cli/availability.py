@@ -27,7 +27,7 @@ def fit_command(
         Path, typer.Argument(help="A table of probes, capacity rounds, or ticks of single machines.")
     ],
     out: Annotated[Path, typer.Option(help="File to write the models to.")],
-    pooled: Annotated[bool, typer.Option("--pooled", help="Fit only one model for all zones.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Fit no model of a single zone.")] = False,
 ) -> None:
     """Fit models of how long machines stay available or unavailable, by age of the spell and time of day.
 
@@ -40,7 +40,7 @@ def fit_command(
     with progress(f"fitting {records.name}"):
         found = fit_file(records)
     if pooled:
-        found = SpellModels(found.otherwise)
+        found = SpellModels(found.otherwise, types=found.types)
     _write(found, out)
 
 

@@ -26,6 +26,7 @@ from ebbtide.forecasts.spells.fitting import (
     spells_of_probes,
 )
 from ebbtide.forecasts.spells.records import kind_of, read_records
+from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
@@ -49,10 +50,12 @@ class SpellModels:
     Attributes:
         otherwise: Model of markets without one of their own.
         by_market: Model of each market, by `str(market)`.
+        types: Models of types of zones, where a zone that nobody has watched is one of them; None: not told apart.
     """
 
     otherwise: SpellModel
     by_market: Mapping[str, SpellModel] = field(default_factory=dict)
+    types: ZoneTypes | None = None
 
     def of(self, market: Market) -> SpellModel:
         """The model of one market."""
@@ -65,6 +68,9 @@ class SpellModels:
             "otherwise": _plain(self.otherwise),
             "markets": {name: _plain(model) for name, model in sorted(self.by_market.items())},
         }
+        if self.types is not None:
+            pairs = zip(self.types.models, self.types.weights, strict=True)
+            content["types"] = [{"weight": weight} | _plain(model) for model, weight in pairs]
         write_text(path, json.dumps(content, indent=1) + "\n")
 
     @classmethod
@@ -82,7 +88,9 @@ class SpellModels:
             if content["age_bins_s"] != AGE_BINS_S.tolist():
                 raise InputError("has other bins of age than this version; fit it again", file=file)
             markets = {name: _model(row) for name, row in content["markets"].items()}
-            return cls(_model(content["otherwise"]), markets)
+            rows = content.get("types")
+            types = rows and ZoneTypes(tuple(map(_model, rows)), tuple(float(row["weight"]) for row in rows))
+            return cls(_model(content["otherwise"]), markets, types or None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"is not a file of spell models: {error!r}", file=file) from None
 
@@ -116,7 +124,7 @@ def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellMo
     names = list(seen)
     pooled = fit_spells(None, list(seen.values()))
     each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
-    return SpellModels(pooled, each)
+    return SpellModels(pooled, each, zone_types(list(each.values())))
 
 
 def probed_markets(
@@ -239,7 +247,9 @@ def fit_file(path: Path) -> SpellModels:
     kind = kind_of(path)
     if kind == "ticks":
         records = read_records(path, 0.0)
-        return SpellModels(fit_spells(None, [spells_of(record.available, record.gap_s) for record in records]))
+        spells = [spells_of(record.available, record.gap_s) for record in records]
+        each = [fit_spells(one, spells[:place] + spells[place + 1 :]) for place, one in enumerate(spells)]
+        return SpellModels(fit_spells(None, spells), types=zone_types(each))
     frame = load_parquet(path)
     if kind == "rounds":
         frame = frame.assign(available=(frame["launched"] > 0).astype(int))

@@ -148,7 +148,7 @@ class Cluster:
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.stage.maxConsecutiveAttempts": "1000",
             "spark.task.maxFailures": "100",
-            # Who is gone is noticed sooner than by default. Not much sooner: a machine under load is not gone, and a
+            # Who is gone is noticed sooner than by default, but not much: a machine under load is not gone, and a
             # driver whose questions time out fails.
             "spark.worker.timeout": "30",
             "spark.executor.heartbeatInterval": "3s",

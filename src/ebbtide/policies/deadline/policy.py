@@ -34,6 +34,10 @@ from ebbtide.policies.moving import take_over
 # Where no deadline is given: starts of machines, first or later ones, for which short jobs are left time.
 _DEFAULT_STARTS = 4
 
+# Zones of a table, the cheapest: what it takes to solve grows with their square, and so many are hardly ever all
+# without a machine.
+_MOST_ZONES = 16
+
 
 class DeadlineRule(StrEnum):
     """Which market is asked for a spot machine, and when on-demand machines are rented."""
@@ -200,6 +204,9 @@ class Deadline:
         alike = [market for market in in_time if math.isclose(hours[market], hours[best], rel_tol=1e-6)]
         if self.rule is DeadlineRule.PROGRESS:
             alike = [best]
+        # In the order of the view, so that ties are broken as without a limit.
+        cheapest = {best, *sorted(alike, key=lambda market: (mean[market], market))[:_MOST_ZONES]}
+        alike = [market for market in alike if market in cheapest]
         checkpoint = job.job.checkpoint
         listed = [view.on_demand_price(market) or math.inf for market in alike]
         return {

@@ -1,0 +1,261 @@
+"""`DeadlineAdvisor`: spot, on demand or wait, for whoever has a scheduler of their own.
+
+It rents nothing. A scheduler asks it at each of its ticks, and tells what it sees; the advice is the choice of
+least expected cost among those that keep the deadline for sure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from ebbtide._compiled_records import (
+    NOTHING,
+    ON_DEMAND,
+    SPOT,
+    AdvisorGrid,
+    AdvisorMoment,
+    AdvisorTables,
+    SpellChances,
+)
+from ebbtide._utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.deadline.advising import chosen, first_belief, next_belief, solved_costs
+from ebbtide.policies.deadline.problem import DeadlineProblem
+
+Advice = Literal["spot", "on-demand", "wait"]
+Kind = Literal["spot", "on-demand"]
+
+_ADVICE: dict[int, Advice] = {NOTHING: "wait", SPOT: "spot", ON_DEMAND: "on-demand"}
+_HELD: dict[str | None, int] = {None: NOTHING, "spot": SPOT, "on-demand": ON_DEMAND}
+
+# Without a tick of its own a scheduler is taken to ask so often, seconds.
+_ASKS_EVERY_S = 300.0
+# Ticks of the tables are no shorter, seconds: between them costs are interpolated.
+_TABLE_TICK_S = 600.0
+
+# Slack is resolved to about a minute, or to this at least, up to 1.5 hours; beyond, to a tick; seconds.
+_NARROW_S, _LEAST_NARROW_S, _NARROW_UNTIL_S = 60.0, 20.0, 1.5 * HOUR_S
+
+# A hazard is at least so small that each type can explain what is seen, per second.
+_LEAST_HAZARD = 1e-9
+
+
+class DeadlineAdvisor:
+    """Advice for a job with a deadline in one zone.
+
+    Args:
+        work_h: Hours of work on one machine.
+        deadline_h: Hours from the start of the run to the deadline.
+        restart_h: Hours from the start of a machine until it works.
+        spot_usd_per_hour: Price of a spot machine, USD per hour.
+        on_demand_usd_per_hour: Price of an on-demand machine, USD per hour; it is always available.
+        tick_h: Hours between two questions, where decisions and charges come in whole ticks; None: it is asked at
+            least every five minutes, and machines are charged by the second.
+        models: How long spells of availability last: one model, or those of several zones, of which this zone may
+            resemble any; None for those of recorded zones.
+
+    Raises:
+        InputError: A value is out of range, or the deadline cannot be kept even on demand.
+    """
+
+    def __init__(
+        self,
+        *,
+        work_h: float,
+        deadline_h: float,
+        restart_h: float,
+        spot_usd_per_hour: float,
+        on_demand_usd_per_hour: float,
+        tick_h: float | None = None,
+        models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None = None,
+    ) -> None:
+        if tick_h is not None and not (0 < tick_h < math.inf):
+            raise InputError(f"tick_h is {tick_h}; it must be positive")
+        self.tick_h = tick_h
+        usable_h = deadline_h
+        if tick_h is not None:
+            # A run ends with a tick.
+            usable_h = math.floor(deadline_h / tick_h + 1e-9) * tick_h
+        # The whole time is checked by the user's own numbers.
+        DeadlineProblem(work_h, deadline_h, restart_h, spot_usd_per_hour, on_demand_usd_per_hour)
+        self.problem = DeadlineProblem(
+            work_h, max(usable_h, work_h + restart_h), restart_h, spot_usd_per_hour, on_demand_usd_per_hour
+        )
+        self._usable_s = usable_h * HOUR_S
+        self.types = _types_of(models)
+        self._tick_s = _ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
+        self._task = self.problem.task
+        hazards = tuple(model.per_hour.tobytes() for model in self.types.models)
+        self._tables = _tables(self.problem, self._tick_s, tick_h is not None, hazards)
+        self._ages = np.array([[model.ages(kind) for kind in (DOWN, UP)] for model in self.types.models])
+        self._share_up = np.array([model.share_up for model in self.types.models])
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another run of the same job: nothing is known of the zone yet."""
+        self._belief: Floats | None = None
+        self._asked_s, self._was_up = 0.0, 0
+
+    def choose(
+        self,
+        elapsed_h: float,
+        done_h: float,
+        holding: Kind | None,
+        spot_available: bool,
+        starting_h: float = 0.0,
+    ) -> Advice:
+        """What to hold until the next question.
+
+        Args:
+            elapsed_h: Hours since the start of the run; no less than at the last question.
+            done_h: Hours of work that are done and saved.
+            holding: What is held: "spot", "on-demand" or None. A spot machine is revoked where none is available.
+            spot_available: Whether the zone has a spot machine now.
+            starting_h: Hours that the held machine's start still takes.
+
+        Returns:
+            "spot" and "on-demand": keep that machine or start it; "wait": hold none.
+
+        Raises:
+            InputError: A value is out of range.
+        """
+        self._check(elapsed_h, done_h, holding, starting_h)
+        self._see(elapsed_h * HOUR_S, bool(spot_available))
+        left_s = self._task.work_s - done_h * HOUR_S
+        if left_s <= 0.0:
+            return "wait"
+        return _ADVICE[self._decided(elapsed_h, left_s, holding, bool(spot_available), starting_h)[0]]
+
+    def expected_usd(
+        self,
+        elapsed_h: float,
+        done_h: float,
+        holding: Kind | None,
+        spot_available: bool,
+        starting_h: float = 0.0,
+    ) -> dict[Advice, float]:
+        """Expected cost from here on of each choice, USD; infinity: it might miss the deadline, or is not there.
+
+        It asks without telling: what the advisor knows of the zone stays as it was. Arguments as for `choose`,
+        which has to come first.
+        """
+        self._check(elapsed_h, done_h, holding, starting_h)
+        if self._belief is None:
+            raise InputError("choose() has not been called in this run: nothing is known of the zone")
+        left_s = max(self._task.work_s - done_h * HOUR_S, 0.0)
+        costs = self._decided(elapsed_h, left_s, holding, bool(spot_available), starting_h)[1]
+        return {_ADVICE[choice]: float(usd) for choice, usd in enumerate(costs)}
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """How probable each type of `types` is for this zone, by what was seen in this run."""
+        if self._belief is None:
+            return self.types.weights
+        return tuple(self._belief.sum(axis=1).tolist())
+
+    def _decided(
+        self, elapsed_h: float, left_s: float, holding: Kind | None, up: bool, starting_h: float
+    ) -> tuple[int, Floats]:
+        held = _HELD[holding]
+        if held == SPOT and not up:
+            held = NOTHING
+        now = AdvisorMoment(
+            self._usable_s - elapsed_h * HOUR_S,
+            left_s,
+            held,
+            0.0 if held == NOTHING else starting_h * HOUR_S,
+            int(up),
+            self._tick_s,
+        )
+        choice, costs = chosen(self._tables, self._task, self._belief, now)
+        return int(choice), costs
+
+    def _see(self, at_s: float, up: bool) -> None:
+        if self._belief is None:
+            weights = np.array(self.types.weights)
+            self._belief = first_belief(self._ages, self._share_up, weights, int(up))
+        elif at_s > self._asked_s:
+            self._belief = next_belief(self._tables, self._belief, self._was_up, int(up), at_s - self._asked_s)
+        self._asked_s, self._was_up = at_s, int(up)
+
+    def _check(self, elapsed_h: float, done_h: float, holding: Kind | None, starting_h: float) -> None:
+        for name, value in {"elapsed_h": elapsed_h, "done_h": done_h, "starting_h": starting_h}.items():
+            if not 0 <= value < math.inf:
+                raise InputError(f"{name} is {value}; it must be a number of 0 or more")
+        if holding not in _HELD:
+            raise InputError(f"holding is {holding!r}; it must be 'spot', 'on-demand' or None")
+        if elapsed_h * HOUR_S < self._asked_s - 1e-6:
+            raise InputError(
+                f"elapsed_h is {elapsed_h:g}, after a question at {self._asked_s / HOUR_S:g}; begin() begins "
+                "another run"
+            )
+
+
+def _types_of(models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None) -> ZoneTypes:
+    """Types of zones from what a user gives as models."""
+    if models is None:
+        models = default_spell_models()
+    if isinstance(models, ZoneTypes):
+        return models
+    if isinstance(models, SpellModel):
+        return ZoneTypes((models,), (1.0,))
+    if isinstance(models, SpellModels):
+        return models.types or zone_types(list(models.by_market.values()) or [models.otherwise])
+    return zone_types(list(models))
+
+
+@lru_cache(maxsize=8)
+def _tables(
+    problem: DeadlineProblem, tick_s: float, whole_ticks: bool, hazards: tuple[bytes, ...]
+) -> AdvisorTables:
+    """The tables of a job for each type of zone, by its hazards; from a cache of the last 8."""
+    grid = _grid(problem, tick_s, whole_ticks)
+    models = [SpellModel(np.frombuffer(each).reshape(2, -1)) for each in hazards]
+    onward: Floats = np.tile(np.minimum(grid.tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0), (2, 1))
+    usd = []
+    for model in models:
+        ends = [[model.ends_within(kind, age_s, grid.tick_s) for age_s in AGE_BINS_S] for kind in (DOWN, UP)]
+        usd.append(solved_costs(grid, problem.task, SpellChances(np.array(ends), onward)))
+    per_s = np.maximum(np.stack([model.per_hour for model in models]) / HOUR_S, _LEAST_HAZARD)
+    return AdvisorTables(np.stack(usd), grid, per_s, AGE_BINS_S)
+
+
+def _grid(problem: DeadlineProblem, tick_s: float, whole_ticks: bool) -> AdvisorGrid:
+    table_tick_s = tick_s * max(round(_TABLE_TICK_S / tick_s), 1)
+    deadline_s, restart_s = problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S
+    slack_s = deadline_s - problem.work_h * HOUR_S
+    narrow_s = _narrow_step_s(table_tick_s, restart_s)
+    # Waiting shortens the slack by whole wide steps, a start by whole narrow ones, where the numbers are round.
+    waits = max(math.floor((slack_s - _NARROW_UNTIL_S) / table_tick_s), 0)
+    narrow = math.ceil((slack_s - waits * table_tick_s) / narrow_s - 1e-9) + 1
+    steps = np.arange(narrow + waits + 1, dtype=np.float64)
+    slacks = np.where(
+        steps < narrow, steps * narrow_s, (narrow - 1) * narrow_s + (steps - narrow + 1) * table_tick_s
+    )
+    return AdvisorGrid(
+        math.ceil(deadline_s / table_tick_s - 1e-9),
+        table_tick_s,
+        slacks,
+        narrow,
+        narrow_s,
+        table_tick_s,
+        # Where the tables' ticks are longer than the scheduler's, its last one is not.
+        whole_ticks and table_tick_s == tick_s,
+    )
+
+
+def _narrow_step_s(tick_s: float, restart_s: float) -> float:
+    """Width of a narrow step of slack, seconds: one that divides ticks and starts, if that is not too narrow."""
+    common_s = math.gcd(round(tick_s), round(restart_s))
+    if common_s >= _LEAST_NARROW_S and tick_s == round(tick_s) and abs(restart_s - round(restart_s)) < 1e-6:
+        return float(common_s) / max(round(common_s / _NARROW_S), 1)
+    return restart_s / max(round(restart_s / _NARROW_S), 1) if restart_s > 0 else _NARROW_S
