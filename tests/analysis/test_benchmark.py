@@ -111,11 +111,11 @@ def test_work_is_sized_by_the_machines(folder: Path) -> None:
 
 def test_regret_is_over_the_cheapest_that_missed_nothing() -> None:
     cells = [
-        Cell("d", "k", "slow", 1.0, 90.0, misses=1, over_budget=0),
-        Cell("d", "k", "good", 2.0, 30.0, misses=0, over_budget=0),
-        Cell("d", "k", "dear", 3.0, 20.0, misses=0, over_budget=0),
-        Cell("d", "other", "slow", 1.0, 90.0, misses=2, over_budget=0),
-        Cell("d", "other", "good", 4.0, 90.0, misses=1, over_budget=1),
+        Cell("d", "k", "slow", 1.0, 90.0, misses=1, over_budget=0, starts=2),
+        Cell("d", "k", "good", 2.0, 30.0, misses=0, over_budget=0, starts=2),
+        Cell("d", "k", "dear", 3.0, 20.0, misses=0, over_budget=0, starts=2),
+        Cell("d", "other", "slow", 1.0, 90.0, misses=2, over_budget=0, starts=2),
+        Cell("d", "other", "good", 4.0, 90.0, misses=1, over_budget=1, starts=2),
     ]
     found = {(cell.kind, cell.policy): cell.regret for cell in _with_regrets(cells)}
     assert found["k", "good"] == 0.0

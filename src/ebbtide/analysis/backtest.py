@@ -38,6 +38,7 @@ def backtest(
     catalogue: Catalogue | None = None,
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
+    speed_noise: float = 0.0,
     models: ModelBundle | str | Path | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
@@ -56,6 +57,8 @@ def backtest(
         catalogue: Instance types and their list prices; None: the built-in ones.
         curves: Learning curve of each job, for policies that read its metric.
         egress: Prices of data that leave a region.
+        speed_noise: Standard deviation of the logarithm of a machine's speed against that of its type; if it is
+            above 0, policies see the speeds that are measured as jobs train.
         models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`), the path of its
             folder, or `champion` for those of the MLflow registry; its versions are kept with the result, and
             starts within the data that it was trained on are refused. Speeds that it has measured stand for
@@ -84,6 +87,7 @@ def backtest(
         seed,
         tuple(curves),
         egress or EgressPrices(),
+        speed_noise,
     )
     starts_s = start_times(scenario, starts)
     if bundle is not None:

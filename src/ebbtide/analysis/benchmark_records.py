@@ -97,6 +97,11 @@ class BenchmarkRecord:
     begins_s: float
 
     @property
+    def is_auction(self) -> bool:
+        """Whether prices above a machine's max price take it."""
+        return self.availability is None and self.billing.price_revokes and self.begins_s < _EC2_AUCTIONS_END_S
+
+    @property
     def most_machines(self) -> int:
         """How many machines some market had at once."""
         if self.availability is None:

@@ -57,6 +57,11 @@ class Refusals:
         return self._refused.get(_key(market, on_demand), [0.0])[0] <= self.view.now_s
 
     @property
+    def is_any(self) -> bool:
+        """Whether some market may not be asked now."""
+        return any(until_s > self.view.now_s for until_s, _ in self._refused.values())
+
+    @property
     def _refused(self) -> dict[str, list[float]]:
         """By market: when it may be asked again, and the number of refusals in a row."""
         refused: dict[str, list[float]] = self.view.memory.setdefault(self.key, {})
@@ -101,6 +106,9 @@ class BacksOff:
     def decide(self, view: View) -> Iterable[Action]:
         refusals = Refusals(view, self.first_s, self.longest_s, "backed_off")
         yield from refusals.note()
+        if not refusals.is_any:
+            yield from self.policy.decide(view)
+            return
         gives = refusals.may_ask
 
         # Each action is passed on before the policy is asked for the next: it may look at what has come of it.
@@ -111,6 +119,7 @@ class BacksOff:
                     yield action
             return
         if len(shown) == len(view.markets):
+            # Those that have refused have no price at the moment.
             yield from self.policy.decide(view)
             return
         events = list(view.events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 
@@ -36,6 +36,7 @@ class ReplayProvider:
         catalogue: For rates by core.
         save_margin_s: How long before a revocation the last save is to be complete.
         curves: Of each job, what its metric will be as it trains, if that is known.
+        speed_of: Speed of a lease's machines over that of their type; None: all of a type are alike.
     """
 
     def __init__(
@@ -45,13 +46,17 @@ class ReplayProvider:
         catalogue: Catalogue | None = None,
         save_margin_s: float = SAVE_MARGIN_S,
         curves: Sequence[Curve | None] = (),
+        speed_of: Callable[[Lease], float] | None = None,
     ) -> None:
         self._market = market
         self._catalogue = catalogue or default_catalogue()
         self._save_margin_s = save_margin_s
         self._curves = tuple(curves)
+        self._speed_of = speed_of
         self._training: list[_Simulated] = []
         self._calendar: list[tuple[float, int, int, int]] = []
+        self._rates: dict[tuple[int, str, str], float] = {}
+        self._speeds: dict[int, float] = {}
         self._entered = 0
         self._moments = 0
         self._out: deque[Event] = deque()
@@ -82,7 +87,7 @@ class ReplayProvider:
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         for progress in jobs:
-            rate = partial(_rate, progress, self._catalogue, {})
+            rate = partial(self.rate_of, progress)
             vcpus = partial(_vcpus, self._catalogue, {})
             training: _Simulated
             if progress.job.cpus_per_task is not None:
@@ -94,6 +99,18 @@ class ReplayProvider:
             self._training.append(training)
         if watch_prices:
             self._market.watch_prices()
+
+    def rate_of(self, progress: JobProgress, lease: Lease) -> float:
+        """Steps a second of a job on one machine of a lease."""
+        market = lease.market
+        key = progress.job_id, market.cloud, market.instance_type
+        if key not in self._rates:
+            self._rates[key] = progress.job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        if self._speed_of is None:
+            return self._rates[key]
+        if lease.lease_id not in self._speeds:
+            self._speeds[lease.lease_id] = self._speed_of(lease)
+        return self._rates[key] * self._speeds[lease.lease_id]
 
     def launch(self, lease: Lease) -> None:
         self._leases[lease.lease_id] = lease
@@ -212,13 +229,6 @@ class ReplayProvider:
             for other in self._concerned(self._leases[lease_id]):
                 if other is not training:
                     self._follow(other, other.advance(self.now_s))
-
-
-def _rate(progress: JobProgress, catalogue: Catalogue, known: dict[Market, float], lease: Lease) -> float:
-    market = lease.market
-    if market not in known:
-        known[market] = progress.job.steps_per_s(market.cloud, market.instance_type, catalogue)
-    return known[market]
 
 
 def _vcpus(catalogue: Catalogue, known: dict[Market, int], lease: Lease) -> int:

@@ -18,6 +18,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.simulation.speed_noise import NoisyReplay, SpeedNoise
 from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
 
 
@@ -35,6 +36,7 @@ class Scenario:
         seed: Seed of the policies' random numbers.
         curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
         egress: What data cost that leave a region.
+        speed_noise: How much machines of one type differ in speed (see `SpeedNoise`); 0: all are alike.
     """
 
     jobs: tuple[Job, ...]
@@ -46,10 +48,12 @@ class Scenario:
     seed: int = 0
     curves: tuple[Curve | None, ...] = ()
     egress: EgressPrices = field(default_factory=EgressPrices)
+    speed_noise: float = 0.0
 
     def __post_init__(self) -> None:
         for job in self.jobs:
             job.check_replayable()
+        SpeedNoise(self.speed_noise)
 
     def at_end(self, policy: Policy) -> View:
         """What a policy sees at the end of the prices, those set there included, before it has rented anything."""
@@ -68,6 +72,9 @@ class Scenario:
             self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
         )
         provider = ReplayProvider(market, catalogue=self.catalogue, curves=self.curves)
+        if self.speed_noise > 0.0:
+            noise = SpeedNoise(self.speed_noise, self.seed)
+            provider = NoisyReplay(market, catalogue=self.catalogue, curves=self.curves, speed_of=noise.factor)
         return run_policy(
             policy,
             self.jobs,

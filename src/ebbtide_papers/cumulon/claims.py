@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ebbtide_papers.cumulon.engine_study import EngineStudy
 from ebbtide_papers.cumulon.study import CumulonStudy
 from ebbtide_papers.reproduction import (
     Claim,
     Reproduction,
+    Row,
     around,
     at_least,
     at_most,
@@ -91,6 +93,8 @@ def reproduce_cumulon(
     inputs: dict[str, str],
     seed: int,
     why_not_real: str = "no c3.xlarge in the prices given",
+    on_engine: EngineStudy | None = None,
+    why_not_on_engine: str = "no prices were given",
 ) -> Reproduction:
     """The claims of Figures 2 and 6 to 8 and of Table 2.
 
@@ -100,6 +104,8 @@ def reproduce_cumulon(
         inputs: SHA-256 of the input files, by name.
         seed: Seed of the study.
         why_not_real: Why there is no study on c3.xlarge, if there is none.
+        on_engine: Study of several markets and of charges of several steps, on the engine, if prices are given.
+        why_not_on_engine: Why there is none.
     """
     figures = found.figures
     rows = [claim.row(name, figures[name], missing=_NONE_KEPT) for name, claim in _CLAIMS.items()]
@@ -139,11 +145,44 @@ def reproduce_cumulon(
                 note=f"{usd}; {real['runs']:.0f} starts on later days",
             )
         )
+    rows += _engine_rows(on_engine, why_not_on_engine)
     tables = {
         name: {key: {k: _plain(v) for k, v in row.items()} for key, row in table.items()}
         for name, table in found.tables.items()
     }
     return Reproduction("cumulon", inputs, seed, tuple(rows), tables | {"c3_xlarge_2015": dict(real or {})})
+
+
+# What skyline bids cost on the engine and on the prices given, over one market with one step a charge.
+_ON_ENGINE = {
+    "several_markets_over_one": (
+        "several-markets",
+        "the best of up to twelve cookbooks / the cookbook of the market whose work has been cheapest",
+        "7 picks the best machine type so; all markets and types of the prices are there to choose from",
+    ),
+    "two_steps_a_charge_over_one": (
+        "two-steps-a-charge",
+        "decisions twice in each hour that is charged (kappa of 2) / once",
+        "Definition 3; the paper plays kappa of 1 only",
+    ),
+}
+_NO_DEARER = at_most(1.02, "no dearer, to 2 %")
+
+
+def _engine_rows(found: EngineStudy | None, why: str) -> list[Row]:
+    rows = []
+    for row_id, (name, text, note) in _ON_ENGINE.items():
+        claim = Claim(text, None, "ratio", _NO_DEARER, note)
+        if found is None:
+            rows.append(claim.row(row_id, None, missing=why))
+            continue
+        ours, one = found.mean_usd(name), found.mean_usd("one-market")
+        seen = f"{ours:.3f} and {one:.3f} USD; {found.markets} markets of {found.types} types"
+        rows.append(claim.row(row_id, ratio(ours, one), note=seen))
+    late = Claim("deadlines missed by skyline bids on the engine, on demand beside", 0.0, "runs", at_most(0.0))
+    missed = None if found is None else float(found.missed)
+    rows.append(late.row("engine_deadline_misses", missed, missing=why))
+    return rows
 
 
 def _plain(value: float) -> float | None:

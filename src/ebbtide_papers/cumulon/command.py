@@ -12,14 +12,16 @@ from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.cumulon.claims import reproduce_cumulon
+from ebbtide_papers.cumulon.engine_study import engine_study
 from ebbtide_papers.cumulon.figures import cumulon_figure
 from ebbtide_papers.cumulon.real_market import real_market_study
 from ebbtide_papers.cumulon.study import cumulon_study
 from ebbtide_papers.printing import show_reproduction
 from ebbtide_papers.reproduction import sha256_of
 
-# Number of traces with --quick.
+# Number of traces, and of starts on the engine, with --quick.
 _FEW_TRACES = 4_000
+_STARTS, _FEW_STARTS = 40, 5
 
 
 def command(
@@ -40,10 +42,12 @@ def command(
     ebbtide reproduce cumulon --prices prices.parquet --json cumulon.json
     """
     real, why = None, "no prices were given; give a file with c3.xlarge"
+    on_engine, why_not = None, "no prices were given"
     with progress("compiling") as state:
         found = cumulon_study(traces=_FEW_TRACES if quick else traces, seed=seed, on_progress=state.say)
         if prices:
-            history = PriceHistory.read(prices, catalogue_with(instance_types))
+            catalogue = catalogue_with(instance_types)
+            history = PriceHistory.read(prices, catalogue)
             market = next((market for market in history if market.instance_type == "c3.xlarge"), None)
             why = "no c3.xlarge in the prices given"
             if market:
@@ -51,6 +55,19 @@ def command(
                     real = real_market_study(history, market, on_progress=state.say)
                 except InputError as error:
                     why = str(error)
+            state.say("several markets")
+            try:
+                on_engine = engine_study(history, catalogue, starts=_FEW_STARTS if quick else _STARTS, seed=seed)
+            except InputError as error:
+                why_not = str(error)
     inputs = sha256_of([prices] if prices else [])
-    result = reproduce_cumulon(found, real, inputs=inputs, seed=seed, why_not_real=why)
+    result = reproduce_cumulon(
+        found,
+        real,
+        inputs=inputs,
+        seed=seed,
+        why_not_real=why,
+        on_engine=on_engine,
+        why_not_on_engine=why_not,
+    )
     show_reproduction(result, "Cümülön-D's claims", json_path, plot, lambda: cumulon_figure(found))

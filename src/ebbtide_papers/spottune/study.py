@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.revocation.combining import ChosenOffers, LowestOf, chosen_offers
 from ebbtide.forecasts.revocation.evaluation import DELTAS, Answers, Questions, asked_max_prices, scores_of
 from ebbtide.forecasts.revocation.forecasts import Forecast, Foresight, Learnt, PastFrequency
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
 from ebbtide.forecasts.revocation.models import revpred, tributary
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.passage import ForeseenPassages
-from ebbtide.forecasts.revocation.splits import split_at
+from ebbtide.forecasts.revocation.splits import VALIDATION_SHARE, split_at
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
@@ -40,6 +41,13 @@ _TRAIN_DAYS = 40.0
 
 # The label of a sample looks an hour ahead; this much is left out between training and scoring, days.
 _GAP_D = 2.0 / 24.0
+
+# Forecasts that are judged by what they choose, and the minutes from one choice to the next.
+_CANDIDATES = ("revpred", "tributary", "past-frequency", "lowest")
+_JUDGED_MIN = 30
+
+# Standard deviation of the logarithm of a machine's speed: virtual machines of one type differ by about a tenth.
+SPEED_NOISE = 0.1
 
 # Time after a start, in units of the longest trial's work: for waiting, and a second round of the best trials.
 _ROOM = 3.0
@@ -60,16 +68,25 @@ class Study:
     Attributes:
         outcomes: Outcomes of each start, by workload and policy.
         without_refund: Outcomes of two policies under a billing rule without refunds.
+        with_noise: Outcomes of SpotTune(0.7) where machines of one type differ in speed by `SPEED_NOISE`.
         by_theta: Outcomes of SpotTune at each theta below 1, by theta in place of policy.
         step_seconds: Seconds per step of each workload's first trial, by instance type.
         forecast_scores: Scores of RevPred and Tributary on all days after those that they were trained on.
+        chosen_offers: What came, before the days of the runs, of the offers that each forecast would have chosen.
     """
 
     outcomes: Runs
     without_refund: Runs
+    with_noise: Runs
     by_theta: Runs
     step_seconds: Mapping[str, Mapping[str, float]]
     forecast_scores: Mapping[str, Mapping[str, Any]]
+    chosen_offers: Mapping[str, ChosenOffers]
+
+    @property
+    def best_forecast(self) -> str:
+        """The forecast whose offers cost least on the days before those of the runs."""
+        return min(self.chosen_offers, key=lambda name: (self.chosen_offers[name].usd, name))
 
 
 def means(runs: Runs, policy: str, of: Callable[[Outcome], float]) -> dict[str, float]:
@@ -112,7 +129,22 @@ def forecasts(
         later = model.probabilities(minutes, split.test, asked)
         questions.mark(answers, later, model.probabilities(minutes, split.known, tuned_on))
         scores[name] = scores_of(answers, [str(market) for market in minutes.markets])[0]["published"]
+    found["lowest"] = LowestOf((found["revpred"], found["past-frequency"]), "lowest")
     return found, scores
+
+
+def judged(
+    known: Mapping[str, Forecast], minutes: Minutes, train_until: int, seconds: Mapping[str, float]
+) -> dict[str, ChosenOffers]:
+    """What came of the offers that each forecast chose, on the last days before `train_until`.
+
+    Those are the days on which learnt forecasts were validated, not trained.
+    """
+    days = min(train_until * MINUTE_S / DAY_S, _TRAIN_DAYS)
+    first = train_until - round(days * VALIDATION_SHARE * DAY_S / MINUTE_S)
+    moments = np.arange(first, train_until - round(_GAP_D * DAY_S / MINUTE_S), _JUDGED_MIN)
+    doubt = StepCost(known["revpred"]).doubt
+    return {name: chosen_offers(known[name], minutes, moments, seconds, doubt) for name in _CANDIDATES}
 
 
 def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Policy]:
@@ -120,7 +152,7 @@ def policies_of(known: Mapping[str, Forecast], prices: PriceHistory) -> list[Pol
     learnt = StepCost(known["revpred"])
     published = StepCost(known["revpred"], delta=None, doubt=0.0)
     bound = BestBid(ForeseenPassages(prices), doubt=0.0)
-    rivals = ("tributary", "past-frequency", "foresight")
+    rivals = ("tributary", "past-frequency", "lowest", "foresight")
     return [
         CheapestSpot(),
         FastestSpot(),
@@ -172,8 +204,13 @@ def study(
     sweeps = sweeps_of(curves, prices, known_types)
     start_times = _starts(prices, sweeps, float(minutes.times_s[train_until]), starts, seed, known_types)
     known, scores = forecasts(minutes, train_until=train_until, stride=stride, seed=seed, report=report)
+    rates = {sweep.name: sweep.jobs[0].steps_per_hour for sweep in sweeps}
+    seconds = {name: {kind: HOUR_S / rate for kind, rate in own.items()} for name, own in rates.items()}
+    chosen = judged(known, minutes, train_until, next(iter(seconds.values())))
 
-    def run(sweep: Sweep, policies: Sequence[Policy], billing: str) -> Mapping[str, tuple[Outcome, ...]]:
+    def run(
+        sweep: Sweep, policies: Sequence[Policy], billing: str, speed_noise: float = 0.0
+    ) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
             policies,
             sweep.jobs,
@@ -183,19 +220,20 @@ def study(
             seed=seed,
             catalogue=known_types,
             curves=sweep.curves,
+            speed_noise=speed_noise,
         ).outcomes
 
-    full = SpotTune(theta=1.0, provisioner=StepCost(known["revpred"]), name="spottune-full")
-    thetas = [_at_theta(StepCost(known["revpred"]), f"{theta:g}", theta) for theta in _THETAS]
-    outcomes, without, by_theta = {}, {}, {}
+    learnt = StepCost(known["revpred"])
+    full = SpotTune(theta=1.0, provisioner=learnt, name="spottune-full")
+    thetas = [_at_theta(learnt, f"{theta:g}", theta) for theta in _THETAS]
+    outcomes, without, noisy, by_theta = {}, {}, {}, {}
     for sweep in sweeps:
         report(f"running {sweep.name}")
         outcomes[sweep.name] = run(sweep, policies_of(known, prices), "ec2-second")
         without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
+        noisy[sweep.name] = run(sweep, [_at_theta(learnt, "spottune")], "ec2-second", SPEED_NOISE)
         by_theta[sweep.name] = run(sweep, thetas, "ec2-second")
-    rates = {sweep.name: sweep.jobs[0].steps_per_hour for sweep in sweeps}
-    seconds = {name: {kind: HOUR_S / rate for kind, rate in own.items()} for name, own in rates.items()}
-    return Study(outcomes, without, by_theta, seconds, scores)
+    return Study(outcomes, without, noisy, by_theta, seconds, scores, chosen)
 
 
 def _starts(
@@ -261,6 +299,7 @@ def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
         "by_policy": by_policy,
         "by_theta": thetas,
         "forecasts": {name: dict(scores) for name, scores in found.forecast_scores.items()},
+        "chosen_offers": {name: asdict(one) for name, one in found.chosen_offers.items()},
         "curve_ends": {name: scores["by_theta"] for name, scores in curve_scores.items()},
         "unfinished": unfinished,
         "stage_thresholds": {"xi": predictor.change, "epsilon": predictor.steady, "window": predictor.window},

@@ -29,6 +29,9 @@ IDS = {
     "deadline_misses",
     "cookbook_seconds",
     "c3_xlarge_2015_dynamic_over_fixed",
+    "several_markets_over_one",
+    "two_steps_a_charge_over_one",
+    "engine_deadline_misses",
 }
 
 

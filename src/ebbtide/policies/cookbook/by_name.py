@@ -275,7 +275,7 @@ class _Charged:
     listed: float | None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _solved(
     seen: tuple[bytes, bytes], workflow_json: str, charged: _Charged, most: int, risk_aversion: float
 ) -> Cookbook:

@@ -124,6 +124,10 @@ class RunCluster:
         counted = [lease for lease in staying if lease.lease_id not in unsure]
         charged = self._charged(counted, view.now_s + self.delay_s, view)
         size = self.fixed_size or book.choose(hours, price, left_h, charged)
+        leave = min(len(due), held - size)
+        if leave > 0 and self.lead_s > 0.0 and not self.fixed_size:
+            # They stop before they are charged again, and so do less than the cookbook has it.
+            size = max(size, book.choose(hours, price, left_h + leave * self.lead_s / HOUR_S, charged))
         list_price = view.on_demand_price(self.market) if self.on_demand else None
         wants_listed = list_price is not None and (price > list_price or urgent)
         free, swapped = max(held - size, 0), 0
@@ -147,7 +151,7 @@ class RunCluster:
         """Whether the deadline could not be met if all machines that can be revoked were revoked just before the
         next decision, at most half a step from now: then none of these counts, and bids are infinite."""
         problem = self.book.problem
-        rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - self.delay_s / HOUR_S
+        rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - (self.delay_s + self.lead_s) / HOUR_S
         return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
 
     def _left_then(self, left_h: float, leases: Sequence[LeaseView], until_s: float, view: View) -> float:
@@ -156,7 +160,7 @@ class RunCluster:
         for lease in leases:
             comes_s, goes_s = self._comes_s(lease), math.inf
             if lease.lease_id in _leaving(view):
-                goes_s = _leaving(view)[lease.lease_id]
+                goes_s = _leaving(view)[lease.lease_id] - self.lead_s
             present.append((max(comes_s, view.now_s), goes_s))
         moments = {view.now_s, until_s, *(time_s for pair in present for time_s in pair)}
         for low_s, high_s in pairwise(sorted(time_s for time_s in moments if view.now_s <= time_s <= until_s)):

@@ -44,16 +44,18 @@ class ObservedStepTimes:
     Attributes:
         seen: Observed seconds per step, by trial and instance type.
         parallel: Parallel share of a step (Amdahl), assumed before any observation.
+        curiosity: Share by which a type that no trial has run on is taken to be faster than assumed.
     """
 
     seen: dict[str, dict[str, float]]
     parallel: float = 1.0
+    curiosity: float = 0.0
     _slowness: dict[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def in_memory(cls, memory: dict[str, Any], parallel: float) -> ObservedStepTimes:
+    def in_memory(cls, memory: dict[str, Any], parallel: float, curiosity: float = 0.0) -> ObservedStepTimes:
         """The times kept in a policy's memory, which survive a restart."""
-        return cls(memory.setdefault("seconds_per_step", {}), parallel)
+        return cls(memory.setdefault("seconds_per_step", {}), parallel, curiosity)
 
     def observe(self, view: View, job: JobView) -> None:
         """Record the speed of a trial on its current machine."""
@@ -72,8 +74,10 @@ class ObservedStepTimes:
         # Types whose markets are all hidden at the moment tell nothing now.
         sizes = [math.log(seconds) - slowness[name] for name, seconds in own.items() if name in slowness]
         size = sum(sizes) / len(sizes) if sizes else 0.0
+        tried = {name for trial in self.seen.values() for name in trial} if self.curiosity else slowness
         return [
-            own.get(market.instance_type) or math.exp(size + slowness[market.instance_type]) for market in markets
+            own.get(name) or math.exp(size + slowness[name]) * (1.0 if name in tried else 1.0 - self.curiosity)
+            for name in (market.instance_type for market in markets)
         ]
 
     def _slowness_on(self, view: View) -> dict[str, float]:
@@ -126,6 +130,8 @@ class SpotTune:
         stays: After an hour, stay if moving, its time included, is not expected to be cheaper; else move every
             hour at any cost, as in Algorithm 1.
         parallel: Parallel share of a step, before a machine's speed is observed; 1 is the paper's start.
+        curiosity: Share by which a type that no trial has run on yet is taken to be faster than assumed, so that
+            it is tried where it might be better.
         measured: The trials' rates were measured beforehand; else seconds per step are learnt during training.
         predictor: Predicts final metrics; None: EarlyCurve as calibrated.
         maximise: Whether a higher metric is better.
@@ -143,6 +149,7 @@ class SpotTune:
     provisioner: Provisioner = field(default_factory=StepCost)
     stays: bool = True
     parallel: float = 0.83
+    curiosity: float = 0.0
     measured: bool = False
     predictor: EarlyCurve | None = None
     maximise: bool = False
@@ -151,11 +158,13 @@ class SpotTune:
     wakes_on: frozenset[Wake] = frozenset()
 
     def __post_init__(self) -> None:
-        check_fields(self, positive=("mcnt", "deadline_s"), shares=("theta", "parallel"))
+        check_fields(
+            self, positive=("mcnt", "deadline_s"), shares=("theta", "parallel"), between={"curiosity": (0.0, 0.9)}
+        )
 
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory
-        times = ObservedStepTimes.in_memory(memory, self.parallel)
+        times = ObservedStepTimes.in_memory(memory, self.parallel, self.curiosity)
         if any(event.wake is Wake.START for event in view.events):
             run_started_s(view)
             yield from self._selection.begin(view)
@@ -176,7 +185,7 @@ class SpotTune:
 
     def offers(self, view: View, job: JobView) -> list[Offer]:
         """The current offers for a trial, one per market that can run it."""
-        return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel))
+        return self._offers(view, job, ObservedStepTimes.in_memory(view.memory, self.parallel, self.curiosity))
 
     def _give_back(self, view: View, times: ObservedStepTimes) -> Iterator[Action]:
         """Release machines held for an hour: from now on they would be charged even if revoked."""
