@@ -115,9 +115,9 @@ def test_charges_of_several_steps_are_reckoned_by_when_machines_were_charged(
 def test_kappa_two_with_the_same_choices_costs_as_kappa_one() -> None:
     """At one constant price all plans of whole machine-hours cost the same."""
     flat = history(a=PriceSeries(np.array([BEGAN_S, START_S + 2 * DAY_S]), np.array([0.1, 0.11])))
-    by_hour, by_half = (
-        run(of(CookbookRule.SKYLINE, step_s=step_s, delay_s=0.0), flat) for step_s in (3600.0, 1800.0)
-    )
+    # Machines work to the end of the hour that is paid.
+    whole: dict[str, float] = {"delay_s": 0.0, "lead_s": 0.0}
+    by_hour, by_half = (run(of(CookbookRule.SKYLINE, step_s=step_s, **whole), flat) for step_s in (3600.0, 1800.0))
     assert by_hour.cost_usd == pytest.approx(1.2)
     assert by_half.cost_usd == pytest.approx(1.2)
 
