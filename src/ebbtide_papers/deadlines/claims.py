@@ -10,6 +10,8 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
+from ebbtide_papers.deadlines.advisor_rows import advisor_claims, advisor_rows, advisor_table
+from ebbtide_papers.deadlines.advisor_study import ADVISED, AdvisorCell, study_advisor
 from ebbtide_papers.deadlines.inputs import DeadlineInputs
 from ebbtide_papers.deadlines.study import (
     DEADLINES_H,
@@ -85,11 +87,12 @@ def reproduce_deadlines(
         done += 1
 
     if given.records:
-        cells, past = study_records(given.records, starts, seed, report)
-        rows += [*_rows(cells), *_past_rows(past)]
+        cells, past, advised = study_records(given.records, starts, seed, report)
+        rows += [*_rows(cells), *_past_rows(past), *advisor_rows(advised, cells)]
         tables["zones"] = [{"zone": cell.zone, **_summary([cell])} for cell in cells]
         tables["cells"] = [_summary(_cell(cells, *times)) for times in _TIMES]
         tables["overall"] = _summary(cells)
+        tables["advisor"] = advisor_table(advised)
     left_out: list[LeftOut] = []
     studies = _studied(sets, starts, seed, left_out, report)
     whole = _studied(gangs, starts, seed, left_out, report, gang=True)
@@ -132,7 +135,9 @@ def _with_missing(rows: Sequence[Row], left_out: Sequence[LeftOut]) -> list[Row]
     reasons: dict[str, str] = {}
     for one in left_out:
         if one.accelerator is None or one.accelerator in CLAIMED:
-            claims = zone_claims() if one.accelerator is None else multi_claims(one.accelerator, gang=one.gang)
+            claims = zone_claims() | advisor_claims()
+            if one.accelerator is not None:
+                claims = multi_claims(one.accelerator, gang=one.gang)
             reasons |= {row_id: one.why for row_id in claims if row_id not in reasons}
     found = list(rows)
     for claims, otherwise in _every_claim():
@@ -146,7 +151,8 @@ def _with_missing(rows: Sequence[Row], left_out: Sequence[LeftOut]) -> list[Row]
 
 def _every_claim() -> list[tuple[dict[str, Claim], str]]:
     """All claims, by id, and what is lacking where no given file answers them."""
-    found = [(zone_claims(), "no file given has records of single zones (zone, start, gap_seconds, data)")]
+    single = zone_claims() | advisor_claims()
+    found = [(single, "no file given has records of single zones (zone, start, gap_seconds, data)")]
     for accelerator in CLAIMED:
         what = f"no file given has several zones of {accelerator}, with capacity and prices"
         found.append((multi_claims(accelerator, gang=False), what))
@@ -200,19 +206,23 @@ def _cell_id(deadline_h: float, restart_h: float) -> str:
 
 def study_records(
     records: Sequence[ZoneRecord], starts: int, seed: int, report: Callable[[str], None] = lambda _name: None
-) -> tuple[list[Cell], list[Cell]]:
-    """Single zones with a model of the other zones, and later halves also with a model of the zone's past."""
+) -> tuple[list[Cell], list[Cell], list[AdvisorCell]]:
+    """Single zones with a model of the other zones, later halves also with a model of the zone's past, and the
+    advisor from the first of the same starts."""
     cells: list[Cell] = []
     past: list[Cell] = []
+    advised: list[AdvisorCell] = []
     for place, record in enumerate(records):
         report(record.name)
         others = left_out_model(records, place)
-        cells += study_zone(record, {"deadline": others}, draw_ticks(record, starts, seed))
+        ticks = draw_ticks(record, starts, seed)
+        cells += study_zone(record, {"deadline": others}, ticks)
+        advised += study_advisor(records, place, ticks[:ADVISED])
         half = len(record.available) // 2
         if record.hours / 2.0 > max(DEADLINES_H) + 1.0:
             models = {_OWN_PAST: own_past_model(records, place, half), _LEFT_OUT: others}
             past += study_zone(record, models, draw_ticks(record, starts, seed, after_tick=half))
-    return cells, past
+    return cells, past, advised
 
 
 def _rows(cells: Sequence[Cell]) -> list[Row]:

@@ -18,6 +18,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, fit_spells, spells_of
 from ebbtide.forecasts.spells.records import read_records
 from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.simulation.advised_runs import run_advised
 from ebbtide.simulation.deadline_runs import run_zone
 
 SPOT_USD, ON_DEMAND_USD = 0.9731, 3.06
@@ -126,6 +127,26 @@ def test_the_deadline_is_kept_whatever_a_zone_does(
     # A deadline that is no multiple of a tick and leaves less than one beyond a start cannot be kept by ticks.
     possible_h = math.ceil((5.0 + restart_h) / tick_h - 1e-9) * tick_h
     assert took_h <= max(math.floor(deadline_h / tick_h + 1e-9) * tick_h, possible_h) + 1e-6
+
+
+@pytest.mark.parametrize(("restart_h", "tick_h"), [(0.1, 1 / 6), (0.2, 195 / 3600)])
+def test_compiled_runs_are_those_of_a_scheduler_that_asks_it(restart_h: float, tick_h: float) -> None:
+    asked = advisor(work_h=5.0, deadline_h=9.0, restart_h=restart_h, tick_h=tick_h, models=None)
+    random = np.random.default_rng(3)
+    for share in (0.2, 0.5, 0.8):
+        up = np.repeat(random.random(60) < share, random.integers(1, 9, 60))
+        usd, took_h = run(asked, up.tolist(), work_h=5.0, restart_h=restart_h, tick_h=tick_h)
+        asked.begin()
+        compiled = run_advised(asked, up, 0)
+        assert (compiled.usd, compiled.hours) == (pytest.approx(usd), pytest.approx(took_h))
+        assert compiled.late_h == 0.0
+
+
+def test_a_run_that_a_record_does_not_hold_is_refused() -> None:
+    with pytest.raises(InputError, match="the record of 3 ticks ends before"):
+        run_advised(advisor(), np.zeros(3, dtype=bool), 0)
+    with pytest.raises(InputError, match="no tick_h"):
+        run_advised(advisor(tick_h=None), np.zeros(300, dtype=bool), 0)
 
 
 def test_it_learns_which_type_of_zone_it_is_in() -> None:

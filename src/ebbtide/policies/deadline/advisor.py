@@ -63,6 +63,14 @@ class DeadlineAdvisor:
         models: How long spells of availability last: one model, or those of several zones, of which this zone may
             resemble any; None for those of recorded zones.
 
+    Attributes:
+        problem: The job; its deadline is a whole number of ticks.
+        usable_s: Seconds from the start until the last tick ends.
+        types: The types of zones, of which this zone is taken to be one.
+        tables: Expected costs for each type.
+        prior: What is known of the types before a run: the share of spell time in each bin of age, shape (types,
+            kinds, bins); the share of time with machines, shape (types,); their weights, shape (types,).
+
     Raises:
         InputError: A value is out of range, or the deadline cannot be kept even on demand.
     """
@@ -90,14 +98,15 @@ class DeadlineAdvisor:
         self.problem = DeadlineProblem(
             work_h, max(usable_h, work_h + restart_h), restart_h, spot_usd_per_hour, on_demand_usd_per_hour
         )
-        self._usable_s = usable_h * HOUR_S
+        self.usable_s = usable_h * HOUR_S
         self.types = _types_of(models)
         self._tick_s = _ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
         self._task = self.problem.task
         hazards = tuple(model.per_hour.tobytes() for model in self.types.models)
-        self._tables = _tables(self.problem, self._tick_s, tick_h is not None, hazards)
-        self._ages = np.array([[model.ages(kind) for kind in (DOWN, UP)] for model in self.types.models])
-        self._share_up = np.array([model.share_up for model in self.types.models])
+        self.tables = _tables(self.problem, self._tick_s, tick_h is not None, hazards)
+        ages = np.array([[model.ages(kind) for kind in (DOWN, UP)] for model in self.types.models])
+        share_up = np.array([model.share_up for model in self.types.models])
+        self.prior = (ages, share_up, np.array(self.types.weights))
         self.begin()
 
     def begin(self) -> None:
@@ -169,22 +178,21 @@ class DeadlineAdvisor:
         if held == SPOT and not up:
             held = NOTHING
         now = AdvisorMoment(
-            self._usable_s - elapsed_h * HOUR_S,
+            self.usable_s - elapsed_h * HOUR_S,
             left_s,
             held,
             0.0 if held == NOTHING else starting_h * HOUR_S,
             int(up),
             self._tick_s,
         )
-        choice, costs = chosen(self._tables, self._task, self._belief, now)
+        choice, costs = chosen(self.tables, self._task, self._belief, now)
         return int(choice), costs
 
     def _see(self, at_s: float, up: bool) -> None:
         if self._belief is None:
-            weights = np.array(self.types.weights)
-            self._belief = first_belief(self._ages, self._share_up, weights, int(up))
+            self._belief = first_belief(*self.prior, int(up))
         elif at_s > self._asked_s:
-            self._belief = next_belief(self._tables, self._belief, self._was_up, int(up), at_s - self._asked_s)
+            self._belief = next_belief(self.tables, self._belief, self._was_up, int(up), at_s - self._asked_s)
         self._asked_s, self._was_up = at_s, int(up)
 
     def _check(self, elapsed_h: float, done_h: float, holding: Kind | None, starting_h: float) -> None:

@@ -1,0 +1,88 @@
+"""What `DeadlineAdvisor` costs on recorded zones that it was not fitted to, and where the rest lies.
+
+The setting is that of the public benchmark: 48 h of work, decisions and charges by whole ticks of the record. Of
+each zone's records none is in the models, but in the last variant, which knows the zone's own spells: what models
+of age alone can come to at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebbtide._utc import HOUR_S
+from ebbtide.forecasts.spells.fitting import SpellModel, fit_spells, spells_of
+from ebbtide.forecasts.spells.records import ZoneRecord
+from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.deadline.advisor import DeadlineAdvisor
+from ebbtide.simulation.advised_runs import run_advised
+from ebbtide_papers.deadlines.study import DEADLINES_H, ON_DEMAND_USD, RESTARTS_H, SPOT_USD, WORK_H
+
+# Variants: types of zones told apart while a run watches; one model of all; the zone's own, fitted in sample.
+TYPES, ONE_MODEL, OWN = VARIANTS = ("types of zones", "one model", "own spells, in sample")
+
+# Starts of a record that are run, at most.
+ADVISED = 60
+
+
+@dataclass(frozen=True)
+class AdvisorCell:
+    """One deadline and restart time in one zone.
+
+    Attributes:
+        zone: The record of the zone.
+        deadline_h: Hours to the deadline.
+        restart_h: Hours of a start.
+        usd: Cost of each run, USD, by variant; shape (starts,).
+        misses: Number of runs of all variants that were late.
+    """
+
+    zone: str
+    deadline_h: float
+    restart_h: float
+    usd: Mapping[str, Floats]
+    misses: int
+
+
+def study_advisor(records: Sequence[ZoneRecord], place: int, starts: Sequence[int]) -> list[AdvisorCell]:
+    """Every variant in every cell of one zone, from the same starts.
+
+    Args:
+        records: Records of all zones.
+        place: Index of the zone to run in.
+        starts: Start of each run, as ticks of its record.
+    """
+    record = records[place]
+    models = _models(records, place)
+    cells = []
+    for deadline_h in DEADLINES_H:
+        for restart_h in RESTARTS_H:
+            usd, misses = {}, 0
+            for name, known in models.items():
+                advisor = DeadlineAdvisor(
+                    work_h=WORK_H,
+                    deadline_h=deadline_h,
+                    restart_h=restart_h,
+                    spot_usd_per_hour=SPOT_USD,
+                    on_demand_usd_per_hour=ON_DEMAND_USD,
+                    tick_h=record.gap_s / HOUR_S,
+                    models=known,
+                )
+                runs = [run_advised(advisor, record.available, first) for first in starts]
+                usd[name] = np.array([run.usd for run in runs])
+                misses += sum(run.late_h > 1e-9 for run in runs)
+            cells.append(AdvisorCell(record.name, deadline_h, restart_h, usd, misses))
+    return cells
+
+
+def _models(records: Sequence[ZoneRecord], place: int) -> dict[str, SpellModel | ZoneTypes]:
+    zone = records[place].name.split()[0]
+    spells = [spells_of(one.available, one.gap_s) for one in records]
+    others = [one for one, record in zip(spells, records, strict=True) if record.name.split()[0] != zone]
+    if not others:
+        others = [one for number, one in enumerate(spells) if number != place] or spells
+    each = [fit_spells(own, [other for other in others if other is not own]) for own in others]
+    return {TYPES: zone_types(each), ONE_MODEL: fit_spells(None, others), OWN: fit_spells(spells[place], others)}
