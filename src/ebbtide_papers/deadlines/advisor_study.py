@@ -19,10 +19,13 @@ from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advisor import DeadlineAdvisor
 from ebbtide.simulation.advised_runs import run_advised
-from ebbtide_papers.deadlines.study import DEADLINES_H, ON_DEMAND_USD, RESTARTS_H, SPOT_USD, WORK_H
+from ebbtide_papers.deadlines.study import DEADLINES_H, ON_DEMAND_USD, SPOT_USD, WORK_H
 
 # Variants: types of zones told apart while a run watches; one model of all; the zone's own, fitted in sample.
 TYPES, ONE_MODEL, OWN = VARIANTS = ("types of zones", "one model", "own spells, in sample")
+
+# The shortest and the longest start of the public benchmark, hours; of those of the other studies.
+_RESTARTS_H = (0.02, 0.1)
 
 # Starts of a record that are run, at most.
 ADVISED = 60
@@ -59,7 +62,7 @@ def study_advisor(records: Sequence[ZoneRecord], place: int, starts: Sequence[in
     models = _models(records, place)
     cells = []
     for deadline_h in DEADLINES_H:
-        for restart_h in RESTARTS_H:
+        for restart_h in _RESTARTS_H:
             usd, misses = {}, 0
             for name, known in models.items():
                 advisor = DeadlineAdvisor(

@@ -53,6 +53,10 @@ def test_on_real_zones_it_is_cheaper_and_never_late(tmp_path: Path) -> None:
     assert {f"cost_vs_uniform_progress_{d}h_{r}" for d in (52, 70) for r in (0.02, 0.05, 0.1, 0.2)} < set(rows)
     assert rows["misses"]["ours"] == 0
     assert rows["gap_closed_overall"]["ours"] > 0.3
+    assert rows["advisor_misses"]["ours"] == 0
+    assert rows["advisor_gap_closed"]["ours"] > 0.3
+    assert rows["advisor_cost_vs_uniform_progress"]["ours"] < 1.0
+    assert set(content["tables"]["advisor"]["by_zone"]) == {cell["zone"] for cell in content["tables"]["zones"]}
     assert rows["greedy_gap_vs_uniform_progress"]["ours"] > 1.0
     assert len(content["tables"]["cells"]) == 8
     assert content["tables"]["overall"]["gap_closed"] == pytest.approx(rows["gap_closed_overall"]["ours"])
