@@ -58,6 +58,7 @@ from .policies.baselines import Reactive as Reactive
 from .policies.budget import WithinBudget as WithinBudget
 from .policies.deadline.advisor import DeadlineAdvisor as DeadlineAdvisor
 from .policies.deadline.policy import Deadline as Deadline
+from .policies.deadline.zones_advisor import ZonesAdvisor as ZonesAdvisor
 from .policies.deepspotcloud.policy import DeepSpotCloud as DeepSpotCloud
 from .policies.dynamic_pricing.policy import DynamicPricing as DynamicPricing
 from .policies.registry import policy as policy

@@ -265,6 +265,33 @@ class AdvisorMoment(NamedTuple):
     tick_s: float
 
 
+class ZonesMoment(NamedTuple):
+    """When an advisor over several zones is asked, and what there is.
+
+    Attributes:
+        left_s: Seconds until the deadline.
+        work_s: Seconds of work left.
+        held: `NOTHING`, `SPOT` or `ON_DEMAND`; a spot machine that was revoked is nothing.
+        zone: Zone of the held machine, or of the one held last.
+        starting_s: Seconds of the held machine's start still to run.
+        tick_s: Seconds until the next question.
+        whole_ticks: Whether the last tick is charged whole.
+        up: By zone, whether a spot machine is available: 1, 0, or -1 where that is not known.
+        age: By zone, the place among the bins of age of a spell that is expected to last as long as the one under
+            way, or, where the state is not known, as one that is met now; between bins a fraction.
+    """
+
+    left_s: float
+    work_s: float
+    held: int
+    zone: int
+    starting_s: float
+    tick_s: float
+    whole_ticks: bool
+    up: Any
+    age: Any
+
+
 class ZoneChoices(NamedTuple):
     """The solved table of one zone.
 

@@ -38,7 +38,7 @@ _ADVICE: dict[int, Advice] = {NOTHING: "wait", SPOT: "spot", ON_DEMAND: "on-dema
 _HELD: dict[str | None, int] = {None: NOTHING, "spot": SPOT, "on-demand": ON_DEMAND}
 
 # Without a tick of its own a scheduler is taken to ask so often, seconds.
-_ASKS_EVERY_S = 300.0
+ASKS_EVERY_S = 300.0
 # Ticks of the tables are no shorter, seconds: between them costs are interpolated.
 _TABLE_TICK_S = 600.0
 
@@ -99,8 +99,8 @@ class DeadlineAdvisor:
             work_h, max(usable_h, work_h + restart_h), restart_h, spot_usd_per_hour, on_demand_usd_per_hour
         )
         self.usable_s = usable_h * HOUR_S
-        self.types = _types_of(models)
-        self._tick_s = _ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
+        self.types = types_of(models)
+        self._tick_s = ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
         self._task = self.problem.task
         hazards = tuple(model.per_hour.tobytes() for model in self.types.models)
         self.tables = _tables(self.problem, self._tick_s, tick_h is not None, hazards)
@@ -208,7 +208,7 @@ class DeadlineAdvisor:
             )
 
 
-def _types_of(models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None) -> ZoneTypes:
+def types_of(models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None) -> ZoneTypes:
     """Types of zones from what a user gives as models."""
     if models is None:
         models = default_spell_models()
