@@ -25,7 +25,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import generated_market
 from ebbtide.live.settings import find_run
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.choice import DEFAULT_NAME, policy_for
@@ -187,8 +187,13 @@ def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None
     assert {market.instance_type for market in of_demo} == {"c3.xlarge", "g2.2xlarge"}
     others = generated_market(wanted("x", accelerators="K80:1"), 0, catalogue)
     assert {market.instance_type for market in others} == {"p2.xlarge"}
-    with pytest.raises(InputError, match="asks for accelerators A100:8: no list price is known"):
-        generated_market(wanted("x", accelerators="A100:8"), 0, catalogue)
+    today = generated_market(wanted("x", accelerators="H100:8"), 0, catalogue)
+    assert {market.instance_type for market in today} >= {"p5.48xlarge"}
+    more = [InstanceType("aws", "x9.large", 4, 16.0, "NVIDIA X9", 1)]
+    unpriced = catalogue + more
+    asked = wanted_from(["x"], TrainingOptions(accelerators="X9:1"), unpriced).sweep
+    with pytest.raises(InputError, match="asks for accelerators X9:1: no list price is known"):
+        generated_market(asked, 0, unpriced)
     with pytest.raises(InputError, match="unknown instance type 'c3.xlarg' .did you mean 'c3.xlarge'"):
         wanted("x", instance_type=["c3.xlarg"])
 

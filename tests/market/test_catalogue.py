@@ -6,6 +6,7 @@ import pytest
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import InputError
+from ebbtide.jobs.resources import Resources
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue, read_instance_types
 from ebbtide.market.markets import Market
 
@@ -48,6 +49,20 @@ def test_a_list_price_follows_the_date() -> None:
         for day in ("2014-01-01", "2015-09-01", "2016-09-01", "2021-01-01")
     ]
     assert prices == [1.008, 1.008, 0.958, 0.8]
+
+
+def test_machines_of_today_are_found_by_their_accelerators_and_have_prices() -> None:
+    catalogue = default_catalogue()
+    asked = Resources(accelerators="H100:8")
+    found = {(machine.cloud, machine.name) for machine in catalogue.instance_types if asked.fits(machine)}
+    assert found >= {("aws", "p5.48xlarge"), ("gcp", "a3-highgpu-8g")}
+    p5 = Market("aws", "us-east-1", "us-east-1a", "p5.48xlarge")
+    # AWS lowered it in June 2025.
+    usd = [
+        catalogue.on_demand_usd_per_hour(p5, to_epoch_s(f"{day}T00:00:00Z"))
+        for day in ("2025-01-01", "2026-01-01")
+    ]
+    assert usd == [98.32, 55.04]
 
 
 def test_a_list_price_is_never_borrowed() -> None:

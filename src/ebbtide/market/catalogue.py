@@ -1,8 +1,10 @@
 """The instance catalogue: the machine behind each instance type, and its on-demand price where it is known.
 
-The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces) and
-`on_demand_prices.csv` (list prices by region; each row gives the day a price was first seen; AWS 2013 to 2017
-from ec2instances.info, MIT; Azure East US 2020). A price that is not there is unknown and never guessed.
+The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces, and
+today's machines with GPUs) and `on_demand_prices.csv` (list prices by region; each row gives the day a price was
+first seen; AWS 2013 to 2017 from ec2instances.info, MIT; Azure East US 2020; of machines with accelerators, 2022 to
+2026, AWS us-east-1 from aws/karpenter-provider-aws and GCP from Cyclenerd/google-cloud-pricing-cost-calculator,
+both Apache-2.0). A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
