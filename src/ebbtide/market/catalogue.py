@@ -2,9 +2,9 @@
 
 The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces, and
 today's machines with GPUs) and `on_demand_prices.csv` (list prices by region; each row gives the day a price was
-first seen; AWS 2013 to 2017 from ec2instances.info, MIT; Azure East US 2020; of machines with accelerators, 2022 to
-2026, AWS us-east-1 from aws/karpenter-provider-aws and GCP from Cyclenerd/google-cloud-pricing-cost-calculator,
-both Apache-2.0). A price that is not there is unknown and never guessed.
+first seen). AWS 2013 to 2017 is from ec2instances.info, MIT; Azure East US 2020; machines with accelerators from
+2022 to 2026 are from aws/karpenter-provider-aws (us-east-1) and Cyclenerd/google-cloud-pricing-cost-calculator,
+both Apache-2.0. A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
