@@ -255,6 +255,7 @@ class AdvisorMoment(NamedTuple):
         starting_s: Seconds of the held machine's start still to run.
         up: Whether a spot machine is available: 1 or 0.
         tick_s: Seconds until the next question.
+        unseen_s: Seconds that a spot machine may be gone before it is asked again; 0: it lasts a whole tick.
     """
 
     left_s: float
@@ -263,6 +264,7 @@ class AdvisorMoment(NamedTuple):
     starting_s: float
     up: int
     tick_s: float
+    unseen_s: float
 
 
 class ZonesMoment(NamedTuple):
@@ -275,6 +277,7 @@ class ZonesMoment(NamedTuple):
         zone: Zone of the held machine, or of the one held last.
         starting_s: Seconds of the held machine's start still to run.
         tick_s: Seconds until the next question.
+        unseen_s: Seconds that a spot machine may be gone before it is asked again; 0: it lasts a whole tick.
         whole_ticks: Whether the last tick is charged whole.
         up: By zone, whether a spot machine is available: 1, 0, or -1 where that is not known.
         age: By zone, the place among the bins of age of a spell that is expected to last as long as the one under
@@ -287,6 +290,7 @@ class ZonesMoment(NamedTuple):
     zone: int
     starting_s: float
     tick_s: float
+    unseen_s: float
     whole_ticks: bool
     up: Any
     age: Any

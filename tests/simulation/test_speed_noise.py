@@ -50,7 +50,7 @@ def run(noise: float, seed: int = 0) -> tuple[eb.Outcome, list[float | None]]:
 
 def test_a_slower_machine_takes_longer_by_its_factor_which_is_what_is_seen() -> None:
     outcome, seen = run(0.3)
-    factor = SpeedNoise(0.3, 0).factor(lease(0))
+    factor = SpeedNoise(0.3, 0, START_S).factor(lease(0))
     assert outcome.jobs[0].training_s == pytest.approx(STEPS / factor)
     # Nothing has trained when the first machine is asked for.
     assert seen[0] is None
@@ -68,6 +68,7 @@ def test_machines_differ_by_the_deviation_and_are_the_same_every_time() -> None:
     drawn = [math.log(noise.factor(lease(number))) for number in range(2000)]
     assert np.std(drawn) == pytest.approx(0.2, rel=0.1)
     assert abs(np.mean(drawn)) < 0.02
+    assert SpeedNoise(0.2, 7, 1.0).factor(lease(0)) != SpeedNoise(0.2, 7, 2.0).factor(lease(0))
     assert run(0.2)[0].makespan_s == run(0.2)[0].makespan_s != run(0.2, seed=1)[0].makespan_s
 
 

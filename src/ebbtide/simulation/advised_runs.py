@@ -84,7 +84,7 @@ def _run(
         was_up = up
         if held == SPOT and up == 0:
             held, starting_s = NOTHING, 0.0
-        now = AdvisorMoment(usable_s - ticks * tick_s, left_s, held, starting_s, up, tick_s)
+        now = AdvisorMoment(usable_s - ticks * tick_s, left_s, held, starting_s, up, tick_s, 0.0)
         choice = chosen(tables, task, belief, now)[0]
         if choice == NOTHING:
             held, starting_s = NOTHING, 0.0

@@ -73,7 +73,7 @@ class Scenario:
         )
         provider = ReplayProvider(market, catalogue=self.catalogue, curves=self.curves)
         if self.speed_noise > 0.0:
-            noise = SpeedNoise(self.speed_noise, self.seed)
+            noise = SpeedNoise(self.speed_noise, self.seed, start_s)
             provider = NoisyReplay(market, catalogue=self.catalogue, curves=self.curves, speed_of=noise.factor)
         return run_policy(
             policy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class SpeedNoise:
     Attributes:
         deviation: Standard deviation of the logarithm of a machine's speed; 0.1 is about 10 %.
         seed: Seed of the speeds.
+        start_s: Start of the run, seconds since 1970: each run has machines of its own.
 
     Raises:
         InputError: The deviation is negative, or no number.
@@ -28,14 +30,15 @@ class SpeedNoise:
 
     deviation: float
     seed: int = 0
+    start_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.deviation < math.inf:
+        if not isinstance(self.deviation, Real) or not 0.0 <= self.deviation < math.inf:
             raise InputError(f"is {self.deviation}; it must be a number of 0 or more", field="speed_noise")
 
     def factor(self, lease: Lease) -> float:
         """The speed of a lease's machines over that of their type; 1 in the mean of its logarithm."""
-        drawn = np.random.default_rng([self.seed, lease.lease_id]).standard_normal()
+        drawn = np.random.default_rng([self.seed, int(self.start_s), lease.lease_id]).standard_normal()
         return math.exp(self.deviation * float(drawn))
 
 

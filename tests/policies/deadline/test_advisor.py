@@ -124,9 +124,63 @@ def test_the_deadline_is_kept_whatever_a_zone_does(
 ) -> None:
     asked = advisor(work_h=5.0, deadline_h=deadline_h, restart_h=restart_h, tick_h=tick_h, models=None)
     _, took_h = run(asked, up, work_h=5.0, restart_h=restart_h, tick_h=tick_h)
-    # A deadline that is no multiple of a tick and leaves less than one beyond a start cannot be kept by ticks.
-    possible_h = math.ceil((5.0 + restart_h) / tick_h - 1e-9) * tick_h
-    assert took_h <= max(math.floor(deadline_h / tick_h + 1e-9) * tick_h, possible_h) + 1e-6
+    assert took_h <= deadline_h + 1e-6
+
+
+@pytest.mark.parametrize("restart_h", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("asked_every_s", [60.0, 299.0])
+def test_without_a_tick_it_is_kept_though_machines_go_between_two_questions(
+    restart_h: float, asked_every_s: float
+) -> None:
+    """The worst moment: what is worked since a question is lost, and a spot machine is gone at the next."""
+    for deadline_h in (1.0 + restart_h, 1.1 + restart_h, 1.5):
+        asked = advisor(work_h=1.0, deadline_h=deadline_h, restart_h=restart_h, tick_h=None, models=flat(0.5, 0.1))
+        done_h, now_h, held, starting_h = 0.0, 0.0, None, 0.0
+        while done_h < 1.0 - 1e-9:
+            there = round(now_h * 3600.0 / asked_every_s) % 2 == 0
+            if held == "spot" and not there:
+                held = None
+            advice = asked.choose(now_h, done_h, held, there, starting_h if held else 0.0)
+            every_h = asked_every_s / 3600.0
+            now_h += every_h
+            if advice == "wait":
+                held = None
+                continue
+            starting_h = starting_h if advice == held else restart_h
+            held = advice
+            if advice == "on-demand":
+                done_h += max(every_h - starting_h, 0.0)
+            starting_h = max(starting_h - every_h, 0.0)
+        assert now_h - (done_h - 1.0) <= deadline_h + 1e-6
+
+
+@pytest.mark.parametrize("tick_h", [1.0, 1 / 6])
+def test_a_machine_is_kept_to_the_end_of_the_work(tick_h: float) -> None:
+    asked = advisor(work_h=10.0, deadline_h=14.0, restart_h=0.1, tick_h=tick_h, models=None)
+    assert asked.choose(10.0, 9.9, "spot", True) == "spot"
+    usd = asked.expected_usd(10.0, 9.9, "spot", True)
+    assert usd["spot"] == pytest.approx(tick_h * SPOT_USD)
+    # No path costs less than the tick that is needed.
+    assert usd["wait"] >= usd["spot"] - 1e-6
+
+
+def test_saved_work_counts_though_it_is_ahead_of_the_time() -> None:
+    asked = advisor(work_h=10.0, deadline_h=12.0, restart_h=0.1, models=None)
+    asked.choose(0.0, 0.0, None, True)
+    usd = [min(asked.expected_usd(0.0, done_h, None, True).values()) for done_h in (0.0, 2.0, 5.0, 9.0, 9.9)]
+    assert usd == sorted(usd, reverse=True)
+    # Two ticks on spot; with so much slack costs are resolved to a tick.
+    assert usd[-1] == pytest.approx(2 * SPOT_USD / 6, abs=SPOT_USD / 6)
+    assert asked.expected_usd(0.0, 10.0, None, True)["wait"] == 0.0
+
+
+@pytest.mark.parametrize(("work_h", "deadline_h", "restart_h"), [(48, 52, 1e-6), (48, 720, 0.1), (10, 200, 100)])
+def test_tables_are_no_larger_than_memory_however_long_a_job_is(
+    work_h: float, deadline_h: float, restart_h: float
+) -> None:
+    asked = advisor(work_h=work_h, deadline_h=deadline_h, restart_h=restart_h, models=flat(0.7, 0.4))
+    assert asked.tables.usd.size <= 60_000_000
+    assert asked.choose(0.0, 0.0, None, True) in ("spot", "wait", "on-demand")
 
 
 @pytest.mark.parametrize(("restart_h", "tick_h"), [(0.1, 1 / 6), (0.2, 195 / 3600)])
@@ -176,6 +230,16 @@ def test_without_a_tick_it_is_charged_by_the_second() -> None:
     assert asked.expected_usd(0.35, 0.95, "on-demand", False)["on-demand"] == pytest.approx(0.05 * ON_DEMAND_USD)
 
 
+def test_hazards_may_be_whole_numbers() -> None:
+    whole = SpellModel(np.ones((2, BINS), dtype=np.int64))
+    for kind in (np.int64, np.float32):
+        asked = advisor(models=SpellModel(whole.per_hour.astype(kind)))
+        asked.choose(0.0, 0.0, None, True)
+        plain = advisor(models=flat(1.0, 1.0))
+        plain.choose(0.0, 0.0, None, True)
+        assert asked.expected_usd(0, 0, None, True) == plain.expected_usd(0, 0, None, True)
+
+
 def test_once_the_work_is_done_nothing_is_held() -> None:
     assert advisor().choose(3.0, 2.0, "spot", True) == "wait"
 
@@ -192,6 +256,9 @@ def test_a_deadline_that_is_missed_already_is_followed_on_demand() -> None:
         ((1.0, 0.0, "preemptible", True), "holding is 'preemptible'; it must be 'spot', 'on-demand' or None"),
         ((1.0, 0.0, "spot", True, -0.1), "starting_h is -0.1"),
         ((0.5, 0.0, None, True), "elapsed_h is 0.5, after a question at 1"),
+        (("1", 0.0, None, True), "elapsed_h is '1'"),
+        ((1.0, 0.0, ["spot"], True), "holding is"),
+        ((1.0, 0.0, None, "no"), "spot_available is 'no'"),
     ],
 )
 def test_wrong_questions_are_refused(arguments: tuple[object, ...], told: str) -> None:
@@ -210,6 +277,13 @@ def test_costs_need_a_first_question() -> None:
     ("changes", "told"),
     [
         ({"deadline_h": 1.0}, "cannot be kept"),
+        ({"deadline_h": math.nan}, "deadline_h is nan"),
+        ({"deadline_h": 2.3, "restart_h": 0.25}, "cannot be kept in ticks"),
+        ({"on_demand_usd_per_hour": math.inf}, "on_demand_usd_per_hour is inf"),
+        ({"models": 5}, "models are 5"),
+        ({"models": ["x"]}, "models are"),
+        ({"models": flat(math.nan, 1.0)}, "not positive"),
+        ({"models": SpellModel(np.ones((2, 3)))}, "hazards of shape"),
         ({"tick_h": 0.0}, "tick_h is 0.0; it must be positive"),
         ({"work_h": -1.0}, "work_h is -1.0"),
         ({"models": []}, "there is no model of any zone"),

@@ -98,10 +98,9 @@ def _fill(into: Any, expected: Any, up: bool, held: int, left: int, grid: Adviso
     tick_s, restart_s = grid.tick_s, task.restart_s
     for step in range(len(into)):
         slack_s = grid.slack_s[step]
-        to_do_s = left * tick_s - slack_s
-        if to_do_s <= 0.0:
-            into[step] = 0.0
-            continue
+        # Work that is done ends a run at once. Where none is left, costs are those of hardly any, for what lies
+        # between two steps: in whole ticks that is a tick.
+        to_do_s = max(left * tick_s - slack_s, _SAME_S)
         best = MISSED_USD
         if slack_s - tick_s >= restart_s - _SAME_S:
             best = _at(expected[NOTHING], _step_of(grid, slack_s - tick_s))
@@ -111,7 +110,7 @@ def _fill(into: Any, expected: Any, up: bool, held: int, left: int, grid: Adviso
             start_s = 0.0 if choice == held else restart_s
             then_s = slack_s - start_s
             at_last = to_do_s + start_s <= tick_s + _SAME_S
-            if not _is_safe(choice, then_s, restart_s, at_last):
+            if not _is_safe(choice, then_s, restart_s, at_last, 0.0):
                 continue
             cost: float = _charge(choice, to_do_s + start_s, tick_s, grid.whole_ticks, task)
             if not at_last:
@@ -121,11 +120,11 @@ def _fill(into: Any, expected: Any, up: bool, held: int, left: int, grid: Adviso
 
 
 @inner
-def _is_safe(choice: int, then_s: float, restart_s: float, at_last: bool) -> bool:
-    """Whether a machine keeps the deadline for sure: a spot machine may be gone at the next question."""
-    if choice == ON_DEMAND or at_last:
+def _is_safe(choice: int, then_s: float, restart_s: float, at_last: bool, unseen_s: float) -> bool:
+    """Whether a machine keeps the deadline for sure: a spot machine may go before or at the next question."""
+    if choice == ON_DEMAND or (at_last and unseen_s == 0.0):
         return then_s >= -_SAME_S
-    return then_s >= restart_s - _SAME_S
+    return then_s >= restart_s + unseen_s - _SAME_S
 
 
 @inner
@@ -204,7 +203,7 @@ def chosen(tables: AdvisorTables, task: ZoneTask, belief: Any, now: AdvisorMomen
         start_s = now.starting_s if choice == now.held else task.restart_s
         then_s, needed_s = spare_s - start_s, now.work_s + start_s
         at_last = needed_s <= now.tick_s + _SAME_S
-        if _is_safe(choice, then_s, task.restart_s, at_last):
+        if _is_safe(choice, then_s, task.restart_s, at_last, now.unseen_s):
             costs[choice] = _charge(choice, needed_s, now.tick_s, tables.grid.whole_ticks, task)
             if not at_last:
                 costs[choice] += _later(tables, belief, choice, then_s, now)
@@ -216,8 +215,11 @@ def chosen(tables: AdvisorTables, task: ZoneTask, belief: Any, now: AdvisorMomen
 def _later(tables: AdvisorTables, belief: Any, choice: int, slack_s: float, now: AdvisorMoment) -> float:
     """Expected cost from the next question on, USD, if a choice leaves some slack."""
     types, bins = belief.shape
-    step = _step_of(tables.grid, slack_s)
-    left = max((now.left_s - now.tick_s) / tables.grid.tick_s, 0.0)
+    # With more slack than at the start, as where saved work was resumed: as if the deadline came sooner.
+    tick_s, excess_s = tables.grid.tick_s, slack_s - tables.grid.slack_s[-1]
+    sooner_s = math.ceil(max(excess_s - _SAME_S, 0.0) / tick_s) * tick_s
+    step = _step_of(tables.grid, slack_s - sooner_s)
+    left = max((now.left_s - now.tick_s - sooner_s) / tick_s, 0.0)
     low = min(int(left + _SAME_S), tables.grid.ticks)
     high, share = min(low + 1, tables.grid.ticks), max(left - low, 0.0)
     fallen = NOTHING if choice == SPOT else choice

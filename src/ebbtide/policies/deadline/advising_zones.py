@@ -18,7 +18,7 @@ from ebbtide.policies.deadline.solving import between
 # Times that differ by less are the same, seconds: hours as a scheduler counts them are not exact.
 _SAME_S = 1e-3
 
-# A zone that is not known is looked at if it would save more than this, USD.
+# Costs that differ by less are the same, USD.
 _LEAST_USD = 1e-6
 
 # What is held where a zone is only to be looked at.
@@ -77,7 +77,10 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
     spare_s = now.left_s - now.work_s
     best, choice, at = np.inf, ON_DEMAND, now.zone
     if spare_s - now.tick_s >= task.restart_s - _SAME_S:
-        best, choice = _later(costs, NOTHING, now.zone, now.age[now.zone], spare_s - now.tick_s, now), NOTHING
+        best, choice = (
+            _later(costs, task, NOTHING, now.zone, now.age[now.zone], spare_s - now.tick_s, now),
+            NOTHING,
+        )
     for kind in range(SPOT, ON_DEMAND + 1):
         for zone in range(len(task.spot_usd)):
             if kind == SPOT and now.up[zone] == 0:
@@ -86,26 +89,34 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
             start_s = now.starting_s if keeps else task.start_s[task.place_of[now.zone], task.place_of[zone]]
             then_s, needed_s = spare_s - start_s, now.work_s + start_s
             at_last = needed_s <= now.tick_s + _SAME_S
-            sure = kind == ON_DEMAND or at_last
-            if then_s < (0.0 if sure else task.restart_s) - _SAME_S:
+            sure = kind == ON_DEMAND or (at_last and now.unseen_s == 0.0)
+            if then_s < (0.0 if sure else task.restart_s + now.unseen_s) - _SAME_S:
                 continue
             rate = task.spot_usd[zone] if kind == SPOT else task.on_demand_usd
             usd = rate * (now.tick_s if now.whole_ticks else min(now.tick_s, needed_s)) / 3600.0
             if not keeps:
                 usd += task.egress_usd[task.place_of[now.zone], task.place_of[zone]]
             if not at_last:
-                usd += _later(costs, kind, zone, now.age[zone], then_s, now)
+                usd += _later(costs, task, kind, zone, now.age[zone], then_s, now)
             unknown = kind == SPOT and now.up[zone] < 0
-            if usd < best - (_LEAST_USD if unknown else 0.0):
+            # Of two that cost the same, what is held is kept, and no zone is looked at.
+            if usd < best + (_LEAST_USD if keeps else -_LEAST_USD if unknown else 0.0):
                 best, choice, at = usd, (LOOK if unknown else kind), zone
     return choice, at, best
 
 
 @inner
-def _later(costs: ZonesCosts, held: int, zone: int, age: float, slack_s: float, now: ZonesMoment) -> float:
+def _later(
+    costs: ZonesCosts, task: ZonesTask, held: int, zone: int, age: float, slack_s: float, now: ZonesMoment
+) -> float:
     """Expected cost from the next question on, USD, interpolated between ticks, ages and steps of slack."""
     last = len(costs.usd) - 1
-    left = min(max((now.left_s - now.tick_s) / costs.tick_s, 0.0), float(last))
+    # With more slack than at the start, as where saved work was resumed: as if the deadline came sooner.
+    to_do_s = now.left_s - now.tick_s - slack_s
+    excess_s = slack_s - (costs.usd.shape[4] - 2) * costs.step_s
+    sooner_s = math.ceil(max(excess_s - _SAME_S, 0.0) / costs.tick_s) * costs.tick_s
+    slack_s -= sooner_s
+    left = min(max((now.left_s - now.tick_s - sooner_s) / costs.tick_s, 0.0), float(last))
     low = min(int(left), last)
     high, share = min(low + 1, last), left - low
     young = min(int(age), costs.usd.shape[3] - 1)
@@ -116,4 +127,8 @@ def _later(costs: ZonesCosts, held: int, zone: int, age: float, slack_s: float, 
         for one, weight in ((young, 1.0 - older), (old, older)):
             if part * weight > 0.0:
                 found += part * weight * float(between(costs.usd[tick, held, zone, one], step))
+    if now.whole_ticks:
+        # What is left takes whole ticks, at the least price.
+        least_usd = min(task.spot_usd.min(), task.on_demand_usd) * now.tick_s / 3600.0
+        found = max(found, math.ceil(to_do_s / now.tick_s - _SAME_S) * least_usd)
     return found

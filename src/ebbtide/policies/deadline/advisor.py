@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,10 +25,11 @@ from ebbtide._compiled_records import (
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.forecasts.spells.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advising import chosen, first_belief, next_belief, solved_costs
+from ebbtide.policies.deadline.asking import ASKS_EVERY_S, number, truth, types_of, usable_hours
 from ebbtide.policies.deadline.problem import DeadlineProblem
 
 Advice = Literal["spot", "on-demand", "wait"]
@@ -37,16 +38,17 @@ Kind = Literal["spot", "on-demand"]
 _ADVICE: dict[int, Advice] = {NOTHING: "wait", SPOT: "spot", ON_DEMAND: "on-demand"}
 _HELD: dict[str | None, int] = {None: NOTHING, "spot": SPOT, "on-demand": ON_DEMAND}
 
-# Without a tick of its own a scheduler is taken to ask so often, seconds.
-ASKS_EVERY_S = 300.0
+# Times closer than this are the same, seconds.
+_SAME_S = 1e-3
+
 # Ticks of the tables are no shorter, seconds: between them costs are interpolated.
 _TABLE_TICK_S = 600.0
 
 # Slack is resolved to about a minute, or to this at least, up to 1.5 hours; beyond, to a tick; seconds.
 _NARROW_S, _LEAST_NARROW_S, _NARROW_UNTIL_S = 60.0, 20.0, 1.5 * HOUR_S
 
-# A hazard is at least so small that each type can explain what is seen, per second.
-_LEAST_HAZARD = 1e-9
+# Numbers in the tables of a job, over all types; with more, ticks and steps are made longer.
+_MOST_CELLS = 60_000_000
 
 
 class DeadlineAdvisor:
@@ -86,24 +88,26 @@ class DeadlineAdvisor:
         tick_h: float | None = None,
         models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None = None,
     ) -> None:
-        if tick_h is not None and not (0 < tick_h < math.inf):
-            raise InputError(f"tick_h is {tick_h}; it must be positive")
-        self.tick_h = tick_h
-        usable_h = deadline_h
-        if tick_h is not None:
-            # A run ends with a tick.
-            usable_h = math.floor(deadline_h / tick_h + 1e-9) * tick_h
+        given = {
+            "work_h": work_h,
+            "deadline_h": deadline_h,
+            "restart_h": restart_h,
+            "spot_usd_per_hour": spot_usd_per_hour,
+            "on_demand_usd_per_hour": on_demand_usd_per_hour,
+        }
+        numbers = {name: number(name, value) for name, value in given.items()}
         # The whole time is checked by the user's own numbers.
-        DeadlineProblem(work_h, deadline_h, restart_h, spot_usd_per_hour, on_demand_usd_per_hour)
-        self.problem = DeadlineProblem(
-            work_h, max(usable_h, work_h + restart_h), restart_h, spot_usd_per_hour, on_demand_usd_per_hour
+        DeadlineProblem(**numbers)
+        usable_h, self.tick_h = usable_hours(
+            numbers["work_h"], numbers["deadline_h"], numbers["restart_h"], tick_h
         )
+        self.problem = DeadlineProblem(**(numbers | {"deadline_h": usable_h}))
         self.usable_s = usable_h * HOUR_S
         self.types = types_of(models)
-        self._tick_s = ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
+        self._tick_s = ASKS_EVERY_S if self.tick_h is None else self.tick_h * HOUR_S
         self._task = self.problem.task
         hazards = tuple(model.per_hour.tobytes() for model in self.types.models)
-        self.tables = _tables(self.problem, self._tick_s, tick_h is not None, hazards)
+        self.tables = _tables(self.problem, self._tick_s, self.tick_h is not None, hazards)
         ages = np.array([[model.ages(kind) for kind in (DOWN, UP)] for model in self.types.models])
         share_up = np.array([model.share_up for model in self.types.models])
         self.prior = (ages, share_up, np.array(self.types.weights))
@@ -137,12 +141,12 @@ class DeadlineAdvisor:
         Raises:
             InputError: A value is out of range.
         """
-        self._check(elapsed_h, done_h, holding, starting_h)
-        self._see(elapsed_h * HOUR_S, bool(spot_available))
-        left_s = self._task.work_s - done_h * HOUR_S
-        if left_s <= 0.0:
+        now = self._asked(elapsed_h, done_h, holding, spot_available, starting_h)
+        self._see(self.usable_s - now.left_s, now.up)
+        if now.work_s <= 0.0:
             return "wait"
-        return _ADVICE[self._decided(elapsed_h, left_s, holding, bool(spot_available), starting_h)[0]]
+        choice, _ = chosen(self.tables, self._task, self._belief, now)
+        return _ADVICE[int(choice)]
 
     def expected_usd(
         self,
@@ -157,11 +161,12 @@ class DeadlineAdvisor:
         It asks without telling: what the advisor knows of the zone stays as it was. Arguments as for `choose`,
         which has to come first.
         """
-        self._check(elapsed_h, done_h, holding, starting_h)
+        now = self._asked(elapsed_h, done_h, holding, spot_available, starting_h)
         if self._belief is None:
             raise InputError("choose() has not been called in this run: nothing is known of the zone")
-        left_s = max(self._task.work_s - done_h * HOUR_S, 0.0)
-        costs = self._decided(elapsed_h, left_s, holding, bool(spot_available), starting_h)[1]
+        if now.work_s <= 0.0:
+            return {"wait": 0.0, "spot": math.inf, "on-demand": math.inf}
+        costs = chosen(self.tables, self._task, self._belief, now)[1]
         return {_ADVICE[choice]: float(usd) for choice, usd in enumerate(costs)}
 
     @property
@@ -171,54 +176,45 @@ class DeadlineAdvisor:
             return self.types.weights
         return tuple(self._belief.sum(axis=1).tolist())
 
-    def _decided(
-        self, elapsed_h: float, left_s: float, holding: Kind | None, up: bool, starting_h: float
-    ) -> tuple[int, Floats]:
+    def _see(self, at_s: float, up: int) -> None:
+        if self._belief is None:
+            self._belief = first_belief(*self.prior, up)
+        elif at_s > self._asked_s:
+            self._belief = next_belief(self.tables, self._belief, self._was_up, up, at_s - self._asked_s)
+        self._asked_s, self._was_up = at_s, up
+
+    def _asked(
+        self, elapsed_h: Any, done_h: Any, holding: Any, spot_available: Any, starting_h: Any
+    ) -> AdvisorMoment:
+        """The question as compiled code takes it.
+
+        Raises:
+            InputError: A value is out of range.
+        """
+        at_s = number("elapsed_h", elapsed_h) * HOUR_S
+        left_s = self._task.work_s - number("done_h", done_h) * HOUR_S
+        starting_s = number("starting_h", starting_h) * HOUR_S
+        up = truth("spot_available", spot_available)
+        if holding is not None and not (isinstance(holding, str) and holding in _HELD):
+            raise InputError(f"holding is {holding!r:.80}; it must be 'spot', 'on-demand' or None")
+        if at_s < self._asked_s - _SAME_S:
+            raise InputError(
+                f"elapsed_h is {elapsed_h}, after a question at {self._asked_s / HOUR_S:g}; begin() begins "
+                "another run"
+            )
         held = _HELD[holding]
         if held == SPOT and not up:
             held = NOTHING
-        now = AdvisorMoment(
-            self.usable_s - elapsed_h * HOUR_S,
-            left_s,
+        return AdvisorMoment(
+            self.usable_s - max(at_s, self._asked_s),
+            # Hours as a scheduler counts them are not exact.
+            left_s if left_s > _SAME_S else 0.0,
             held,
-            0.0 if held == NOTHING else starting_h * HOUR_S,
+            0.0 if held == NOTHING else starting_s,
             int(up),
             self._tick_s,
+            self._tick_s if self.tick_h is None else 0.0,
         )
-        choice, costs = chosen(self.tables, self._task, self._belief, now)
-        return int(choice), costs
-
-    def _see(self, at_s: float, up: bool) -> None:
-        if self._belief is None:
-            self._belief = first_belief(*self.prior, int(up))
-        elif at_s > self._asked_s:
-            self._belief = next_belief(self.tables, self._belief, self._was_up, int(up), at_s - self._asked_s)
-        self._asked_s, self._was_up = at_s, int(up)
-
-    def _check(self, elapsed_h: float, done_h: float, holding: Kind | None, starting_h: float) -> None:
-        for name, value in {"elapsed_h": elapsed_h, "done_h": done_h, "starting_h": starting_h}.items():
-            if not 0 <= value < math.inf:
-                raise InputError(f"{name} is {value}; it must be a number of 0 or more")
-        if holding not in _HELD:
-            raise InputError(f"holding is {holding!r}; it must be 'spot', 'on-demand' or None")
-        if elapsed_h * HOUR_S < self._asked_s - 1e-6:
-            raise InputError(
-                f"elapsed_h is {elapsed_h:g}, after a question at {self._asked_s / HOUR_S:g}; begin() begins "
-                "another run"
-            )
-
-
-def types_of(models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None) -> ZoneTypes:
-    """Types of zones from what a user gives as models."""
-    if models is None:
-        models = default_spell_models()
-    if isinstance(models, ZoneTypes):
-        return models
-    if isinstance(models, SpellModel):
-        return ZoneTypes((models,), (1.0,))
-    if isinstance(models, SpellModels):
-        return models.types or zone_types(list(models.by_market.values()) or [models.otherwise])
-    return zone_types(list(models))
 
 
 @lru_cache(maxsize=8)
@@ -226,44 +222,48 @@ def _tables(
     problem: DeadlineProblem, tick_s: float, whole_ticks: bool, hazards: tuple[bytes, ...]
 ) -> AdvisorTables:
     """The tables of a job for each type of zone, by its hazards; from a cache of the last 8."""
-    grid = _grid(problem, tick_s, whole_ticks)
+    grid = _grid(problem, tick_s, len(hazards), whole_ticks)
     models = [SpellModel(np.frombuffer(each).reshape(2, -1)) for each in hazards]
     onward: Floats = np.tile(np.minimum(grid.tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0), (2, 1))
     usd = []
     for model in models:
         ends = [[model.ends_within(kind, age_s, grid.tick_s) for age_s in AGE_BINS_S] for kind in (DOWN, UP)]
         usd.append(solved_costs(grid, problem.task, SpellChances(np.array(ends), onward)))
-    per_s = np.maximum(np.stack([model.per_hour for model in models]) / HOUR_S, _LEAST_HAZARD)
+    per_s = np.stack([model.per_hour for model in models]) / HOUR_S
     return AdvisorTables(np.stack(usd), grid, per_s, AGE_BINS_S)
 
 
-def _grid(problem: DeadlineProblem, tick_s: float, whole_ticks: bool) -> AdvisorGrid:
-    table_tick_s = tick_s * max(round(_TABLE_TICK_S / tick_s), 1)
+def _grid(problem: DeadlineProblem, tick_s: float, types: int, whole_ticks: bool) -> AdvisorGrid:
+    """Ticks and steps of slack: as fine as the tables' size allows."""
+    fine = max(round(_TABLE_TICK_S / tick_s), 1)
+    cells_at_one = types * 2 * len(AGE_BINS_S) * 3
+    while True:
+        grid = _grid_of(problem, tick_s * fine, whole_ticks and fine == 1)
+        if grid.ticks * len(grid.slack_s) * cells_at_one <= _MOST_CELLS:
+            return grid
+        fine = math.ceil(fine * 1.25)
+
+
+def _grid_of(problem: DeadlineProblem, tick_s: float, whole_ticks: bool) -> AdvisorGrid:
     deadline_s, restart_s = problem.deadline_h * HOUR_S, problem.restart_h * HOUR_S
     slack_s = deadline_s - problem.work_h * HOUR_S
-    narrow_s = _narrow_step_s(table_tick_s, restart_s)
+    narrow_s = _narrow_step_s(tick_s, restart_s)
     # Waiting shortens the slack by whole wide steps, a start by whole narrow ones, where the numbers are round.
-    waits = max(math.floor((slack_s - _NARROW_UNTIL_S) / table_tick_s), 0)
-    narrow = math.ceil((slack_s - waits * table_tick_s) / narrow_s - 1e-9) + 1
+    waits = max(math.floor((slack_s - _NARROW_UNTIL_S) / tick_s), 0)
+    narrow = math.ceil((slack_s - waits * tick_s) / narrow_s - 1e-9) + 1
     steps = np.arange(narrow + waits + 1, dtype=np.float64)
-    slacks = np.where(
-        steps < narrow, steps * narrow_s, (narrow - 1) * narrow_s + (steps - narrow + 1) * table_tick_s
-    )
+    slacks = np.where(steps < narrow, steps * narrow_s, (narrow - 1) * narrow_s + (steps - narrow + 1) * tick_s)
+    # Where the tables' ticks are longer than the scheduler's, its last one is not.
     return AdvisorGrid(
-        math.ceil(deadline_s / table_tick_s - 1e-9),
-        table_tick_s,
-        slacks,
-        narrow,
-        narrow_s,
-        table_tick_s,
-        # Where the tables' ticks are longer than the scheduler's, its last one is not.
-        whole_ticks and table_tick_s == tick_s,
+        math.ceil(deadline_s / tick_s - 1e-9), tick_s, slacks, narrow, narrow_s, tick_s, whole_ticks
     )
 
 
 def _narrow_step_s(tick_s: float, restart_s: float) -> float:
     """Width of a narrow step of slack, seconds: one that divides ticks and starts, if that is not too narrow."""
     common_s = math.gcd(round(tick_s), round(restart_s))
-    if common_s >= _LEAST_NARROW_S and tick_s == round(tick_s) and abs(restart_s - round(restart_s)) < 1e-6:
-        return float(common_s) / max(round(common_s / _NARROW_S), 1)
-    return restart_s / max(round(restart_s / _NARROW_S), 1) if restart_s > 0 else _NARROW_S
+    is_whole = tick_s == round(tick_s) and abs(restart_s - round(restart_s)) < 1e-6
+    for width_s in (float(common_s) if is_whole else 0.0, restart_s):
+        if width_s >= _LEAST_NARROW_S:
+            return width_s / max(round(width_s / _NARROW_S), 1)
+    return _NARROW_S

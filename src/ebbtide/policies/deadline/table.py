@@ -171,6 +171,7 @@ def solve_zones(
     begins_s: float | None = None,
     ask_every_s: float = _TICK_S,
     gamma: float = 0.0,
+    tick_s: float = _TICK_S,
 ) -> ZoneTable:
     """Solve for the costs over several zones.
 
@@ -181,6 +182,7 @@ def solve_zones(
         ask_every_s: Seconds between requests to other zones while a machine is held; machines that come and go
             between two requests are missed.
         gamma: USD of expected cost that a USD of standard deviation is worth.
+        tick_s: Length of the table's ticks, and width of its steps of slack, seconds.
 
     Raises:
         InputError: The number of models is not that of zones, or gamma is negative.
@@ -189,33 +191,34 @@ def solve_zones(
         raise InputError(f"{len(problem.zones)} zones need as many models, not {len(models)}")
     if not gamma >= 0:
         raise InputError(f"gamma is {gamma}; it cannot be negative")
-    ticks = math.ceil(problem.deadline_h * HOUR_S / _TICK_S)
-    steps = math.ceil(problem.slack_s / _STEP_S) + 2
+    ticks = math.ceil(problem.deadline_h * HOUR_S / tick_s)
+    steps = math.ceil(problem.slack_s / tick_s) + 2
     factors = np.stack([model.by_part for model in models])
     if begins_s is None:
         factors, parts = np.ones_like(factors), np.zeros(ticks + 1, dtype=np.int64)
     else:
         ends_s = begins_s + problem.deadline_h * HOUR_S
-        parts = part_of_day(ends_s - np.arange(ticks + 1, dtype=np.float64) * _TICK_S)
+        parts = part_of_day(ends_s - np.arange(ticks + 1, dtype=np.float64) * tick_s)
     kinds = (DOWN, UP)
     in_tick = np.array(
-        [[[model.ends_within(kind, age_s, _TICK_S) for age_s in AGE_BINS_S] for kind in kinds] for model in models]
+        [[[model.ends_within(kind, age_s, tick_s) for age_s in AGE_BINS_S] for kind in kinds] for model in models]
     )
     # From the probability at any time of day to that in each part of the day.
     ends = -np.expm1(np.log1p(-np.minimum(in_tick, 1 - 1e-12))[None] * np.moveaxis(factors, 2, 0)[:, :, :, None])
     lasts_s = np.array([model.mean_left_s(UP, 0.0) for model in models])
     away_s = np.array([[model.mean_left_s(DOWN, age_s) for age_s in AGE_BINS_S] for model in models])
-    between_s = min(max(ask_every_s, _TICK_S), 6 * HOUR_S)
+    between_s = min(max(ask_every_s, tick_s), 6 * HOUR_S)
     # A zone that comes up is found at the next request, if it is still up then.
-    missed = np.exp(-(between_s - _TICK_S) / 2.0 / lasts_s)
-    found = -np.expm1(-(_TICK_S / away_s)[None] * factors[:, DOWN].T[:, :, None]) * missed[None, :, None]
+    missed = np.exp(-(between_s - tick_s) / 2.0 / lasts_s)
+    found = -np.expm1(-(tick_s / away_s)[None] * factors[:, DOWN].T[:, :, None]) * missed[None, :, None]
     ages = np.stack([model.ages(UP) for model in models])
     share_up = np.array([model.share_up for model in models])
-    chances = ZonesChances(ends, _onward(_TICK_S), found, share_up, ages, parts)
-    usd = solved_zones(ZonesProgram(SlackGrid(ticks, _TICK_S, steps, _STEP_S), problem.task, chances, gamma))
+    chances = ZonesChances(ends, _onward(tick_s), found, share_up, ages, parts)
+    usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, tick_s), problem.task, chances, gamma))
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
-    return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, float(AGE_BINS_S[half]))
+    away = float(AGE_BINS_S[half])
+    return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, away, tick_s, tick_s)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,14 +17,21 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.forecasts.spells.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advising_zones import LOOK, chosen_zone, seen_zones
-from ebbtide.policies.deadline.advisor import ASKS_EVERY_S, Kind, types_of
-from ebbtide.policies.deadline.problem import ZonesProblem
+from ebbtide.policies.deadline.advisor import Kind
+from ebbtide.policies.deadline.asking import ASKS_EVERY_S, number, truth, types_of, usable_hours
+from ebbtide.policies.deadline.problem import ZonesProblem, check_times
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones
 
 ZoneAdvice = tuple[Literal["spot", "on-demand", "look"], str] | Literal["wait"]
 
 _WORDS: dict[int, Literal["spot", "on-demand", "look"]] = {SPOT: "spot", ON_DEMAND: "on-demand", LOOK: "look"}
 _HELD = {"spot": SPOT, "on-demand": ON_DEMAND}
+
+# Times closer than this are the same, seconds.
+_SAME_S = 1e-3
+
+# Ticks of a table, seconds, and numbers in it, times the number of zones: with more, ticks are made longer.
+_TABLE_TICK_S, _MOST_CELLS = 600.0, 200_000_000
 
 
 class ZonesAdvisor:
@@ -58,34 +65,36 @@ class ZonesAdvisor:
         tick_h: float | None = None,
         models: SpellModel | SpellModels | ZoneTypes | Sequence[SpellModel] | None = None,
     ) -> None:
+        if isinstance(zones, str) or not isinstance(zones, Iterable):
+            raise InputError(f"zones are {zones!r:.80}; a list of names is needed")
         self.zones = tuple(map(str, zones))
         if len(set(self.zones)) != len(self.zones):
             raise InputError(f"zones are {', '.join(self.zones)}; each may be named once")
-        if tick_h is not None and not (0 < tick_h < math.inf):
-            raise InputError(f"tick_h is {tick_h}; it must be positive")
+        if not self.zones:
+            raise InputError("there is no zone to run in")
         prices = spot_usd_per_hour
-        if isinstance(prices, int | float):
-            prices = [float(prices)] * len(self.zones)
-        usable_h = deadline_h if tick_h is None else math.floor(deadline_h / tick_h + 1e-9) * tick_h
-        nowhere = np.zeros((1, 1))
+        if isinstance(prices, Real):
+            prices = [prices] * len(self.zones)  # type: ignore[list-item]
+        if not isinstance(prices, Iterable) or len(list(prices)) != len(self.zones):
+            raise InputError(f"spot_usd_per_hour is {prices!r:.80}; {len(self.zones)} zones need as many prices")
+        spot_usd = tuple(
+            number(f"spot_usd_per_hour of {zone}", usd) for zone, usd in zip(self.zones, prices, strict=True)
+        )
+        work, deadline, restart, listed = (
+            number(name, value)
+            for name, value in {
+                "work_h": work_h,
+                "deadline_h": deadline_h,
+                "restart_h": restart_h,
+                "on_demand_usd_per_hour": on_demand_usd_per_hour,
+            }.items()
+        )
         # The whole time is checked by the user's own numbers.
-        problems = [
-            ZonesProblem(
-                work_h,
-                hours,
-                restart_h,
-                on_demand_usd_per_hour,
-                self.zones,
-                tuple(map(float, prices)),
-                (0,) * len(self.zones),
-                nowhere,
-                nowhere,
-            )
-            for hours in (deadline_h, max(usable_h, work_h + restart_h))
-        ]
-        self.tick_h, self.problem, self.types = tick_h, problems[1], types_of(models)
+        check_times(deadline, work_h=work, restart_h=restart)
+        usable_h, self.tick_h = usable_hours(work, deadline, restart, tick_h)
+        self.types = types_of(models)
         self._usable_s = usable_h * HOUR_S
-        self._tick_s = ASKS_EVERY_S if tick_h is None else tick_h * HOUR_S
+        self._tick_s = ASKS_EVERY_S if self.tick_h is None else self.tick_h * HOUR_S
         known = self.types.models
         hazards = np.stack([model.per_hour for model in known])
         self._hazards = hazards / HOUR_S
@@ -97,9 +106,9 @@ class ZonesAdvisor:
         # Ages that no spell of a type comes to count a little: their hazards are not known to be anything else.
         spent = self._prior + 1e-12
         pooled = np.sum(spent * hazards, axis=0) / np.sum(spent, axis=0)
-        self._table = _table(work_h, self.problem.deadline_h, restart_h, on_demand_usd_per_hour, self.zones,
-                             self.problem.spot_usd_per_hour, pooled.tobytes())  # fmt: skip
-        self._costs, self._task = self._table.costs, self.problem.task
+        table = _table(work, usable_h, restart, listed, self.zones, spot_usd, pooled.tobytes())
+        self.problem = table.problem
+        self._costs, self._task = table.costs, self.problem.task
         # Expected time left of a spell of each age, seconds, of each type and in the table.
         self._left_s = np.stack([_left_s(model) for model in known])
         self._table_left_s = _left_s(SpellModel(pooled))
@@ -109,7 +118,8 @@ class ZonesAdvisor:
         """Begin another run of the same job: nothing is known of the zones yet."""
         self._beliefs: Floats | None = None
         self._asked_s, self._last = 0.0, 0
-        self._seen: dict[str, bool] = {}
+        # Whether each zone was there, and when that was seen, seconds.
+        self._seen: dict[str, tuple[bool, float]] = {}
 
     def choose(
         self,
@@ -137,21 +147,21 @@ class ZonesAdvisor:
         Raises:
             InputError: A value is out of range, or a zone is not known.
         """
-        held, zone = self._check(elapsed_h, done_h, holding, seen, starting_h)
-        at_s = elapsed_h * HOUR_S
-        if self._beliefs is not None and at_s > self._asked_s:
-            self._seen = {}
-        self._seen |= {name: bool(there) for name, there in seen.items()}
-        if held == SPOT and self._seen.get(self.zones[zone], True) is False:
+        at_s, left_s, starting_s, held, zone = self._checked(elapsed_h, done_h, holding, seen, starting_h)
+        # What was seen in this tick holds until the next.
+        self._seen = {name: one for name, one in self._seen.items() if at_s - one[1] < self._tick_s / 2.0}
+        self._seen |= {
+            name: (truth(f"seen of {name}", there), at_s) for name, there in seen.items() if there is not None
+        }
+        if held == SPOT and not self._seen.get(self.zones[zone], (True, at_s))[0]:
             held = NOTHING
         if held == SPOT:
-            self._seen[self.zones[zone]] = True
-        states = np.array([self._seen.get(name, -1) for name in self.zones], dtype=np.int64)
+            self._seen[self.zones[zone]] = (True, at_s)
+        states = np.array([self._seen.get(name, (-1, 0.0))[0] for name in self.zones], dtype=np.int64)
         beliefs = np.tile(self._prior, (len(self.zones), 1, 1, 1)) if self._beliefs is None else self._beliefs
         passed_s = 0.0 if self._beliefs is None else at_s - self._asked_s
         self._beliefs = seen_zones(beliefs, states, self._hazards, AGE_BINS_S, passed_s)
         self._asked_s = at_s
-        left_s = self._task.work_s - done_h * HOUR_S
         if left_s <= 0.0:
             return "wait"
         if holding is None:
@@ -162,8 +172,9 @@ class ZonesAdvisor:
             left_s,
             held,
             zone,
-            0.0 if held == NOTHING else starting_h * HOUR_S,
+            0.0 if held == NOTHING else starting_s,
             self._tick_s,
+            self._tick_s if self.tick_h is None else 0.0,
             self.tick_h is not None,
             states,
             self._ages(states),
@@ -199,39 +210,40 @@ class ZonesAdvisor:
     def _places(self) -> Floats:
         return np.arange(len(AGE_BINS_S), dtype=np.float64)
 
-    def _place(self, zone: str) -> int:
+    def _place(self, zone: Any) -> int:
         if zone not in self.zones:
-            raise unknown_name("zone", zone, self.zones)
+            raise unknown_name("zone", str(zone), self.zones)
         return self.zones.index(zone)
 
-    def _check(
-        self,
-        elapsed_h: float,
-        done_h: float,
-        holding: tuple[Kind, str] | None,
-        seen: Mapping[str, bool],
-        starting_h: float,
-    ) -> tuple[int, int]:
-        """What is held, and the index of its zone.
+    def _checked(
+        self, elapsed_h: Any, done_h: Any, holding: Any, seen: Any, starting_h: Any
+    ) -> tuple[float, float, float, int, int]:
+        """Seconds since the start, of work and of a start that are left; what is held, and the index of its zone.
 
         Raises:
             InputError: A value is out of range, or a zone is not known.
         """
-        for name, value in {"elapsed_h": elapsed_h, "done_h": done_h, "starting_h": starting_h}.items():
-            if not 0 <= value < math.inf:
-                raise InputError(f"{name} is {value}; it must be a number of 0 or more")
-        if elapsed_h * HOUR_S < self._asked_s - 1e-6:
+        at_s = number("elapsed_h", elapsed_h) * HOUR_S
+        left_s = self._task.work_s - number("done_h", done_h) * HOUR_S
+        starting_s = number("starting_h", starting_h) * HOUR_S
+        if at_s < self._asked_s - _SAME_S:
             raise InputError(
-                f"elapsed_h is {elapsed_h:g}, after a question at {self._asked_s / HOUR_S:g}; begin() begins "
+                f"elapsed_h is {elapsed_h}, after a question at {self._asked_s / HOUR_S:g}; begin() begins "
                 "another run"
             )
+        if not isinstance(seen, Mapping):
+            raise InputError(f"seen is {seen!r:.80}; it must map zones to True or False")
         for zone in seen:
             self._place(zone)
-        if holding is None:
-            return NOTHING, 0
-        if not isinstance(holding, tuple) or len(holding) != 2 or holding[0] not in _HELD:
-            raise InputError(f"holding is {holding!r}; it must be ('spot', zone), ('on-demand', zone) or None")
-        return _HELD[holding[0]], self._place(holding[1])
+        held, place = NOTHING, 0
+        if holding is not None:
+            kind, zone = holding if isinstance(holding, tuple) and len(holding) == 2 else (None, None)
+            if not isinstance(kind, str) or kind not in _HELD:
+                raise InputError(
+                    f"holding is {holding!r:.80}; it must be ('spot', zone), ('on-demand', zone) or None"
+                )
+            held, place = _HELD[kind], self._place(zone)
+        return max(at_s, self._asked_s), left_s if left_s > _SAME_S else 0.0, starting_s, held, place
 
 
 def _left_s(model: SpellModel) -> Floats:
@@ -255,4 +267,9 @@ def _table(
         work_h, deadline_h, restart_h, on_demand_usd, zones, spot_usd, (0,) * len(zones), nowhere, nowhere
     )
     model = SpellModel(np.frombuffer(hazards).reshape(2, -1))
-    return solve_zones(problem, [model] * len(zones))
+    # As fine as the table's size allows.
+    tick_s = _TABLE_TICK_S
+    a_step = 3 * len(zones) * len(AGE_BINS_S) * max(problem.slack_s, HOUR_S) * deadline_h * HOUR_S
+    while a_step / tick_s**2 > _MOST_CELLS / len(zones):
+        tick_s *= 1.25
+    return solve_zones(problem, [model] * len(zones), ask_every_s=tick_s, tick_s=tick_s)
