@@ -162,7 +162,7 @@ def test_refusals_say_what_is_wrong() -> None:
         scenario(always, job(machines=2)).run(Deadline(), BEGINS_S)
     with pytest.raises(InputError, match="field look_every_s: is 0.0; it must be from 1 to 86400"):
         Deadline(look_every_s=0.0)
-    unknown = Market("gcp", "us-central1", "us-central1-a", "a2-highgpu-1g")
+    unknown = Market("gcp", "moon-1", "moon-1-a", "a2-highgpu-1g")
     prices = history({unknown: [(0, 1.0)]}, hours=72.0)
     work = Job(name="j", steps=10, steps_per_hour={"a2-highgpu-1g": 1.0})
     with pytest.raises(InputError, match="no market with a known on-demand price"):
