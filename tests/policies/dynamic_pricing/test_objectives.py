@@ -133,6 +133,16 @@ def test_the_shortest_makespan_keeps_slos(problem: AllocationProblem) -> None:
     assert makespan_h <= took_h.min(initial=np.inf) * (1 + 1e-3)
 
 
+def test_an_slo_that_needs_all_there_is_is_kept_and_the_other_job_waits() -> None:
+    """Half a machine of each type: 0.5 x 2.5 + 0.5 x 1 = 1.75 steps an hour are just what job 0 needs."""
+    problem = AllocationProblem.of(
+        [[1.0, 2.5], [1.0, 1.0]], [1.0, 1.0], quotas=[0.5, 0.5], steps=[3.5, 1.0], slo_h=[2.0, np.inf]
+    )
+    shares, makespan_h = min_makespan(problem)
+    assert shares == pytest.approx(np.array([[0.5, 0.5], [0.0, 0.0]]))
+    assert makespan_h == np.inf
+
+
 def test_slos_that_cannot_all_be_kept_are_eased_by_the_least_and_the_others_stay() -> None:
     problem = AllocationProblem.of(
         [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [1.0, 3.0], steps=[10.0, 10.0, 10.0], slo_h=[4.0, 8.0, np.inf]

@@ -8,6 +8,7 @@ where no quota binds (each job's best type, exact), and the linear `(T / c) X` o
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
@@ -69,7 +70,8 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
     """The shortest makespan of all jobs within a budget (4.3), SLOs kept, by bisection over feasibility programs.
 
     Returns:
-        X, shape (m, n), and the makespan in hours.
+        X, shape (m, n), and the makespan in hours; infinity where jobs with SLOs leave nothing to some other,
+        which waits for their end.
 
     Raises:
         InputError: The budget does not pay for the work in any time, or SLOs and quotas cannot be met.
@@ -79,7 +81,10 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
     spent = _least_usd(layout, high_h)
     if spent is None:
         # SLOs and quotas that are in each other's way are named, whatever the makespan.
-        maximised(np.zeros(layout.size), Rows.joined([layout.time(), layout.quotas(), layout.slos()]))
+        shares = maximised(_relative(layout), Rows.joined([layout.time(), layout.quotas(), layout.slos()]))
+        without = replace(problem, slo_h=np.full(len(problem.jobs), math.inf))
+        if math.isinf(budget_usd) and _least_usd(Layout(without), high_h) is not None:
+            return layout.matrix(shares), math.inf
         raise InputError(f"jobs cannot all be done; in the way: {'; '.join(in_the_way(_within(layout, high_h)))}")
     hours, usd = spent
     if usd > budget_usd * (1 + 1e-9):
