@@ -37,6 +37,8 @@ IDS = [
     "revpred_accuracy_vs_tributary",
     "revpred_f1_vs_tributary",
     "revpred_vs_tributary_cost",
+    "chosen_forecast_vs_revpred_cost",
+    "speed_noise_cost_ratio",
     "no_refund_cost_vs_cheapest",
     "cost_saving_bid_vs_cheapest",
     "bid_share_of_distance_to_foresight",
