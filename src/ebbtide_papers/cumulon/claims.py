@@ -166,7 +166,7 @@ _ON_ENGINE = {
         "Definition 3; the paper plays kappa of 1 only",
     ),
 }
-_NO_DEARER = at_most(1.02, "no dearer, to 2 %")
+_NO_DEARER = at_most(1.02, "no more expensive, to 2 %")
 
 
 def _engine_rows(found: EngineStudy | None, why: str) -> list[Row]:

@@ -38,7 +38,7 @@ def advisor_claims() -> dict[str, Claim]:
             "cost if types of zones are told apart while a run watches / with one model of all zones",
             None,
             "ratio",
-            at_most(1.0, "no dearer"),
+            at_most(1.0, "no more expensive"),
         ),
     }
 

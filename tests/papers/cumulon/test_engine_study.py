@@ -1,4 +1,4 @@
-"""Skyline bids on the engine: in time on real prices, several markets no dearer than one, refusals with a reason."""
+"""Skyline bids on the engine: in time on real prices, several markets no more expensive than one, refusals with a reason."""
 
 from __future__ import annotations
 
