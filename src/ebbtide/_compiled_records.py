@@ -129,15 +129,15 @@ class ZonesChances(NamedTuple):
         onward: Probability that a spell that does not end comes into its next bin of age; shape (bins,).
         arrives: Probability that a zone that has been down for that long or longer comes up within a tick; shape
             (parts of the day, zones, bins).
-        share_up: Share of time that each zone is up; shape (zones,).
-        ages: Probability of each age of an up spell met at any time; shape (zones, bins).
+        up_since: Probability that a zone is up so long after it refused; shape (zones, bins).
+        ages: Probability of each age of its up spell then, if it is up; shape (zones, bins since, bins).
         parts: Part of the day by ticks left; shape (ticks + 1,).
     """
 
     ends: Any
     onward: Any
     arrives: Any
-    share_up: Any
+    up_since: Any
     ages: Any
     parts: Any
 
@@ -191,11 +191,12 @@ class ZonesRoom(NamedTuple):
 
     Attributes:
         taken: Cost from taking a machine whose spell is new; shape (places, 3, zones).
-        met: Cost from taking a machine whose spell is met at any time; the same shape.
+        met: Cost from taking a machine of a zone that refused so long ago; shape (places, bins since, 3, zones).
         by_new: Zones in order of the score of `taken`; shape (places, zones).
-        by_met: Zones in order of the score of `met`; the same shape.
+        by_met: Zones in order of the score of `met`; shape (places, bins since, zones).
         refused: Cost when all zones refuse; shape (held, zones, bins of age, 3).
         kept: Cost when a spot machine is held and no other is taken; shape (zones, bins of age, 3).
+        by_age: Mean and mean square of the cost after a start, by age of the spell; shape (bins of age, 2).
     """
 
     taken: Any
@@ -204,6 +205,7 @@ class ZonesRoom(NamedTuple):
     by_met: Any
     refused: Any
     kept: Any
+    by_age: Any
 
 
 class AdvisorGrid(NamedTuple):
@@ -321,7 +323,8 @@ class ZonesCosts(NamedTuple):
         step_s: Width of its steps of slack in seconds.
         bins_s: Lower ends of its bins of age in seconds; shape (bins,).
         lasts_s: Mean time that a spot machine lasts, seconds; shape (zones,).
-        ages: Probability of each age of an up spell met at any time; shape (zones, bins).
+        ages: Probability of each age of a zone's up spell by the time since it refused; shape (zones, bins since,
+            bins of age).
         home: Zone that stands for the place of a run before its first machine.
         away_s: Seconds for which that zone has been down, if it refuses at the start.
     """

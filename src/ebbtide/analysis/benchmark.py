@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
-from ebbtide.analysis.benchmark_work import KINDS, Work, works_of
+from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, mean_costs_usd, need_more
+from ebbtide.analysis.benchmark_work import AUCTION_STARTS, KINDS, Work, works_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.policies.api.protocol import Policy, check_fits
@@ -52,7 +54,7 @@ class Cell:
         data: Name of the record.
         kind: Kind of work.
         policy: Name of the policy.
-        cost_usd: Mean cost of a start, USD.
+        cost_usd: Mean cost of a start, USD; with fewer starts than the cheapest policy, by their ratio.
         hours: Mean hours until the work was done, or until the record or the budget ended.
         misses: Starts whose work was not done in time, or not at all.
         over_budget: Starts that cost more than the budget.
@@ -90,7 +92,7 @@ class Benchmark:
     Attributes:
         cells: By record, kind and cost.
         left_out: Policies that cannot serve a kind of work, files without records, and why.
-        starts: Starts of each cell; in auctions three times as many.
+        starts: First starts of each cell; in auctions twice as many.
     """
 
     cells: tuple[Cell, ...]
@@ -133,11 +135,13 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class _Task:
-    """One policy on one record, for one kind of work."""
+    """One policy on one record, for one kind of work, from some of its starts."""
 
     record: int
     work: int
     policy: str
+    first: int
+    end: int
 
 
 def benchmark(
@@ -158,7 +162,8 @@ def benchmark(
         folder: Folder of Parquet files (see `benchmark_records`).
         policies: Names in the registry; none: all of them, and the default.
         kinds: Kinds of work, of `KINDS`.
-        starts: Starts of each cell, the same for all policies; in auctions three times as many.
+        starts: First starts of each cell, the same for all policies; in auctions twice as many. Policies
+            that these cannot tell apart get more.
         seed: Seed of the starts and of all random numbers.
         quick: A few records and simple policies, and one start.
         only: Only records with this in their name.
@@ -182,77 +187,136 @@ def benchmark(
         places = np.linspace(0, len(records) - 1, min(_QUICK_RECORDS, len(records))).round().astype(int)
         records, starts = [records[place] for place in places.tolist()], 1
     chosen = tuple(records)
-    tasks = []
+    groups: dict[tuple[int, int], dict[str, Replays]] = {}
+    kinds_of: dict[tuple[int, int], str] = {}
+    tasks: list[_Task] = []
     for number, record in enumerate(chosen):
-        works = works_of(record, kinds, starts, seed)
+        works = works_of(record, kinds, MOST_STARTS, seed)
         missing = [kind for kind in kinds if kind not in {work.kind for work in works}]
         left_out += [LeftOut(f"{record.name}: {kind}", "too few machines at once") for kind in missing]
-        tasks += [_Task(number, place, name) for place in range(len(works)) for name in names]
-    found: dict[_Task, Cell | LeftOut] = {}
-    for task, cell in _done(chosen, tuple(kinds), starts, seed, tasks, workers):
-        found[task] = cell
-        if on_progress:
-            on_progress(len(found), len(tasks))
-    results = [found[task] for task in tasks]
-    left_out += [one for one in results if isinstance(one, LeftOut)]
-    return Benchmark(_with_regrets([one for one in results if isinstance(one, Cell)]), tuple(left_out), starts)
-
-
-def _done(
-    records: tuple[BenchmarkRecord, ...],
-    kinds: tuple[str, ...],
-    starts: int,
-    seed: int,
-    tasks: Sequence[_Task],
-    workers: int,
-) -> Iterator[tuple[_Task, Cell | LeftOut]]:
-    """Each task with its cell, in the order in which they are done."""
-    _begin(records, kinds, starts, seed)
-    if workers < 2:
-        with one_thread():
+        for place, work in enumerate(works):
+            kinds_of[number, place] = work.kind
+            groups[number, place] = {}
+            first = min(starts * (AUCTION_STARTS if record.is_auction else 1), MOST_STARTS)
+            tasks += [_Task(number, place, name, 0, first) for name in names]
+    done, total = 0, len(tasks)
+    with _replaying(chosen, tuple(kinds), seed, workers) as replayed:
+        while tasks:
+            found: dict[_Task, Replays | LeftOut] = {}
+            for task, one in replayed(tasks):
+                found[task] = one
+                done += 1
+                if on_progress:
+                    on_progress(done, total)
             for task in tasks:
-                yield task, _cell(task)
+                group, one = groups[task.record, task.work], found[task]
+                if isinstance(one, LeftOut):
+                    left_out.append(one)
+                    # What fails in a later start is left out whole.
+                    group.pop(task.policy, None)
+                else:
+                    group[task.policy] = group[task.policy] + one if task.policy in group else one
+            tasks = _more(groups)
+            total += len(tasks)
+    cells = [
+        cell
+        for (number, place), group in groups.items()
+        if group
+        for cell in _cells(chosen[number].name, kinds_of[number, place], group)
+    ]
+    return Benchmark(_with_regrets(cells), tuple(left_out), starts)
+
+
+def _more(groups: Mapping[tuple[int, int], Mapping[str, Replays]]) -> list[_Task]:
+    """What is to run from twice as many starts."""
+    tasks = []
+    for (number, place), group in groups.items():
+        for name in need_more(group, DEFAULT_NAME) if group else ():
+            end = min(2 * max(one.starts for one in group.values()), MOST_STARTS)
+            tasks.append(_Task(number, place, name, group[name].starts, end))
+    return tasks
+
+
+def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
+    """The cells of a group, their regrets not known yet."""
+    means_usd = mean_costs_usd(group)
+    return [
+        Cell(
+            record,
+            kind,
+            name,
+            means_usd[name],
+            float(np.mean(one.hours)),
+            one.misses,
+            one.over_budget,
+            one.starts,
+        )
+        for name, one in group.items()
+    ]
+
+
+Replaying = Callable[[Sequence[_Task]], Iterator[tuple[_Task, Replays | LeftOut]]]
+
+
+@contextmanager
+def _replaying(
+    records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int, workers: int
+) -> Iterator[Replaying]:
+    """What replays tasks and tells each when it is done."""
+    _begin(records, kinds, seed)
+    if workers < 2:
+
+        def one_by_one(tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Replays | LeftOut]]:
+            for task in tasks:
+                yield task, _replays(task)
+
+        with one_thread():
+            yield one_by_one
         return
     # Workers get the records once, whole: reading and cutting them takes longer than many a cell.
     how = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers, how, _begin_worker, (records, kinds, starts, seed)) as pool:
-        waiting: dict[Future[Cell | LeftOut], _Task] = {pool.submit(_cell, task): task for task in tasks}
-        try:
+    with ProcessPoolExecutor(workers, how, _begin_worker, (records, kinds, seed)) as pool:
+
+        def in_processes(tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Replays | LeftOut]]:
+            waiting: dict[Future[Replays | LeftOut], _Task] = {pool.submit(_replays, one): one for one in tasks}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
+
+        try:
+            yield in_processes
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 # What a process works on: the records, and the works of each record once they are asked for.
 _RECORDS: tuple[BenchmarkRecord, ...] = ()
-_MAKING: tuple[tuple[str, ...], int, int] = ((), 0, 0)
+_MAKING: tuple[tuple[str, ...], int] = ((), 0)
 _WORKS: dict[int, tuple[Work, ...]] = {}
 
 
-def _begin(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], starts: int, seed: int) -> None:
+def _begin(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int) -> None:
     global _RECORDS, _MAKING
-    _RECORDS, _MAKING = records, (kinds, starts, seed)
+    _RECORDS, _MAKING = records, (kinds, seed)
     _WORKS.clear()
 
 
-def _begin_worker(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], starts: int, seed: int) -> None:
+def _begin_worker(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int) -> None:
     # What policies say of each run would be said a thousand times.
     logging.disable(logging.WARNING)
-    _begin(records, kinds, starts, seed)
+    _begin(records, kinds, seed)
 
 
-def _cell(task: _Task) -> Cell | LeftOut:
-    record = _RECORDS[task.record]
+def _replays(task: _Task) -> Replays | LeftOut:
+    record, (kinds, seed) = _RECORDS[task.record], _MAKING
     if task.record not in _WORKS:
-        _WORKS[task.record] = works_of(record, *_MAKING)
+        _WORKS[task.record] = works_of(record, kinds, MOST_STARTS, seed)
     work = _WORKS[task.record][task.work]
     where = f"{record.name}: {work.kind}: {task.policy}"
     try:
         policy = policy_for(work.asked, task.policy, catalogue=record.catalogue)
         check_fits(policy, work.jobs)
-        return cell_of(record, work, task.policy, policy, _MAKING[2])
+        return replays_of(record, work, policy, work.starts_s[task.first : task.end], seed)
     except InputError as error:
         return LeftOut(where, error.problem)
     except PolicyError as error:
@@ -260,26 +324,23 @@ def _cell(task: _Task) -> Cell | LeftOut:
         return LeftOut(where, f"failed: {error}")
 
 
-def cell_of(record: BenchmarkRecord, work: Work, name: str, policy: Policy, seed: int = 0) -> Cell:
-    """The cell of one policy, its regret not known yet.
+def replays_of(
+    record: BenchmarkRecord, work: Work, policy: Policy, starts_s: Sequence[float], seed: int = 0
+) -> Replays:
+    """The runs of one policy from some starts, seconds since 1970.
 
     Raises:
         InputError: The policy refuses the work.
     """
     # As in live runs, none asks a market that refuses again and again.
     asked = backing_off(policy)
-    outcomes = [_replayed(record, work, asked, start_s, seed) for start_s in work.starts_s]
-    costs = [outcome.cost_usd for outcome in outcomes]
+    outcomes = [_replayed(record, work, asked, start_s, seed) for start_s in starts_s]
     most_usd = math.inf if work.asked.budget_usd is None else work.asked.budget_usd + _NO_MONEY_USD
-    return Cell(
-        record.name,
-        work.kind,
-        name,
-        float(np.mean(costs)),
-        float(np.mean([outcome.makespan_s for outcome in outcomes])) / HOUR_S,
+    return Replays(
+        tuple(outcome.cost_usd for outcome in outcomes),
+        tuple(outcome.makespan_s / HOUR_S for outcome in outcomes),
         sum(not _is_kept(outcome, work) for outcome in outcomes),
-        sum(usd > most_usd for usd in costs),
-        len(costs),
+        sum(outcome.cost_usd > most_usd for outcome in outcomes),
     )
 
 

@@ -93,7 +93,8 @@ def run_zones(
 
 
 def _no_costs(zones: int) -> ZonesCosts:
-    usd, ages = np.zeros((1, 3, 1, 1, 2), dtype=np.float32), np.ones((zones, len(AGE_BINS_S)))
+    bins = len(AGE_BINS_S)
+    usd, ages = np.zeros((1, 3, 1, 1, 2), dtype=np.float32), np.ones((zones, bins, bins))
     return ZonesCosts(usd, 1.0, 1.0, AGE_BINS_S, np.zeros(zones), ages, 0, 0.0)
 
 
@@ -198,16 +199,14 @@ def _request(rule: int, up: Any, now: ZonesNow, task: ZonesTask, costs: ZonesCos
 
 
 @inner
-def _likely_age_s(ages: Any, bins_s: Any, most_s: float) -> float:
-    """The median age of an up spell that is no older than `most_s`, seconds."""
-    whole, below, age_s = 0.0, 0.0, 0.0
+def _likely_age_s(ages: Any, bins_s: Any, since_s: float) -> float:
+    """The median age of the up spell of a zone that refused `since_s` ago, seconds."""
+    here = ages[age_bin(bins_s, since_s)]
+    below, age_s = 0.0, 0.0
     for one in range(len(bins_s)):
-        if one == 0 or bins_s[one] <= most_s:
-            whole += ages[one]
-    for one in range(len(bins_s)):
-        if below >= 0.5 * whole:
+        if below >= 0.5:
             break
-        below += ages[one]
+        below += here[one]
         age_s = bins_s[one]
     return age_s
 

@@ -113,15 +113,9 @@ def _cost_of_taking(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, 
     if not now.fresh:
         cost += task.egress_usd[here, there]
     if not at_last:
-        # The zone's spell has begun after its last refusal.
-        whole, total = 0.0, 0.0
-        for one in range(len(costs.bins_s)):
-            if one > 0 and costs.bins_s[one] > now.since_refused_s[other]:
-                break
-            share = costs.ages[other, one] + 1e-9
-            total += share * between(later[SPOT, other, one], then_s / costs.step_s)
-            whole += share
-        cost += total / whole
+        ages = costs.ages[other, age_bin(costs.bins_s, now.since_refused_s[other])]
+        for one in range(len(ages)):
+            cost += ages[one] * between(later[SPOT, other, one], then_s / costs.step_s)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[other])
         cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
     return cost

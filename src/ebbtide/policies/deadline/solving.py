@@ -196,11 +196,12 @@ def solved_zones(program: ZonesProgram) -> Any:
 
 @inner
 def _room(places: int, zones: int, bins: int) -> ZonesRoom:
-    by_new, by_met = np.empty((places, zones), dtype=np.int64), np.empty((places, zones), dtype=np.int64)
+    by_new, by_met = np.empty((places, zones), dtype=np.int64), np.empty((places, bins, zones), dtype=np.int64)
     for place in range(places):
         by_new[place], by_met[place] = np.arange(zones), np.arange(zones)
-    taken, met = np.empty((places, 3, zones)), np.empty((places, 3, zones))
-    return ZonesRoom(taken, met, by_new, by_met, np.empty((3, zones, bins, 3)), np.empty((zones, bins, 3)))
+    taken, met, by_age = np.empty((places, 3, zones)), np.empty((places, bins, 3, zones)), np.empty((bins, 2))
+    refused, kept = np.empty((3, zones, bins, 3)), np.empty((zones, bins, 3))
+    return ZonesRoom(taken, met, by_new, by_met, refused, kept, by_age)
 
 
 @inner
@@ -237,7 +238,7 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
     """Fill in the cost of taking each zone's spot machine, and the order of zones by it, for each place."""
     tick_s, step_s, task, gamma = program.grid.tick_s, program.grid.step_s, program.task, program.gamma
     start_s, place_of, egress_usd, spot_usd = task.start_s, task.place_of, task.egress_usd, task.spot_usd
-    taken, met, ages = room.taken, room.met, program.chances.ages
+    taken, met, ages, by_age, bins = room.taken, room.met, program.chances.ages, room.by_age, room.met.shape[1]
     means, squares = later.means, later.squares
     for place in range(len(egress_usd)):
         for zone in range(len(spot_usd)):
@@ -245,23 +246,29 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
             then_s, used_s = here.slack_s - overhead_s, here.to_do_s + overhead_s
             at_last = used_s <= tick_s
             for kind in range(3):
-                taken[place, kind, zone] = met[place, kind, zone] = MISSED_USD
+                taken[place, kind, zone] = MISSED_USD
+                for since in range(bins):
+                    met[place, since, kind, zone] = MISSED_USD
             if then_s < (0.0 if at_last else task.restart_s):
                 continue
             cost = egress_usd[place, place_of[zone]] + spot_usd[zone] * min(tick_s, used_s) / 3600.0
-            mean, square, mean_met, square_met = 0.0, 0.0, 0.0, 0.0
+            by_age[:] = 0.0
             if not at_last:
                 there = then_s / step_s
-                mean = between(means[SPOT, zone, 0], there)
-                square = between(squares[SPOT, zone, 0], there)
-                for age in range(ages.shape[1]):
-                    if ages[zone, age] > _UNLIKELY:
-                        mean_met += ages[zone, age] * between(means[SPOT, zone, age], there)
-                        square_met += ages[zone, age] * between(squares[SPOT, zone, age], there)
-            _put(taken[place], zone, mean, square, cost, gamma)
-            _put(met[place], zone, mean_met, square_met, cost, gamma)
+                for age in range(bins):
+                    by_age[age, 0] = between(means[SPOT, zone, age], there)
+                    by_age[age, 1] = between(squares[SPOT, zone, age], there)
+            _put(taken[place], zone, by_age[0, 0], by_age[0, 1], cost, gamma)
+            for since in range(bins):
+                mean, square = 0.0, 0.0
+                for age in range(bins):
+                    if ages[zone, since, age] > _UNLIKELY:
+                        mean += ages[zone, since, age] * by_age[age, 0]
+                        square += ages[zone, since, age] * by_age[age, 1]
+                _put(met[place, since], zone, mean, square, cost, gamma)
         _sort(room.by_new[place], taken[place, 2])
-        _sort(room.by_met[place], met[place, 2])
+        for since in range(bins):
+            _sort(room.by_met[place, since], met[place, since, 2])
 
 
 @inner
@@ -356,14 +363,15 @@ def _hold_no_spot(now: Moments, room: ZonesRoom, here: SlackState, program: Zone
 @inner
 def _hold_spot(now: Moments, room: ZonesRoom, here: SlackState, program: ZonesProgram) -> None:
     """Fill in the cost where a spot machine is held: it is kept, or a better one comes up, or it is revoked."""
-    ends, arrives, share_up = program.chances.ends, program.chances.arrives, program.chances.share_up
+    ends, arrives, up_since = program.chances.ends, program.chances.arrives, program.chances.up_since
     place_of, part, step, refused, kept = program.task.place_of, here.part, here.step, room.refused, room.kept
     means, squares = now.means, now.squares
     taken_by_place, met_by_place, by_new, by_met = room.taken, room.met, room.by_new, room.by_met
     for zone in range(kept.shape[0]):
         place = place_of[zone]
-        taken, met, new_order, met_order = taken_by_place[place], met_by_place[place], by_new[place], by_met[place]
+        taken, new_order = taken_by_place[place], by_new[place]
         for age in range(kept.shape[1]):
+            met, met_order = met_by_place[place, age], by_met[place, age]
             score = kept[zone, age, 2]
             moved, moved_square, stays = 0.0, 0.0, 1.0
             for other in new_order:
@@ -383,7 +391,7 @@ def _hold_spot(now: Moments, room: ZonesRoom, here: SlackState, program: ZonesPr
                 if other != zone:
                     # A zone that would have been taken before is known to have been down.
                     known = taken[2, other] < score
-                    chance = arrives[part, other, age] if known else share_up[other]
+                    chance = arrives[part, other, age] if known else up_since[other, age]
                     fell += stays * chance * met[0, other]
                     fell_square += stays * chance * met[1, other]
                     stays *= 1.0 - chance

@@ -97,7 +97,8 @@ class ZoneTable:
         problem: The job, the zones and the prices that it was solved for.
         models: How long the spells of each zone last.
         usd: Cost in USD; shape (ticks + 1, held, zones, bins of age, steps of slack).
-        ages: Probability of each age of an up spell met at any time; shape (zones, bins).
+        ages: Probability of each age of a zone's up spell by the time since it refused; shape (zones, bins since,
+            bins of age).
         lasts_s: Mean time that a spot machine lasts, seconds; shape (zones,).
         home: Zone that stands for the place of a run before its first machine.
         away_s: Seconds for which that zone has been down, if it refuses at the start: the median age of down time.
@@ -131,7 +132,7 @@ class ZoneTable:
         """
         slack_s = self.problem.slack_s
         given = slack_s - self.problem.restart_h * HOUR_S
-        usd = [self.ages[zone] @ self._at(SPOT, zone, given) for zone in range(len(self.models))]
+        usd = [self.ages[zone, -1] @ self._at(SPOT, zone, given) for zone in range(len(self.models))]
         waits = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
         usd.append(self._at(NOTHING, self.home, slack_s)[waits])
         chances = np.zeros(len(usd))
@@ -211,14 +212,51 @@ def solve_zones(
     # A zone that comes up is found at the next request, if it is still up then.
     missed = np.exp(-(between_s - tick_s) / 2.0 / lasts_s)
     found = -np.expm1(-(tick_s / away_s)[None] * factors[:, DOWN].T[:, :, None]) * missed[None, :, None]
-    ages = np.stack([model.ages(UP) for model in models])
+    refused = [_after_refusal(model, in_tick[zone], tick_s) for zone, model in enumerate(models)]
+    up_since, ages = np.stack([one[0] for one in refused]), np.stack([one[1] for one in refused])
     share_up = np.array([model.share_up for model in models])
-    chances = ZonesChances(ends, _onward(tick_s), found, share_up, ages, parts)
+    chances = ZonesChances(ends, _onward(tick_s), found, up_since, ages, parts)
     usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, tick_s), problem.task, chances, gamma))
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
     away = float(AGE_BINS_S[half])
     return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, away, tick_s, tick_s)
+
+
+def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floats, Floats]:
+    """What is known of a zone by the time since it refused.
+
+    Args:
+        model: How long the zone's spells last.
+        ends: Probability that a spell ends within a tick; shape (kinds, bins of age).
+        tick_s: Length of a tick, seconds.
+
+    Returns:
+        Probability that it is up, by bin of the time since then, shape (bins,); and that of each age of its spell,
+        if it is up, shape (bins since, bins of age). The last bin is for any time.
+    """
+    bins, onward = len(AGE_BINS_S), _onward(tick_s)
+    # A refusal shows that it is down, not since when.
+    state = np.zeros((2, bins))
+    state[DOWN] = model.ages(DOWN)
+    up_since, ages = np.empty(bins), np.empty((bins, bins))
+    middle_s = np.append((AGE_BINS_S[:-1] + AGE_BINS_S[1:]) / 2.0, np.inf)
+    at, tick = 0, 0
+    while at < bins - 1:
+        ended = (state * ends).sum(1)
+        lasting = state * (1.0 - ends)
+        older = lasting * onward
+        state = lasting - older
+        state[:, 1:] += older[:, :-1]
+        state[:, -1] += older[:, -1]
+        state[UP, 0] += ended[DOWN]
+        state[DOWN, 0] += ended[UP]
+        tick += 1
+        while at < bins - 1 and tick * tick_s >= middle_s[at]:
+            up_since[at], ages[at] = state[UP].sum(), state[UP] / state[UP].sum()
+            at += 1
+    up_since[-1], ages[-1] = model.share_up, model.ages(UP)
+    return up_since, ages
 
 
 @dataclass(frozen=True)
