@@ -157,7 +157,7 @@ def _every_claim() -> list[tuple[dict[str, Claim], str]]:
         what = f"no file given has several zones of {accelerator}, with capacity and prices"
         found.append((multi_claims(accelerator, gang=False), what))
     what = "no file given has rounds of capacity of several h100 (launched of requested), with prices"
-    return [*found, (multi_claims("h100", gang=True), what)]
+    return [*found, *((multi_claims(kind, gang=True), what) for kind in CLAIMED if kind.startswith("h100"))]
 
 
 def zone_claims() -> dict[str, Claim]:

@@ -13,10 +13,9 @@ from ebbtide.forecasts.spells.records import (
     ZoneRecord,
     ZoneRecords,
     kind_of,
-    read_capacity_rounds,
-    read_probed_zones,
     read_records,
 )
+from ebbtide.forecasts.spells.zone_sets import read_capacity_rounds, read_probed_zones
 from ebbtide_papers.deadlines.study import DEADLINES_H
 
 
@@ -27,7 +26,8 @@ class DeadlineInputs:
     Attributes:
         records: Records of single zones, long enough for the longest deadline.
         probed: Sets of zones with changing prices.
-        rounds: Sets of zones by capacity: for one of the requested machines, and for all of them.
+        rounds: Sets of zones by capacity: for one of the requested machines, and for all of them; with list
+            prices, and with the recorded ones.
         files: All files that were read.
         left_out: Records in the files that cannot be studied, and why.
     """
@@ -47,13 +47,13 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
     """
     files: list[Path] = []
     for path in paths:
-        files += sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        files += _tables_of(path) if path.is_dir() else [path]
     kinds = {path: kind_of(path) for path in dict.fromkeys(files)}
     beside = {
         other: kind_of(other)
         for path, kind in kinds.items()
         if kind in ("probes", "rounds")
-        for other in sorted(path.parent.glob("*.parquet"))
+        for other in _tables_of(path.parent)
         if other not in kinds
     }
     prices = [path for path, kind in {**kinds, **beside}.items() if kind == "prices"]
@@ -66,8 +66,8 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
         )
     left_out: list[LeftOut] = []
     sets = [one for path in probes for one in read_probed_zones(path, prices, left_out=left_out)]
-    pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues, left_out)]
-    used = [*ticks, *probes, *rounds, *(prices if sets else []), *(catalogues if pairs else [])]
+    pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues, prices, left_out)]
+    used = [*ticks, *probes, *rounds, *(prices if sets or pairs else []), *(catalogues if pairs else [])]
     records: list[ZoneRecord] = []
     for path in ticks:
         try:
@@ -75,6 +75,11 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
         except TooShort as error:
             left_out.append(LeftOut(None, str(error)))
     return DeadlineInputs(tuple(records), tuple(sets), tuple(pairs), tuple(used), tuple(left_out))
+
+
+def _tables_of(folder: Path) -> list[Path]:
+    """The Parquet files of a folder and of the folders in it."""
+    return sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")])
 
 
 _TOLD = ("ticks", "probes", "rounds")

@@ -1,14 +1,14 @@
 """Deadlines with several zones: every policy and the optimum from the same starts, with costs of moves.
 
-The first third of a record is the past (less for short records), on which models are fitted and the probe interval
-is selected; starts are drawn from the rest.
+The first third of a record is the past (less for short records), on which the probe interval is selected; starts
+are drawn from the rest. `deadline` has models of all that was recorded until shortly before a start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,9 @@ _USUAL_S = 2 * HOUR_S
 
 # Number of runs on the past to select among them.
 _TRIED = 40
+
+# Models are fitted anew so often, or so many times over a long record.
+_REFIT_S, _MOST_FITS = 6 * HOUR_S, 40
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,11 @@ def study_zones(
     drawn = random.integers(past, records.ticks - whole, starts)
     others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
     runs = {
-        "deadline": _by_part_of_day(records, problem, own, drawn, every_s, gamma),
-        "deadline without the time of day": Runs.of(by_table(records, table, drawn, every_s)),
+        "deadline": _refitted(records, problem, past, drawn, every_s, gamma),
+        "deadline, model of the first third": Runs.of(by_table(records, table, drawn, every_s)),
+        "deadline, model of the first third and the time of day": _by_part_of_day(
+            records, problem, own, drawn, every_s, gamma
+        ),
         "deadline, model of the other zones": Runs.of(by_table(records, others, drawn, every_s)),
         "next-cheapest failover": Runs.of(by_failover(records, problem, drawn)),
     }
@@ -172,6 +178,25 @@ def by_failover(
 ) -> list[tuple[float, float, float, int, int]]:
     """Runs of Uniform Progress with failover to the next-cheapest zone; with one zone, without failover."""
     return _run(FAILOVER, records, problem, starts, 0.0, None)
+
+
+def _refitted(
+    records: ZoneRecords, problem: ZonesProblem, past: int, starts: np.ndarray, every_s: float, gamma: float
+) -> Runs:
+    """Runs of `deadline` with models and mean prices of what was recorded shortly before each start."""
+    ticks = max(int(_REFIT_S / records.tick_s), (records.ticks - past) // _MOST_FITS, 1)
+    known = past + (starts - past) // ticks * ticks
+    found: list[tuple[float, float, float, int, int]] = [(0.0, 0.0, 0.0, 0, 0)] * len(starts)
+    for until in np.unique(known).tolist():
+        models, _ = past_models(records, until)
+        usual_usd = records.spot_usd[:, :until].mean(axis=1)
+        table = solve_zones(
+            replace(problem, spot_usd_per_hour=tuple(usual_usd.tolist())), models, ask_every_s=every_s, gamma=gamma
+        )
+        places = np.flatnonzero(known == until)
+        for place, run in zip(places, by_table(records, table, starts[places], every_s), strict=True):
+            found[place] = run
+    return Runs.of(found)
 
 
 def _by_part_of_day(

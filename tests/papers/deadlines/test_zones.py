@@ -13,7 +13,8 @@ from tests.conftest import TRACES
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.records import ZoneRecords, kind_of, read_capacity_rounds, read_probed_zones
+from ebbtide.forecasts.spells.records import ZoneRecords, kind_of
+from ebbtide.forecasts.spells.zone_sets import read_capacity_rounds, read_probed_zones
 from ebbtide.market.markets import Place
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs
@@ -116,8 +117,44 @@ def test_rounds_count_any_machine_or_all(tmp_path: Path) -> None:
     # Sixteen at the newest list price of eight.
     assert any_of.spot_usd.tolist() == all_of.spot_usd.tolist() == [[32.0] * 3] * 2
     assert any_of.on_demand_usd == pytest.approx(2 * 82.53)
+    assert any_of.reading == ""
     with pytest.raises(InputError, match="spot prices of h100 are listed for 0 of its zones"):
         read_capacity_rounds(tmp_path / "rounds.parquet", [])
+
+
+def test_rounds_are_read_once_more_with_the_prices_of_their_days(tmp_path: Path) -> None:
+    """A cloud with one price for a region: both of its zones have it; a zone that has none yet is left out."""
+    table = rounds()
+    elsewhere = table[table["zone"] == "us-east4-a"].assign(region="us-west1", zone="us-west1-b")
+    pd.concat([table, elsewhere]).to_parquet(tmp_path / "rounds.parquet")
+    moved = [
+        {
+            "timestamp": BEGINS + pd.Timedelta(minutes=minutes),
+            "cloud": "gcp",
+            "region": region,
+            "zone": region,
+            "instance_type": "a3-highgpu-1g",
+            "product": "Linux/UNIX",
+            "price_usd_per_hour": usd,
+        }
+        for region, minutes, usd in (("us-east4", -60, 2.0), ("us-east4", 15, 3.0), ("us-west1", 5, 1.0))
+    ]
+    (tmp_path / "today").mkdir()
+    pd.DataFrame(moved).to_parquet(tmp_path / "today" / "prices.parquet")
+    given = read_inputs([tmp_path / "rounds.parquet"])
+    ((any_of, all_of),) = given.rounds
+    assert any_of.reading == all_of.reading == "real_prices"
+    assert any_of.zones == ("us-east4-a", "us-east4-b")
+    assert any_of.unpriced == ("us-west1-b",)
+    assert any_of.spot_usd.tolist() == [[32.0, 32.0, 48.0]] * 2
+    # The list price of February 2023, or the first that is known.
+    assert any_of.on_demand_usd > 16 * 3.0
+    assert {path.name for path in given.files} == {"rounds.parquet", "prices.parquet"}
+    assert set(multi_claims("h100_real_prices", gang=True)) == {
+        *(f"multi_h100_real_prices_whole_gang_cost_vs_{one}" for one in ("failover", "optimum", "best_zone")),
+        "multi_h100_real_prices_whole_gang_cost_vs_uniform_progress",
+        "multi_misses",
+    }
 
 
 def test_what_is_given_is_known_by_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,7 +326,7 @@ def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     """Records of single zones alone: those of several zones are there, without figures."""
     ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
     found = reproduce_deadlines(read_inputs([tmp_path]), starts=1)
-    assert len({row.id for row in found.rows}) == len(found.rows) == 31
+    assert len({row.id for row in found.rows}) == len(found.rows) == 39
     rows = {row.id: row for row in found.rows}
     assert rows["multi_h100_cost_vs_optimum"].paper == pytest.approx(606 / 571)
     assert "several zones of v100" in rows["multi_v100_cost_vs_failover"].missing

@@ -19,7 +19,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels, fit_market_spells, probes_of
-from ebbtide.forecasts.spells.records import read_probed_zones
+from ebbtide.forecasts.spells.zone_sets import read_probed_zones
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
