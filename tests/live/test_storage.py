@@ -11,8 +11,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ebbtide.errors import InputError, StorageError
-from ebbtide.live import storage as object_storage
-from ebbtide.live.storage import FolderStore, ObjectStore, S3Store, object_store
+from ebbtide.live import buckets
+from ebbtide.live.buckets import S3Store
+from ebbtide.live.storage import FolderStore, ObjectStore, object_store
 from ebbtide.testing.contracts.stores import ObjectStoreContract
 
 
@@ -75,7 +76,7 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
             return {"Body": io.BytesIO(b"found")}
 
     clients = [Client(True), Client(False)]
-    monkeypatch.setattr(object_storage, "_s3_client", lambda _within_s: clients.pop(0))
+    monkeypatch.setattr(buckets, "_s3_client", lambda _within_s: clients.pop(0))
     store = S3Store("bucket")
     with pytest.raises(StorageError, match="ExpiredToken"):
         store.get("a")

@@ -7,32 +7,29 @@ machines with a short notice. `python -m ebbtide.testing.live_demo --provider ec
 from __future__ import annotations
 
 import math
-import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.live.ec2_run import begin_ec2, end_ec2, run_ec2
 from ebbtide.live.settings import NewRun
-from ebbtide.market.billing import ON_DEMAND, Billing, Ending, billing_preset
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.billing import billing_preset
 from ebbtide.market.generator import generate_prices
-from ebbtide.market.markets import Market
-from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.choice import policy_for
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.ec2_stand_in.instances import MotoInstances
 from ebbtide.testing.live_demo import LiveReport, live_report
+from ebbtide.testing.stand_in.environment import environment_variables
+from ebbtide.testing.stand_in.machines import StandInMachines
+from ebbtide.testing.stand_in.money import billed, until_now
 
 REGIONS = ("us-east-1",)
 # Error codes of the launches in turn; empty: the launch succeeds.
@@ -50,6 +47,8 @@ _DAYS = 20.0
 # Bids low for its refunds, so that machines are taken again and again: that is to be seen.
 _POLICY = "spottune-bid"
 _BUCKET = "stand-in"
+# The user's own keys.
+_HIDDEN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 # Where a bucket is that is made without saying where.
 _DEFAULT_REGION = "us-east-1"
 _KEYS = ("FIRST", "RENEWED")
@@ -141,9 +140,9 @@ def stand_in(
     write_credentials(folder / "credentials", _KEYS[0])
     # Machines get their credentials from their role.
     of_machines = {name: environment[name] for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")}
-    machines = StandInMachines(folder / "machines", settings.folder, of_machines)
+    machines = StandInMachines(folder / "machines", settings.folder, of_machines, MotoInstances())
     try:
-        with _environment(environment):
+        with environment_variables(environment, _HIDDEN):
             place = {} if regions[0] == _DEFAULT_REGION else {"LocationConstraint": regions[0]}
             boto3.Session().client("s3").create_bucket(
                 Bucket=_BUCKET, **({"CreateBucketConfiguration": place} if place else {})
@@ -157,32 +156,6 @@ def stand_in(
 def write_credentials(path: Path, key: str) -> None:
     """Write a credentials file, as a user does to renew them."""
     path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = none\n")
-
-
-def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
-    """The prices shifted in time, so that they end now."""
-    later_s = now_s - prices.end_s
-    series = {market: PriceSeries(one.times_s + later_s, one.prices) for market, one in prices.items()}
-    return PriceHistory(series, start_s=prices.start_s + later_s, end_s=now_s)
-
-
-def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) -> float:
-    """Cost of machines, USD, computed independently from each one's launch time and end."""
-    usd = 0.0
-    for machine in machines:
-        instance = machine.instance
-        zone = instance.placement.zone
-        market = Market("aws", zone[:-1], zone, instance.instance_type)
-        ending = Ending.REVOKED if machine.taken else Ending.RELEASED
-        if instance.lifecycle != "spot":
-            at_s = instance.launch_time.timestamp()
-            listed = default_catalogue().on_demand_usd_per_hour(market, at_s)
-            assert listed is not None
-            constant = PriceSeries(np.array([at_s]), np.array([listed]))
-            usd += (billing.on_demand or ON_DEMAND).bill(constant, at_s, machine.ended_s, Ending.RELEASED).usd
-            continue
-        usd += billing.bill(prices[market], instance.launch_time.timestamp(), machine.ended_s, ending).usd
-    return usd
 
 
 def _take(
@@ -200,20 +173,3 @@ def _take(
             api.refusals.expired.add(_KEYS[0])
             over.wait(_EXPIRED_S)
             write_credentials(runs / "stand-in" / "credentials", _KEYS[1])
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the block, and hide the user's AWS keys."""
-    hidden = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
-    before = {name: os.environ.get(name) for name in (*values, *hidden)}
-    for name in hidden:
-        os.environ.pop(name, None)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value

@@ -21,9 +21,10 @@ from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
-from ebbtide.testing.ec2_demo import stand_in, until_now
+from ebbtide.testing.ec2_demo import stand_in
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.money import until_now
 
 # In a real second two minutes pass, in which a machine boots.
 SPEED = 120.0

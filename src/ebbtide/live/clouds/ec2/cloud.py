@@ -18,7 +18,8 @@ from typing import Any
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
-from ebbtide.live.clouds.ec2.start_script import start_script
+from ebbtide.live.clouds.start_script import EC2, start_script
+from ebbtide.live.clouds.warnings import RepeatedWarnings
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -49,7 +50,6 @@ _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter"
 
 # One request takes no longer than this, or a request to stop would wait for it: the provider repeats what fails.
 _TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
-_WARN_AGAIN_S = 60.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
 
@@ -86,8 +86,7 @@ class Ec2Cloud:
         # Machines by region, as they were last listed, and the region of each.
         self._listed: dict[str, list[Instance]] = {}
         self._region_of: dict[str, str] = {}
-        # What was warned of, and when.
-        self._warned_s: dict[str, float] = {}
+        self._warnings = RepeatedWarnings(_LOGGER)
 
     @property
     def now_s(self) -> float:
@@ -150,10 +149,10 @@ class Ec2Cloud:
             try:
                 found = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
             except CloudError as error:
-                self._warn(f"EC2 in {region}", f"{error}; its machines are taken to be as before")
+                self._warnings.warn(f"EC2 in {region}", f"{error}; its machines are taken to be as before")
                 silent.append(error)
                 continue
-            self._warned_s.pop(f"EC2 in {region}", None)
+            self._warnings.forget(f"EC2 in {region}")
             now_s = self.now_s
             self._listed[region] = [replace(_instance(one), listed_s=now_s) for one in found]
             self._end_stopped(region, found)
@@ -168,14 +167,9 @@ class Ec2Cloud:
         stopped = {one["InstanceId"]: _token_of(one) for one in described if one["State"]["Name"] in _STOPPED}
         for token, why in self._end_each(region, stopped).items():
             if why:
-                self._warn(token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}")
-
-    def _warn(self, about: str, warning: str) -> None:
-        """Log a warning when it is new, and once a minute."""
-        now_s = time.monotonic()
-        if now_s - self._warned_s.get(about, -math.inf) >= _WARN_AGAIN_S:
-            self._warned_s[about] = now_s
-            _LOGGER.warning("%s", warning)
+                self._warnings.warn(
+                    token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}"
+                )
 
     def _with_failed(self, found: list[Instance]) -> list[Instance]:
         known = {instance.token for instance in found}
@@ -242,7 +236,7 @@ class Ec2Cloud:
             "MinCount": 1,
             "MaxCount": 1,
             "Placement": {"AvailabilityZone": market.zone},
-            "UserData": start_script(settings, wanted.agent),
+            "UserData": start_script(settings, wanted.agent, EC2),
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
             # An agent without its controller shuts its machine down, which must end the instance.
