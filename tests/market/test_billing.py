@@ -76,7 +76,10 @@ def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: 
     """What a lease costs and what is refunded, second by second, written from the table alone."""
     rule = PRESETS[preset]
     used = end_s - start_s
-    paid_for = max(used, {"ec2-second": 60, "gcp-preemptible": 60, "gcp-spot": 60, "on-demand": 60}.get(preset, 0))
+    paid_for = max(
+        used,
+        {"ec2-second": 60, "gcp-preemptible": 60, "gcp-spot": 60, "on-demand": 60, "by-cloud": 60}.get(preset, 0),
+    )
     period = 3600 if preset == "ec2-hourly" else 1
     while paid_for % period:
         paid_for += 1

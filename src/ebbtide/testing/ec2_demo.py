@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
-from ebbtide.live.ec2_run import begin_ec2, end_ec2, run_ec2
+from ebbtide.live.rented_run import begin_rented, end_rented, run_rented
 from ebbtide.live.settings import NewRun
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.generator import generate_prices
@@ -90,17 +90,19 @@ def ec2_demo(
     prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
     with stand_in(runs / "stand-in", prices) as (api, machines, settings):
         api.refusals.launches.extend(REFUSED)
-        folder = begin_ec2(sweep, sweep_file.parent, NewRun(runs), settings, policy=_POLICY, seed=seed)
+        folder = begin_rented(
+            sweep, sweep_file.parent, NewRun(runs), "ec2", {"ec2": settings}, policy=_POLICY, seed=seed
+        )
         over = threading.Event()
         taker = threading.Thread(target=_take, args=(machines, api, runs, over, seed, most_taken))
         taker.start()
         try:
-            outcome = run_ec2(folder, policy_for(sweep, _POLICY))
+            outcome = run_rented(folder, policy_for(sweep, _POLICY))
         finally:
             over.set()
             taker.join()
         seconds, left_running = time.monotonic() - began, len(machines.running)
-        end_ec2(folder)
+        end_rented(folder)
         machines.close()
         billed_usd = billed(machines.all.values(), prices, billing_preset(sweep.billing))
         found = live_report(folder, sweep, outcome, billed_usd, left_running, seconds)

@@ -1,4 +1,4 @@
-"""Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`, with s3:// or gs://.
+"""Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
 Part of a machine's start script: short, with the standard library alone, and readable by old Pythons. The
 machine's role signs the request. An address signed by the controller would open the store to whoever reads the

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.clouds.parts import ListedParts, all_ended, first_found
 from ebbtide.live.clouds.start_script import EC2, start_script
 from ebbtide.live.clouds.warnings import RepeatedWarnings
 from ebbtide.market.leases import LeaseState
@@ -83,9 +85,7 @@ class Ec2Cloud:
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
         self._root_devices: dict[str, str] = {}
-        # Machines by region, as they were last listed, and the region of each.
-        self._listed: dict[str, list[Instance]] = {}
-        self._region_of: dict[str, str] = {}
+        self._listed = ListedParts(_LOGGER)
         self._warnings = RepeatedWarnings(_LOGGER)
 
     @property
@@ -127,40 +127,27 @@ class Ec2Cloud:
             )
 
     def terminate(self, token: str) -> float | None:
-        silent: CloudError | None = None
+        own = self._listed.part_of(token)
         # Its own region first, so that others that do not answer are not waited for.
-        for region in sorted(self._clients, key=lambda region: region != self._region_of.get(token)):
-            try:
-                found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
-            except CloudError as error:
-                silent = error
-                continue
-            if found:
-                self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
-                return self.now_s
-        if silent is not None:
-            raise silent
-        return None
+        ordered = sorted(self._clients, key=lambda region: region != own)
+        return first_found(partial(self._terminated, region, token) for region in ordered)
+
+    def _terminated(self, region: str, token: str) -> float | None:
+        found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
+        if not found:
+            return None
+        self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
+        return self.now_s
 
     def instances(self) -> Sequence[Instance]:
         """All machines; those of a region that does not answer are as they were when it last did."""
-        silent: list[CloudError] = []
-        for region in self._clients:
-            try:
-                found = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-            except CloudError as error:
-                self._warnings.warn(f"EC2 in {region}", f"{error}; its machines are taken to be as before")
-                silent.append(error)
-                continue
-            self._warnings.forget(f"EC2 in {region}")
-            now_s = self.now_s
-            self._listed[region] = [replace(_instance(one), listed_s=now_s) for one in found]
-            self._end_stopped(region, found)
-            self._region_of |= {instance.token: region for instance in self._listed[region]}
-        if len(silent) == len(self._clients) or any(region not in self._listed for region in self._clients):
-            raise silent[0]
-        found_here = [instance for region in self._clients for instance in self._listed[region]]
-        return self._with_failed(found_here)
+        looks = {region: partial(self._listed_in, region) for region in self._clients}
+        return self._with_failed(self._listed.listed(looks, self.now_s))
+
+    def _listed_in(self, region: str) -> list[Instance]:
+        described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+        self._end_stopped(region, described)
+        return [_instance(one) for one in described]
 
     def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
         """End machines that somebody stopped: nothing starts them again, and their volumes are paid for."""
@@ -184,22 +171,12 @@ class Ec2Cloud:
         Raises:
             CloudError: A region does not answer; in the other regions the end was requested all the same.
         """
-        left: dict[str, str] = {}
-        silent: CloudError | None = None
-        for region in self._clients:
-            try:
-                running = [
-                    one
-                    for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-                    if one["State"]["Name"] in ("pending", "running", *_STOPPED)
-                ]
-            except CloudError as error:
-                silent = error
-                continue
-            left |= self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
-        if silent is not None:
-            raise silent
-        return left
+        return all_ended(partial(self._end_in, region) for region in self._clients)
+
+    def _end_in(self, region: str) -> dict[str, str]:
+        described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+        running = [one for one in described if one["State"]["Name"] in ("pending", "running", *_STOPPED)]
+        return self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
 
     def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
         """End all in one request, or if that is refused, one by one: one refusal must not keep the others."""

@@ -240,7 +240,7 @@ class GcpCloud:
         return found
 
     def _forget_missing(self, now_s: float, silent: set[str]) -> None:
-        """Drop machines that are not listed, and of which it is not known that they ended: their run looks again."""
+        """Drop machines that are not listed, and are not known to have ended: their run looks again."""
         for token, one in list(self._known.items()):
             is_missing = one.listed_s < now_s and math.isnan(one.ended_s)
             if is_missing and self._zone_of.get(token) not in silent:

@@ -100,4 +100,8 @@ class GcpSettings(MachineSettings):
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.
         """
         found = validated(cls, read_mapping(path, "GCP settings: a mapping with project, regions, store..."), path)
-        return found.model_copy(update={"prices": str((Path(path).parent / found.prices).resolve())})
+        return found.beside(path)
+
+    def beside(self, file: str | Path) -> GcpSettings:
+        """The settings with an absolute path of their prices, which was relative to a file's folder."""
+        return self.model_copy(update={"prices": str((Path(file).parent / self.prices).resolve())})

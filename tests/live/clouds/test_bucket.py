@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.clouds.ec2.bucket import bucket_region, with_bucket
+from ebbtide.live.clouds.bucket import bucket_region, with_bucket
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 
 EUROPE, EAST = (Bucket(cloud="aws", region=region) for region in ("eu-west-1", "us-east-1"))
