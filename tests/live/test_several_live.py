@@ -13,7 +13,6 @@ import yaml
 from tests.live.agent.bare_python import bare_python
 from tests.live.sweeps import flapping, steady, sweep, total
 
-import ebbtide as eb
 from ebbtide._utc import HOUR_S
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import find_run
@@ -91,10 +90,3 @@ def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], object
         assert controller.poll() is None, "the run has ended"
         assert time.monotonic() < end_s, "it did not come about"
         time.sleep(0.05)
-
-
-def test_each_cloud_s_leases_are_replayed_by_its_own_rule() -> None:
-    rule = billing_preset("by-cloud")
-    assert rule.of("aws") == billing_preset("ec2-second")
-    assert rule.of("gcp") == billing_preset("gcp-spot")
-    assert eb.PRESETS["by-cloud"].of("azure").notice_s == 30.0

@@ -15,7 +15,8 @@ from ebbtide.live.agent import bootstrap
 from ebbtide.live.agent.bundle import bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
-from ebbtide.live.clouds.start_script import EC2, start_script
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.start_script import EC2, GCP, start_script
 
 BUNDLE = "runs/r/agent-0a1b.tar.gz"
 
@@ -78,6 +79,13 @@ def test_storage_elsewhere_is_named_to_bootstrap_and_agent(tmp_path: Path) -> No
         elsewhere, {"bundle": BUNDLE}, EC2
     )
     assert "AWS_ENDPOINT_URL_S3=" not in start_script(settings(tmp_path), {"bundle": BUNDLE}, EC2)
+
+
+def test_google_s_storage_is_named_by_its_own_variable(tmp_path: Path) -> None:
+    own = MachineSettings(store="gs://bucket/x", folder=str(tmp_path), store_endpoint_url="http://127.0.0.1:4443")
+    script = start_script(own, {"bundle": BUNDLE}, GCP)
+    assert "\nexport STORAGE_EMULATOR_HOST=http://127.0.0.1:4443\n" in script
+    assert f" bootstrap.py gs://bucket/x/{BUNDLE} " in script
 
 
 def test_half_of_what_ec2_takes_is_left_for_the_set_up(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
 Part of a machine's start script: short, with the standard library alone, and readable by old Pythons. The
-machine's role signs the request. An address signed by the controller would open the store to whoever reads the
-user data, and would expire while a machine waits.
+request is made in the machine's role.
 """
 
 from __future__ import annotations
