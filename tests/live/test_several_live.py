@@ -17,7 +17,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
-from ebbtide.testing.ec2_demo import stand_in
+from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 from ebbtide.testing.stand_in.machines import StandInMachines
 from ebbtide.testing.stand_in.money import billed, until_now

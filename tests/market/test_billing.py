@@ -61,7 +61,9 @@ def test_presets_revoke_and_warn_as_their_clouds_do() -> None:
 
 
 def test_an_unknown_preset_is_told_with_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"unknown billing preset 'ec2'.*; known: azure-spot, by-cloud, ec2-hourly"):
+    with pytest.raises(
+        InputError, match=r"unknown billing preset 'ec2'.*; known: azure-spot, by-cloud, ec2-hourly"
+    ):
         billing_preset("ec2")
 
 

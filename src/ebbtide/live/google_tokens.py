@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from calendar import timegm
 from collections.abc import Callable
-from datetime import UTC
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
-from ebbtide.live.agent.metadata import google_url, google_value
+from ebbtide.live.metadata_values import google_url, google_value
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -21,6 +21,9 @@ _EARLY_S = 120.0
 _WITHIN_S = 5.0
 # One that does not say when it ends is renewed after so long.
 _LASTS_S = 600.0
+
+# Parts of Google's own library.
+_LIBRARY = ("", ".exceptions", ".transport.requests")
 
 # A token, and when it ends, seconds since 1970.
 Token = tuple[str, float]
@@ -64,32 +67,29 @@ def new_token() -> Token:
         CloudError: They are refused, or who gives tokens does not answer.
     """
     try:
-        # Its types are incomplete.
-        library: Any = import_module("google.auth")
+        # By name: machines do not have it. Its types are incomplete, too.
+        library, errors, transport = (import_module(f"google.auth{part}") for part in _LIBRARY)
     except ImportError:
         return _machine_token()
-    return _library_token(library)
+    return _library_token(library, errors, transport)
 
 
-def _library_token(google_auth: Any) -> Token:
-    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-    from google.auth.transport.requests import Request
-
-    asks = partial(Request(), timeout=_WITHIN_S)
+def _library_token(google_auth: Any, errors: Any, transport: Any) -> Token:
+    asks = partial(transport.Request(), timeout=_WITHIN_S)
     try:
         # Looked up again each time, so that credentials that were renewed where they are kept are found.
         credentials, _ = google_auth.default(scopes=[_SCOPE], request=asks)
         credentials.refresh(asks)
-    except DefaultCredentialsError as error:
+    except errors.DefaultCredentialsError as error:
         raise InputError(
             f"there are no Google credentials: {_line(error)}; run `gcloud auth application-default login`, or "
             "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account"
         ) from None
-    except GoogleAuthError as error:
+    except errors.GoogleAuthError as error:
         raise CloudError(f"the Google credentials give no token: {_line(error)}; renew them") from error
     # In UTC, without saying so.
     expiry = credentials.expiry
-    ends_s = time.time() + _LASTS_S if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+    ends_s = time.time() + _LASTS_S if expiry is None else float(timegm(expiry.timetuple()))
     return str(credentials.token), ends_s
 
 

@@ -24,8 +24,8 @@ from ebbtide.live.clouds.gcp.instance import token_of
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
-from ebbtide.testing.ec2_demo import stand_in
 from ebbtide.testing.ec2_stand_in.api import StandInApi
+from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.gcp_stand_in.api import GcpApi
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines

@@ -1,6 +1,6 @@
 """Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
-Part of a machine's start script: short, with the standard library alone, and readable by old Pythons. The
+Part of a start script: short, with the standard library alone, and readable by old Pythons. The
 request is made in the machine's role.
 """
 
@@ -94,7 +94,7 @@ class Here(urllib.request.HTTPRedirectHandler):
 
 
 def fetched(url: str, checksum: str) -> bytes:
-    """The object, if its SHA-256 is right; tried for five minutes, since a role may take a while to be known."""
+    """The object, if its SHA-256 is right; tried for five minutes: a role may not be known at once."""
     scheme, _, place = url.partition("://")
     bucket, _, key = place.partition("/")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"

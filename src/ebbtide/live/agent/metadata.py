@@ -7,27 +7,21 @@ import math
 import os
 import time
 import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from ebbtide.live.metadata_values import google_url, google_value, metadata_answer
+
 _EC2_URL = "http://169.254.169.254"
-_GCP_HOST = "metadata.google.internal"
 
 _TOKEN_S = 21_600
-_TIMEOUT_S = 2.0
 
 
 def default_url() -> str:
     """The address of EC2's metadata service, as AWS's own tools find it."""
     return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _EC2_URL
-
-
-def google_url() -> str:
-    """The address of GCP's metadata server, as Google's own tools find it."""
-    return f"http://{os.environ.get('GCE_METADATA_HOST') or _GCP_HOST}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class Metadata:
         raise OSError("instance metadata refuse our token")
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
-        return _asked(f"{self._url}/latest/{path}", headers, method)
+        return metadata_answer(f"{self._url}/latest/{path}", headers, method)
 
 
 class GoogleMetadata:
@@ -138,26 +132,6 @@ class GoogleMetadata:
         self._unnoticed_s = asked_s
         event = google_value(self._url, "instance/maintenance-event")
         return Notice(self._taken_at_s, event == "TERMINATE_ON_HOST_MAINTENANCE")
-
-
-def google_value(url: str, path: str) -> str:
-    """A value of GCP's instance metadata, as text.
-
-    Args:
-        url: Address of the metadata server.
-        path: Path of the value, such as `instance/preempted`.
-
-    Raises:
-        OSError: The server does not answer, or there is no such value.
-    """
-    return _asked(f"{url}/computeMetadata/v1/{path}", {"Metadata-Flavor": "Google"}).strip()
-
-
-def _asked(url: str, headers: Mapping[str, str], method: str = "GET") -> str:
-    request = urllib.request.Request(url, method=method, headers=dict(headers))
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        content: bytes = answer.read()
-    return content.decode()
 
 
 def _epoch_s(said: str) -> float:

@@ -1,7 +1,7 @@
 """The script that a machine runs at its start: set up, fetch the agent, run it until the machine is to end.
 
-The agent is fetched in the machine's role. An address signed by the controller would open the store to whoever reads
-the script, and would expire while a machine waits.
+The agent is fetched in the machine's role. An address signed by the controller would open the store to whoever
+reads the script, and would expire while a machine waits.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ebbtide.errors import InputError
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.price_store import PriceStore
-from ebbtide.testing.ec2_demo import stand_in
+from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.stand_in.money import until_now
 
 

@@ -26,8 +26,8 @@ from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.egress import GIB
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.testing.ec2_demo import stand_in
 from ebbtide.testing.ec2_stand_in.api import StandInApi
+from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.stand_in.money import billed
 
