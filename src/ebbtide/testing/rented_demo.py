@@ -61,6 +61,7 @@ _TAKEN_EVERY_S = (2.0, 5.0)
 _MOST_TAKEN = 14
 _EXPIRED_AFTER = 3
 _EXPIRED_S = 2.0
+_ENDS_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -139,12 +140,20 @@ def rented_demo(
         finally:
             over.set()
             taker.join()
-        seconds, left_running = time.monotonic() - began, len(machines.running)
+        seconds, left_running = time.monotonic() - began, _left(machines)
         end_rented(folder)
         machines.close()
         billed_usd = billed(machines.all.values(), stage.prices, billing_preset(sweep.billing))
         found = live_report(folder, sweep, outcome, billed_usd, left_running, seconds)
         return RentedReport(**vars(found), refusals=tuple(dict.fromkeys(stage.refused())))
+
+
+def _left(machines: StandInMachines) -> int:
+    """How many machines still run a moment after their end was requested, which takes effect by then."""
+    until_s = time.monotonic() + _ENDS_S
+    while machines.running and time.monotonic() < until_s:
+        time.sleep(0.1)
+    return len(machines.running)
 
 
 @contextmanager
