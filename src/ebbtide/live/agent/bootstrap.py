@@ -50,14 +50,14 @@ def credentials() -> list[str]:
 
 
 def google_request(bucket: str, key: str) -> urllib.request.Request:
-    """A GET request with a token of the machine's service account."""
+    """A GET request with a token of the machine's account."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
     asked = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    token = json.loads(urllib.request.urlopen(asked, timeout=5).read())["access_token"]
-    base = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com").rstrip("/")
-    url = urllib.parse.quote(f"{base}/{bucket}/{key}", safe=":/")
-    return urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
+    found = json.loads(urllib.request.urlopen(asked, timeout=5).read())
+    base = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
+    url = f"{base}/{bucket}/{urllib.parse.quote(key)}"
+    return urllib.request.Request(url, headers={"Authorization": f"Bearer {found['access_token']}"})
 
 
 def request(bucket: str, key: str, region: str) -> urllib.request.Request:
