@@ -23,7 +23,7 @@ from ebbtide.live.clouds.providers import PROVIDERS, Machines, kept_machines
 from ebbtide.live.clouds.several import SeveralClouds
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
-from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
+from ebbtide.live.settings import SEVERAL, LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
@@ -38,7 +38,6 @@ def begin_rented(
     sweep: Runnable,
     sweep_folder: Path,
     new: NewRun,
-    provider: str,
     machines: Machines,
     *,
     policy: str,
@@ -52,8 +51,8 @@ def begin_rented(
         sweep: The sweep that is to be trained.
         sweep_folder: Folder with the user's code.
         new: Where the run is kept, and under which id.
-        provider: Name of the provider: `ec2`, `gcp`, or `several`.
-        machines: Regions, images and other properties of machines, by provider.
+        machines: Regions, images and other properties of machines, by provider; with several, machines are
+            rented from all of them.
         policy: Name of the policy, with which the run can be resumed.
         parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers of the run.
@@ -64,6 +63,7 @@ def begin_rented(
             there are no credentials, or they end too early; there is too much code; the region of the store is not
             known; a region has no image.
     """
+    provider = SEVERAL if len(machines) > 1 else next(iter(machines))
     if sweep.budget_usd is None:
         raise InputError(f"sweep {sweep.name} needs one on {provider}, for example 20", field="budget_usd")
     together = next((job for job in sweep.live_jobs(catalogue) if job.most_machines > 1), None)

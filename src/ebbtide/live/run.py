@@ -191,7 +191,6 @@ def begin(
             sweep,
             folder,
             new,
-            provider,
             machines_of(provider, options.get("machines")),
             policy=name,
             parameters=parameters,

@@ -80,11 +80,11 @@ class Stage:
     """A stand-in on which the demo runs.
 
     Attributes:
-        machines: Its machines.
-        settings: Settings of machines.
-        prices: Spot prices.
+        machines: Machines of the stand-in.
+        settings: Settings of the run's machines.
+        prices: Spot prices of its markets.
         expire: Has the user's credentials expire.
-        renew: Has them renewed.
+        renew: Has the user's credentials renewed.
         refused: Gives the error codes that were sent.
     """
 
@@ -127,7 +127,6 @@ def rented_demo(
             sweep,
             sweep_file.parent,
             NewRun(runs),
-            provider,
             {provider: stage.settings},
             policy=_POLICY,
             seed=seed,

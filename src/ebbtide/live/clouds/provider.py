@@ -57,7 +57,7 @@ class Provider(Protocol[Settings]):
         """The settings in plain values, as a run keeps them, or a file for several clouds has them.
 
         Args:
-            content: The plain values.
+            content: The settings as plain values.
             file: Path of the file that they are from, to which paths in them are relative.
 
         Raises:
@@ -69,7 +69,7 @@ class Provider(Protocol[Settings]):
         """Check what the cloud needs before a run begins; gives the settings with what was looked up.
 
         Args:
-            settings: Settings of machines.
+            settings: Settings of the run's machines.
             expected_end_s: Expected end of the run, seconds since 1970.
 
         Raises:

@@ -40,7 +40,7 @@ class GcpApi:
         project: Id of the one project that there is.
 
     Attributes:
-        compute: Compute Engine.
+        compute: The API of Compute Engine.
         url: Address of the server: of object storage, and with a path of the other APIs.
         given: Access tokens that the user was given, in order; those of machines come from their metadata.
         expired: Access tokens that are refused.

@@ -98,8 +98,8 @@ class ComputeApi:
         Args:
             method: Method of the request.
             path: Its path, such as `/compute/v1/projects/p/zones/z/instances`.
-            query: Its parameters.
-            body: Its content.
+            query: Its parameters, by name.
+            body: Its content as plain values.
         """
         found = _PATH.fullmatch(path)
         if found is None or found["project"] != self.project:

@@ -37,7 +37,7 @@ class Rented:
         market: Market in which it was rented.
         is_spot: Whether it is charged the spot price.
         began_s: When charging began, seconds since 1970.
-        script: Its start script.
+        script: Start script of the instance.
         instance: The API's own object.
     """
 

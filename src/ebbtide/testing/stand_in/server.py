@@ -19,7 +19,7 @@ class LoopbackServer:
         url: Address of the server, without a path.
 
     Args:
-        application: Answers the requests.
+        application: Answers all of the requests.
     """
 
     def __init__(self, application: Application) -> None:
@@ -54,10 +54,10 @@ def sent(start: Start, status: str, content: str, kind: str = "text/xml") -> Ite
     """An answer with some content.
 
     Args:
-        start: Begins the answer.
+        start: Begins the answer with status and headers.
         status: Status code and its name.
         content: The content as text.
-        kind: Its media type.
+        kind: Media type of the content.
     """
     body = content.encode()
     start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])

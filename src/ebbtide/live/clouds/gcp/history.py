@@ -68,7 +68,7 @@ def machine_of(token: str, described: Mapping[str, Any] | None, operations: Oper
     """A machine, as the cloud has it.
 
     Args:
-        token: Its token.
+        token: Token that the machine was requested with.
         described: The instance, as the API describes it; None: it is not listed.
         operations: The operations on it.
 

@@ -29,7 +29,7 @@ def instance_body(name: str, run: str, wanted: Wanted, settings: GcpSettings) ->
     Args:
         name: Name of the instance.
         run: Id of the run.
-        wanted: The request.
+        wanted: The request for a machine.
         settings: Settings of the run's machines.
 
     Raises:
