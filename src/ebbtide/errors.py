@@ -7,7 +7,8 @@ EbbtideError
 │   └── TooShort                 no record of availability is long enough
 ├── PolicyError                  a policy's mistake (also a RuntimeError)
 ├── CloudError                   the cloud does not answer, or refused
-│   └── CloudGoneError           it has ended, and its machines with it
+│   ├── CloudGoneError           it has ended, and its machines with it
+│   └── ComputeError             Google's Compute Engine refused a request
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
 │   ├── DamagedResultError       what is stored of a task's result is not what was stored
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)

@@ -16,8 +16,9 @@ import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from ebbtide.live.buckets import S3Store
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.storage import FolderStore, S3Store
+from ebbtide.live.storage import FolderStore
 
 GIB = 1 << 30
 ROUNDS = 2

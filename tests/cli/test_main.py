@@ -168,7 +168,7 @@ def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
             ["backtest", JOB, "--generate", "20", "--policies", "reactiv"],
             "unknown policy 'reactiv' (did you mean 'reactive'?)",
         ),
-        (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, ec2-hourly"),
+        (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, by-cloud"),
         (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
         (["backtest", JOB, "--generate", "0.1"], "can never finish"),
         (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),

@@ -422,7 +422,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a policy twice", "backtest job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
     WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "no policy is named"),
     WrongInput(
-        "a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, ec2-hourly"
+        "a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, by-cloud"
     ),
     WrongInput("no start", "backtest job.yaml --generate 20 --policies reactive --starts 0", "starts"),
     WrongInput(

@@ -37,6 +37,7 @@ print("total", total, flush=True)
 BEGAN_S = to_epoch_s("2015-06-01T00:00:00Z")
 START_S = BEGAN_S + 24 * HOUR_S
 A, B = (eb.Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "ab")
+G, H = (eb.Market("gcp", "us-central1", f"us-central1-{zone}", "n1-standard-4") for zone in "ab")
 
 
 def flapping(every_h: float = 0.12, hours: float = 24.0) -> eb.PriceHistory:
@@ -53,6 +54,12 @@ def flapping(every_h: float = 0.12, hours: float = 24.0) -> eb.PriceHistory:
     return eb.PriceHistory(series, start_s=BEGAN_S, end_s=START_S + (hours + 1) * HOUR_S)
 
 
+def steady(usd: float = 0.03, hours: float = 24.0) -> eb.PriceHistory:
+    """Two markets of GCP, whose prices do not change."""
+    series = {market: PriceSeries(np.array([BEGAN_S]), np.array([usd])) for market in (G, H)}
+    return eb.PriceHistory(series, start_s=BEGAN_S, end_s=START_S + hours * HOUR_S)
+
+
 def sweep(folder: Path, *, trials: int = 3, steps: int = 200, program: str = PROGRAM, **options: Any) -> Sweep:
     """One that runs a program written into a folder."""
     (folder / "program.py").write_text(program)
@@ -63,7 +70,7 @@ def sweep(folder: Path, *, trials: int = 3, steps: int = 200, program: str = PRO
         "metric": "loss",
         "max_trial_steps": steps,
         "theta": 1.0,
-        "steps_per_hour": {"c3.xlarge": 1_400},
+        "steps_per_hour": {"c3.xlarge": 1_400, "n1-standard-4": 1_400},
         "checkpoint": {"save_s": 5, "restore_s": 20},
     }
     return Sweep.model_validate(content | options)

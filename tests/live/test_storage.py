@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from tests.live.sweeps import steady
 
 from ebbtide.errors import InputError, StorageError
-from ebbtide.live import storage as object_storage
-from ebbtide.live.storage import FolderStore, ObjectStore, S3Store, object_store
+from ebbtide.live import buckets
+from ebbtide.live.buckets import S3Store, gcs_client
+from ebbtide.live.google_tokens import GoogleTokens
+from ebbtide.live.storage import FolderStore, ObjectStore, object_store
 from ebbtide.testing.contracts.stores import ObjectStoreContract
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
 
 class TestFolder(ObjectStoreContract):
@@ -35,6 +40,32 @@ class TestS3(ObjectStoreContract):
 
     def open_again(self, folder: Path) -> ObjectStore:
         return S3Store(_bucket(folder), "runs/1", self.client)
+
+
+class TestGcs(ObjectStoreContract):
+    """On a stand-in that speaks Google's XML API, with tokens by Google's standard chain."""
+
+    @pytest.fixture(autouse=True)
+    def _stand_in(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        folder = tmp_path_factory.mktemp("gcs") / "stand-in"
+        with gcp_stand_in(folder, steady()) as (self.api, _, _):
+            self.client = gcs_client(GoogleTokens())
+            yield
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        self.client.create_bucket(Bucket=_bucket(folder))
+        return self.open_again(folder)
+
+    def open_again(self, folder: Path) -> ObjectStore:
+        return object_store(f"gs://{_bucket(folder)}/runs/1")
+
+    def test_a_token_that_is_refused_is_renewed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path / "store")
+        store.put_once("a", b"1")
+        self.api.expired.update(self.api.given)
+        with pytest.raises(StorageError, match="Invalid Credentials"):
+            store.get("a")
+        assert store.get("a") == b"1"
 
 
 def _bucket(folder: Path) -> str:
@@ -75,7 +106,7 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
             return {"Body": io.BytesIO(b"found")}
 
     clients = [Client(True), Client(False)]
-    monkeypatch.setattr(object_storage, "_s3_client", lambda _within_s: clients.pop(0))
+    monkeypatch.setattr(buckets, "_s3_client", lambda _within_s: clients.pop(0))
     store = S3Store("bucket")
     with pytest.raises(StorageError, match="ExpiredToken"):
         store.get("a")

@@ -61,7 +61,9 @@ def test_presets_revoke_and_warn_as_their_clouds_do() -> None:
 
 
 def test_an_unknown_preset_is_told_with_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"unknown billing preset 'ec2'.*; known: azure-spot, ec2-hourly"):
+    with pytest.raises(
+        InputError, match=r"unknown billing preset 'ec2'.*; known: azure-spot, by-cloud, ec2-hourly"
+    ):
         billing_preset("ec2")
 
 
@@ -76,7 +78,10 @@ def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: 
     """What a lease costs and what is refunded, second by second, written from the table alone."""
     rule = PRESETS[preset]
     used = end_s - start_s
-    paid_for = max(used, {"ec2-second": 60, "gcp-preemptible": 60, "gcp-spot": 60, "on-demand": 60}.get(preset, 0))
+    paid_for = max(
+        used,
+        {"ec2-second": 60, "gcp-preemptible": 60, "gcp-spot": 60, "on-demand": 60, "by-cloud": 60}.get(preset, 0),
+    )
     period = 3600 if preset == "ec2-hourly" else 1
     while paid_for % period:
         paid_for += 1
@@ -136,3 +141,15 @@ def test_charges_follow_each_other_without_gap_and_cover_the_lease(
         paid = bill.charges[-1].end_s - bill.charges[0].start_s
         assert duration - 1e-5 <= paid < max(duration, rule.minimum_s) + rule.period_s + 1e-5
     assert 0.0 <= bill.refund_usd <= bill.charged_usd + 1e-12
+
+
+def test_each_cloud_s_leases_have_the_rule_of_their_cloud() -> None:
+    rule = billing_preset("by-cloud")
+    assert rule.of("aws") == billing_preset("ec2-second")
+    assert rule.of("gcp") == billing_preset("gcp-spot")
+    assert rule.of("elsewhere") is rule
+    # Policies count on the least that the clouds give.
+    assert rule.notice_s == min(rule.of(cloud).notice_s for cloud in ("aws", "gcp", "azure"))
+    longer = rule.with_least_notice(60.0)
+    assert [longer.of(cloud).notice_s for cloud in ("aws", "gcp", "elsewhere")] == [120.0, 60.0, 60.0]
+    assert billing_preset("gcp-spot").of("aws") == billing_preset("gcp-spot")

@@ -40,7 +40,7 @@ from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
-from ebbtide.live.settings import RUNS, RunFolder, find_run
+from ebbtide.live.settings import RENTED, RUNS, RunFolder, find_run
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.choice import DEFAULT, asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
@@ -55,11 +55,14 @@ class Rented:
     """Who rents machines out, and who decides."""
 
     provider: Annotated[
-        str, typer.Option(help="local: processes here, revoked by a replayed market; ec2; or replay.")
+        str,
+        typer.Option(help="local: processes here, revoked by a replayed market; ec2; gcp; several; or replay."),
     ] = "local"
     machines: Annotated[
         Path | None,
-        typer.Option(metavar="EC2.yaml", help="For ec2: settings of machines, as in examples/live/ec2.yaml."),
+        typer.Option(
+            metavar="FILE.yaml", help="For ec2, gcp and several: settings of machines, as examples/live/ec2.yaml."
+        ),
     ] = None
     policy: Annotated[
         str,
@@ -146,7 +149,7 @@ def run_command(
         "parameters": parameters,
     }
     generates = source.prices is None and source.generate is None and provider == "local"
-    if provider != "ec2" and not generates:
+    if provider not in RENTED and not generates:
         options["prices"] = source.history(source.seed, catalogue)
     models = _models(kept.models, provider, chosen, sweep, options)
     options["models"] = models
@@ -177,7 +180,7 @@ def _models(
     """The bundle that was named, else the default one, if the policy asks models and may use it."""
     if named is None and policy in POLICIES and policy not in ASK_MODELS and not isinstance(sweep, JobList):
         return None
-    if named is not None or provider == "ec2" or not DEFAULT_BUNDLE.exists():
+    if named is not None or provider in RENTED or not DEFAULT_BUNDLE.exists():
         return Models(named).bundle(time.time())
     prices, start = options.get("prices"), options.get("start")
     if prices is None:

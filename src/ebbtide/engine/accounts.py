@@ -86,10 +86,12 @@ class Accounts:
 
     def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
         if not lease.on_demand:
-            return self._billing.bill(self._prices(lease.market), lease.started_s, end_s, ending)
+            rule = self._billing.of(lease.market.cloud)
+            return rule.bill(self._prices(lease.market), lease.started_s, end_s, ending)
         price = self.on_demand_price(lease.market, lease.started_s)
         prices = _fixed(lease.started_s, math.nan if price is None else price)
-        return (self._billing.on_demand or ON_DEMAND).bill(prices, lease.started_s, end_s, ending)
+        rule = self._billing.of(lease.market.cloud).on_demand or ON_DEMAND
+        return rule.bill(prices, lease.started_s, end_s, ending)
 
 
 @lru_cache(maxsize=4096)

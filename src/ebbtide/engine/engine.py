@@ -538,7 +538,7 @@ class Engine:
     def _set_period_timer(self, lease: Lease) -> None:
         """Wake the policy shortly before the lease's next charge."""
         lead_s = getattr(self.policy, "period_lead_s", 0.0)
-        period_s = self.billing.period_s
+        period_s = self.billing.of(lease.market.cloud).period_s
         paid = math.floor((self.now_s + lead_s - lease.started_s) / period_s) + 1
         self._set_timer(lease.started_s + paid * period_s - lead_s, Wake.PERIOD_END, lease.lease_id)
 

@@ -113,7 +113,8 @@ class DueContent(Schedule):
         budget_usd: The most that the run may spend in USD, in place of the job's own.
         policy: The policy that decides, by name or file, or with parameters; `default`: that of the job, or the
             one that suits.
-        provider: `local` for processes on this machine and a replayed market, `ec2` for machines of EC2.
+        provider: `local` for processes on this machine and a replayed market, `ec2` for machines of EC2, `gcp`
+            for those of Google Cloud, `several` for both.
         models: Path of the model bundle that the policy asks; None: it asks none.
         prices: For `local`: path of the price history that is replayed; None: a generated one.
         start: For `local`: time in the prices at which the run begins; None: after a quarter of them, and not
@@ -124,14 +125,14 @@ class DueContent(Schedule):
         spells: Path of models of how long capacity lasts; None: the default models.
         folder: Folder of the code, in which the program runs; None: that of the job's file.
         store: For `local`: folder or s3://bucket/prefix of checkpoints; None: the run's folder.
-        machines: For `ec2`, required: path of the settings of its machines.
+        machines: For all but `local`, required: path of the settings of machines.
     """
 
     run: _Text | dict[str, Any] = Field(examples=["../examples/live/job.yaml"])
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
     policy: AskedPolicy = Field(default=AskedPolicy(name="default"), examples=["spottune"])
-    provider: Literal["local", "ec2"] = Field(default="local", examples=["local"])
+    provider: Literal["local", "ec2", "gcp", "several"] = Field(default="local", examples=["local"])
     models: _Text | None = Field(default=None, examples=["../models"])
     prices: _Text | None = Field(default=None, examples=["../data/prices.parquet"])
     start: str | datetime | None = Field(default=None, examples=["2015-04-20T00:00:00Z"])
@@ -154,14 +155,16 @@ class DueContent(Schedule):
     def _fits(self) -> DueContent:
         if (self.schedule is None) == (self.once is None):
             raise ValueError("one of schedule and once is needed; for example `schedule: 0 2 * * *`")
-        if self.provider == "ec2":
+        if self.provider != "local":
             if self.machines is None:
-                raise ValueError("provider ec2 needs machines, as examples/live/ec2.yaml has them")
+                raise ValueError(
+                    f"provider {self.provider} needs machines, as examples/live/{self.provider}.yaml has them"
+                )
             local = [name for name in ("prices", "start", "speed", "store") if getattr(self, name) is not None]
             if local:
                 raise ValueError(f"{', '.join(local)}: for provider local alone")
         elif self.machines is not None:
-            raise ValueError("machines: for provider ec2 alone")
+            raise ValueError("machines: not for provider local")
         return self
 
 

@@ -23,7 +23,8 @@ from typing import Any, TypedDict
 from ebbtide._utc import iso
 from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.live.agent.protocol import mac_of
-from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
+from ebbtide.live.object_keys import checked_key
+from ebbtide.live.storage import ObjectStore, numbers_below
 
 
 class SupersededError(InputError):

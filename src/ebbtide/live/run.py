@@ -21,10 +21,11 @@ from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.reading import read_runnable, read_work
 from ebbtide.jobs.single import sweep_of
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.providers import Machines, machines_of, with_billing
 from ebbtide.live.handle import Run, keep_policy
 from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_from, generated_market
-from ebbtide.live.settings import RUNS, NewRun
+from ebbtide.live.settings import RENTED, RUNS, NewRun
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import generate_prices
@@ -36,7 +37,7 @@ from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 from ebbtide.simulation.starts import work_s
 
-PROVIDERS = ("local", "ec2", "replay")
+PROVIDERS = ("local", *RENTED, "replay")
 
 # Decides for a job that is only replayed: the default of one training without a deadline.
 _ONE_JOB = "reactive"
@@ -50,8 +51,8 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         prices: The price history that `local` and `replay` go through; by default a generated one.
         start: Time in the prices at which the run begins; by default a quarter into them.
-        billing: Billing preset of spot leases, by name; by default the job's own, else `ec2-second`. `replay`
-            takes a `Billing` as well.
+        billing: Billing preset of spot leases, by name; by default the job's own, else `ec2-second`, on `gcp`
+            `gcp-spot`, and on `several` clouds each one's own. `replay` takes a `Billing` as well.
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
@@ -60,13 +61,14 @@ class RunOptions(TypedDict, total=False):
             refused.
         delay: For `replay`: how many seconds machines take to start.
         speed: For `local`: market seconds in a real second; by default 30.
-        folder: For `local` and `ec2`: the folder of the code, in which the program runs; by default the folder of
+        folder: For all but `replay`: the folder of the code, in which the program runs; by default the folder of
             the job's file, else the working directory.
         runs: Folder in which runs are kept; by default `.ebbtide/runs`.
         store: For `local`: where checkpoints go, a folder or s3://bucket/prefix; by default the run's folder.
-        machines: For `ec2`, required: settings of its machines, or the path of their file.
+        machines: For `ec2`, `gcp` and `several`, required: settings of machines, for `several` by provider, or
+            the path of their file.
         parameters: Parameters of the policy that are to differ, by name, where the policy is named.
-        name: For `local` and `ec2`: name of the run, which no run there may have; by default one from the name of
+        name: For all but `replay`: name of the run, which no run there may have; by default one from the name of
             what is trained and the time.
     """
 
@@ -82,7 +84,7 @@ class RunOptions(TypedDict, total=False):
     folder: str | Path
     runs: str | Path
     store: str
-    machines: Ec2Settings | str | Path | None
+    machines: MachineSettings | Machines | str | Path | None
     parameters: Mapping[str, Any] | None
     name: str
 
@@ -103,7 +105,7 @@ def run(
 def run(
     job: Work,
     policy: str | Policy = DEFAULT,
-    provider: Literal["local", "ec2"] = "local",
+    provider: Literal["local", "ec2", "gcp", "several"] = "local",
     **options: Unpack[RunOptions],
 ) -> Run: ...
 
@@ -118,16 +120,15 @@ def run(
         print(run.result())
 
     Args:
-        job: A `Job`, a `Sweep`, several jobs, or the path of a file that describes one or several. For `local` and
-            `ec2` each needs a command.
+        job: A `Job`, a `Sweep`, several jobs, or the path of a file that describes one or several. For all but
+            `replay` each needs a command.
         policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
         provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
-            `replay`: simulated training in no time.
+            `gcp`: machines of Google Cloud; `several`: of both at once; `replay`: simulated training in no time.
         **options: What else may be given, by name: see `RunOptions`.
 
     Returns:
-        For `local` and `ec2` a handle, at once: its controller runs in a thread of this process. For `replay` what
-        came of it.
+        For `replay` what came of it; else a handle, at once: its controller runs in a thread of this process.
 
     Raises:
         InputError: An unknown provider, policy or preset, a start outside the prices, a job without a command, or
@@ -152,7 +153,7 @@ def begin(
         sweep: What is trained: a sweep, of which one job is one trial, or a list of jobs.
         folder: Folder of the code, in which its program runs.
         policy: Decides, by name or as an object; never beyond the sweep's budget.
-        provider: Name of the provider, `local` or `ec2`.
+        provider: Name of the provider: any but `replay`.
         options: What else may be given, by name: see `RunOptions`.
 
     Raises:
@@ -169,6 +170,7 @@ def begin(
             raise InputError("billing of a live run is a preset's name", field="billing")
         billing_preset(billing)
         sweep = sweep.model_copy(update={"billing": billing})
+    sweep = with_billing(sweep, provider)
     spells, models = _spells(options), read_models(options.get("models"))
     if isinstance(policy, str):
         # The run may be resumed from another folder.
@@ -182,18 +184,14 @@ def begin(
     # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
     check_fits(decides, sweep.live_jobs(catalogue))
     new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
-    if provider == "ec2":
-        from ebbtide.live.ec2_run import begin_ec2
+    if provider in RENTED:
+        from ebbtide.live.rented_run import begin_rented
 
-        machines = options.get("machines")
-        if machines is None:
-            raise InputError("--provider ec2 needs --machines EC2.yaml, as examples/live/ec2.yaml has it")
-        settings = machines if isinstance(machines, Ec2Settings) else Ec2Settings.read(machines)
-        kept = begin_ec2(
+        kept = begin_rented(
             sweep,
             folder,
             new,
-            settings,
+            machines_of(provider, options.get("machines")),
             policy=name,
             parameters=parameters,
             seed=seed,

@@ -10,7 +10,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError
 from ebbtide.live.controller import OnProgress
 from ebbtide.live.local_run import end_local, run_local
-from ebbtide.live.settings import RunFolder
+from ebbtide.live.settings import RENTED, RunFolder
 from ebbtide.policies.api.protocol import Policy
 
 _AGAIN_S = 1.0
@@ -47,10 +47,10 @@ def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None =
     Raises:
         InputError: Another controller has the run, or something that it needs is missing.
     """
-    if folder.settings.provider == "ec2":
-        from ebbtide.live.ec2_run import run_ec2
+    if folder.settings.provider in RENTED:
+        from ebbtide.live.rented_run import run_rented
 
-        return run_ec2(folder, policy, on_progress)
+        return run_rented(folder, policy, on_progress)
     return run_local(folder, policy, on_progress).outcome
 
 
@@ -64,15 +64,15 @@ def end_machines(
         within_s: Real seconds after which this gives up.
         report: Called with a line of text whenever the reason why machines are left has changed.
     """
-    if folder.settings.provider != "ec2":
+    if folder.settings.provider not in RENTED:
         return MachinesEnded(end_local(folder))
-    from ebbtide.live.ec2_run import cloud_ec2
+    from ebbtide.live.rented_run import cloud_of
 
     ended: set[str] = set()
     until_s, before = time.monotonic() + within_s, ""
     while True:
         try:
-            left = cloud_ec2(folder).end_all()
+            left = cloud_of(folder).end_all()
         except CloudError as error:
             found = MachinesEnded(len(ended), {}, str(error))
         else:

@@ -24,12 +24,16 @@ LATEST = "latest"
 # Below the working directory, unless another place is named.
 RUNS = Path(".ebbtide") / "runs"
 
+# Providers whose machines cost money; the last is several of the others at once.
+SEVERAL = "several"
+RENTED = ("ec2", "gcp", SEVERAL)
+
 # The state that is shown for a run that cannot be read.
 UNREADABLE = "cannot be read"
 
 # Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
 # misread what is written.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 # Real seconds without a controller after which machines end themselves, where settings name no other time.
@@ -42,7 +46,7 @@ class LiveSettings:
 
     Attributes:
         run: Id of the run, unique over all runs.
-        provider: Who rents machines out: `local` or `ec2`.
+        provider: Who rents machines out: `local`, `ec2`, `gcp`, or `several` for more than one cloud.
         policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
@@ -67,7 +71,9 @@ class LiveSettings:
         """Real seconds without their controller after which machines save and end themselves."""
         if self.provider == "local":
             return _LOCAL_CONTROLLER_LIMIT_S
-        return float(self.options.get("ec2", {}).get("controller_limit_s", _CONTROLLER_LIMIT_S))
+        # Of several clouds it is the same.
+        own: dict[str, Any] = next((self.options[name] for name in RENTED if name in self.options), {})
+        return float(own.get("controller_limit_s", _CONTROLLER_LIMIT_S))
 
 
 @dataclass(frozen=True)

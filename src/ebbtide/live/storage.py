@@ -1,9 +1,8 @@
-"""Object storage: objects under keys, in a folder or on S3; readers never see half of one."""
+"""Object storage: objects under keys, in a folder or in a bucket; readers never see half of one."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -11,22 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from ebbtide._files import replacing
 from ebbtide.errors import InputError, MissingObjectError, StorageError
+from ebbtide.live.buckets import GcsStore, S3Store
+from ebbtide.live.object_keys import KEY, PART, checked_key
 
-_KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
-_PART = ".part"
-_EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 _COPIED_BYTES = 1 << 26
 
 # Reading a file whose key leads to a folder, or below a file.
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-
-# A connection that is silent for so long is closed and opened again: boto3's minute is as long as a notice.
-_CONNECT_S, _SILENT_S = 5.0, 15.0
 
 
 class ObjectStore(Protocol):
@@ -87,35 +82,28 @@ class ObjectStore(Protocol):
 
 
 def object_store(url: str | Path, *, within_s: float | None = None) -> ObjectStore:
-    """Open `s3://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see `AWS_ENDPOINT_URL`).
+    """Open `s3://bucket/prefix`, `gs://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see
+    `AWS_ENDPOINT_URL`), Google Cloud Storage as Google's own tools are (see `STORAGE_EMULATOR_HOST`).
 
     Args:
         url: The address.
-        within_s: Seconds within which S3 is to answer, for one who asks again; None: it is waited for, as those do
-            who cannot do without an answer.
+        within_s: Seconds within which a bucket is to answer, for one who asks again; None: it is waited for, as
+            those do who cannot do without an answer.
 
     Raises:
         InputError: The address is of another kind, or names no bucket.
     """
     parts = urlsplit(str(url))
-    if parts.scheme == "s3":
+    kinds = {"s3": S3Store, "gs": GcsStore}
+    if parts.scheme in kinds:
         if not parts.netloc:
-            raise InputError(f"{url} names no bucket; s3://bucket/prefix is needed")
-        return S3Store(parts.netloc, parts.path.strip("/"), within_s=within_s)
+            raise InputError(f"{url} names no bucket; {parts.scheme}://bucket/prefix is needed")
+        return kinds[parts.scheme](parts.netloc, parts.path.strip("/"), within_s=within_s)
     if parts.scheme and len(parts.scheme) > 1:
-        raise InputError(f"{url} is no place for objects; a folder or s3://bucket/prefix is needed")
+        raise InputError(
+            f"{url} is no place for objects; a folder, s3://bucket/prefix or gs://bucket/prefix is needed"
+        )
     return FolderStore(Path(url))
-
-
-def checked_key(key: str) -> str:
-    """The key itself, checked.
-
-    Raises:
-        InputError: It could lead out of its store, or looks like a file that is being written.
-    """
-    if not _KEY.fullmatch(key) or key.endswith(_PART):
-        raise InputError(f"{key!r} is no key of an object: use letters, digits and . _ = - between slashes")
-    return key
 
 
 # Longer numbers than anybody counts to are not ours.
@@ -141,7 +129,7 @@ class FolderStore:
     def put_once(self, key: str, content: bytes) -> bool:
         path = self._folder / checked_key(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=_PART)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=PART)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
@@ -200,10 +188,10 @@ class FolderStore:
         found = (
             path.relative_to(self._folder).as_posix()
             for path in folder.rglob("*")
-            if not path.name.endswith(_PART) and path.is_file()
+            if not path.name.endswith(PART) and path.is_file()
         )
         # Files that are no objects of ours, such as those that a file system leaves, have names that are no keys.
-        return iter(sorted(key for key in found if key.startswith(prefix) and _KEY.fullmatch(key)))
+        return iter(sorted(key for key in found if key.startswith(prefix) and KEY.fullmatch(key)))
 
     def delete(self, key: str) -> None:
         path = self._folder / checked_key(key)
@@ -212,182 +200,11 @@ class FolderStore:
 
     def clear_unfinished(self, prefix: str, older_s: float) -> None:
         folder = self._folder / prefix.rpartition("/")[0]
-        for path in folder.rglob(f".*{_PART}"):
+        for path in folder.rglob(f".*{PART}"):
             with suppress(FileNotFoundError):
                 key = path.with_name(path.name[1:]).relative_to(self._folder).as_posix()
                 if key.startswith(prefix) and time.time() - path.stat().st_mtime > older_s:
                     path.unlink()
-
-
-class S3Store:
-    """Objects of an S3 bucket, or of a part of it.
-
-    Args:
-        bucket: Name of the bucket.
-        prefix: Prefix of all keys in the bucket, without a slash at its end.
-        client: A boto3 client of S3; None: a new one with boto3's configuration.
-        within_s: Seconds within which a request is answered or fails; None: after several tries, some minutes.
-    """
-
-    def __init__(
-        self, bucket: str, prefix: str = "", client: Any = None, *, within_s: float | None = None
-    ) -> None:
-        self._is_given, self._within_s = client is not None, within_s
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._client: Any = client or self._new_client()
-
-    def put_once(self, key: str, content: bytes) -> bool:
-        where = self._where(key)
-        while True:
-            try:
-                self._ask("put_object", **where, Body=content, IfNoneMatch="*")
-            except _Refused as refused:
-                if refused.status == 412:
-                    return False
-                if refused.status == 409:
-                    # Somebody else is writing it at this moment; ask again until that has ended.
-                    continue
-                raise
-            return True
-
-    def put_file(self, key: str, path: Path) -> None:
-        # boto3 uploads a large file in parts, several at a time.
-        self._ask("upload_file", str(path), self._bucket, self._prefix + checked_key(key))
-
-    def get_file(self, key: str, path: Path) -> None:
-        try:
-            self._ask("download_file", self._bucket, self._prefix + checked_key(key), str(path))
-        except _Refused as refused:
-            raise refused.as_missing(key) from None
-
-    def get(self, key: str) -> bytes:
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            content: bytes = self._ask("get_object", **self._where(key))["Body"].read()
-        except _Refused as refused:
-            raise refused.as_missing(key) from None
-        except BotoCoreError as error:
-            raise StorageError(f"{key} is not read: {error}") from error
-        return content
-
-    def has(self, key: str) -> bool:
-        try:
-            self._ask("head_object", **self._where(key))
-        except _Refused as refused:
-            if refused.status == 404:
-                return False
-            raise
-        return True
-
-    def size_bytes(self, key: str) -> int:
-        try:
-            size: int = self._ask("head_object", **self._where(key))["ContentLength"]
-        except _Refused as refused:
-            raise refused.as_missing(key) from None
-        return size
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        after: dict[str, str] = {}
-        while True:
-            page = self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
-            for entry in page.get("Contents", ()):
-                yield entry["Key"].removeprefix(self._prefix)
-            if not page.get("IsTruncated"):
-                return
-            after = {"ContinuationToken": page["NextContinuationToken"]}
-
-    def delete(self, key: str) -> None:
-        self._ask("delete_object", **self._where(key))
-
-    def clear_unfinished(self, prefix: str, older_s: float) -> None:
-        after: dict[str, str] = {}
-        while True:
-            page = self._ask("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
-            for upload in page.get("Uploads", ()):
-                if time.time() - upload["Initiated"].timestamp() > older_s:
-                    with suppress(StorageError):
-                        self._ask(
-                            "abort_multipart_upload",
-                            Bucket=self._bucket,
-                            Key=upload["Key"],
-                            UploadId=upload["UploadId"],
-                        )
-            if not page.get("IsTruncated"):
-                return
-            after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-
-    def _ask(self, method: str, *arguments: Any, **given: Any) -> Any:
-        """Call the client; its errors become `StorageError`."""
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return getattr(self._client, method)(*arguments, **given)
-        except ClientError as error:
-            if error.response["Error"]["Code"] in _EXPIRED and not self._is_given:
-                # A new client finds credentials that were renewed where they are kept.
-                self._client = self._new_client()
-            raise _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]) from error
-        except (BotoCoreError, Boto3Error) as error:
-            raise self._unusable(error) from error
-
-    def _new_client(self) -> Any:
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            return _s3_client(self._within_s)
-        except BotoCoreError as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: Exception) -> StorageError:
-        """The error for one of boto3's; where credentials are missing, with the store and what to do."""
-        from botocore import exceptions
-
-        missing = (
-            exceptions.NoCredentialsError,
-            exceptions.PartialCredentialsError,
-            exceptions.CredentialRetrievalError,
-            exceptions.ProfileNotFound,
-        )
-        if not isinstance(error, missing):
-            return StorageError(str(error))
-        store = f"s3://{self._bucket}/{self._prefix}".rstrip("/")
-        return StorageError(
-            f"{store} cannot be used: {str(error).rstrip('.')}; run `aws configure`, or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or use a machine with a role that may use the bucket"
-        )
-
-    def _where(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + checked_key(key)}
-
-
-def _s3_client(within_s: float | None) -> Any:
-    import boto3
-    from botocore.config import Config
-
-    if within_s is None:
-        tries, connect_s, silent_s = 8, _CONNECT_S, _SILENT_S
-    else:
-        # Between two tries boto3 waits for up to a second.
-        tries, connect_s, silent_s = 2, within_s / 8.0, within_s / 4.0
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": tries}, connect_timeout=connect_s, read_timeout=silent_s
-    )
-    return boto3.Session().client("s3", config=config)
-
-
-class _Refused(StorageError):
-    """S3 refused a request."""
-
-    def __init__(self, problem: str, status: int) -> None:
-        super().__init__(problem)
-        self.status = status
-
-    def as_missing(self, key: str) -> Exception:
-        """`MissingObjectError` if S3 refused because there is no such object; else this error."""
-        return MissingObjectError(key) if self.status == 404 else self
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ revokes the machine, what the preset refunds is first charged and then given bac
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ebbtide._utc import DAY_S, HOUR_S, iso
@@ -90,6 +90,8 @@ class Billing:
         price_revokes: Whether a price above the lease's max price revokes it.
         max_lifetime_s: The age at which the provider ends every lease, seconds.
         on_demand: How on-demand machines in the same run are charged; None means by the second.
+        clouds: Rules of single clouds, by the cloud's name, where one run rents in several: leases there are
+            charged and revoked by them. The other fields are what policies count on, for all.
     """
 
     name: str
@@ -101,6 +103,16 @@ class Billing:
     price_revokes: bool = False
     max_lifetime_s: float = math.inf
     on_demand: Billing | None = None
+    clouds: tuple[tuple[str, Billing], ...] = ()
+
+    def of(self, cloud: str) -> Billing:
+        """The rule of leases in a cloud: its own, or else this one."""
+        return next((rule for name, rule in self.clouds if name == cloud), self)
+
+    def with_least_notice(self, notice_s: float) -> Billing:
+        """The rule, with notices that are no shorter than so many seconds."""
+        clouds = tuple((name, rule.with_least_notice(notice_s)) for name, rule in self.clouds)
+        return replace(self, notice_s=max(self.notice_s, notice_s), clouds=clouds)
 
     def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
         """Charge a lease that ran from `start_s` to `end_s`.
@@ -179,6 +191,13 @@ PRESETS = {
         Billing("on-demand", 1.0, minimum_s=60.0, charged=Charged.ON_DEMAND, notice_s=0.0),
     )
 }
+
+# Policies count on the least that the clouds give: no refund, the shortest notice.
+PRESETS["by-cloud"] = replace(
+    PRESETS["gcp-spot"],
+    name="by-cloud",
+    clouds=(("aws", PRESETS["ec2-second"]), ("azure", PRESETS["azure-spot"]), ("gcp", PRESETS["gcp-spot"])),
+)
 
 ON_DEMAND = PRESETS["on-demand"]
 # EC2's on-demand rule until October 2017.

@@ -194,6 +194,8 @@ def _check(scenario: Scenario) -> None:
         )
     if scenario.availability is not None or scenario.billing.charged is Charged.ON_DEMAND:
         raise InputError("compiled replays know no capacity and no on-demand billing of spot machines")
+    if scenario.billing.clouds:
+        raise InputError(f"compiled replays have one rule of billing, and {scenario.billing.name} has several")
     if scenario.speed_noise > 0.0:
         raise InputError("compiled replays know no machines that differ from others of their type")
 

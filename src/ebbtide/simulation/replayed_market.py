@@ -176,8 +176,9 @@ class ReplayedMarket:
 
     def _notice_s(self, lease: Lease, place: int) -> float:
         """When the lease gets its notice."""
-        moments = [lease.started_s + self._billing.max_lifetime_s - self._billing.notice_s]
-        if self._billing.price_revokes:
+        rule = self._billing.of(lease.market.cloud)
+        moments = [lease.started_s + rule.max_lifetime_s - rule.notice_s]
+        if rule.price_revokes:
             series = self._history[lease.market]
             moments.append(series.next_above(self.now_s, lease.max_price_usd_per_hour))
         capacity = self._availability.get(lease.market)
@@ -186,14 +187,14 @@ class ReplayedMarket:
         return max(min(moments), self.now_s)
 
     def _revoke_at_s(self, lease: Lease) -> float:
-        oldest_s = lease.started_s + self._billing.max_lifetime_s
-        return max(min(self.now_s + self._billing.notice_s, oldest_s), self.now_s)
+        rule = self._billing.of(lease.market.cloud)
+        return max(min(self.now_s + rule.notice_s, lease.started_s + rule.max_lifetime_s), self.now_s)
 
     def _why(self, lease: Lease) -> str:
-        price = self._history[lease.market].at(self.now_s)
-        if self._billing.price_revokes and price > lease.max_price_usd_per_hour:
+        price, rule = self._history[lease.market].at(self.now_s), self._billing.of(lease.market.cloud)
+        if rule.price_revokes and price > lease.max_price_usd_per_hour:
             return f"price {price:.4f} above max price {lease.max_price_usd_per_hour:.4f}"
-        if self.now_s + self._billing.notice_s >= lease.started_s + self._billing.max_lifetime_s:
+        if self.now_s + rule.notice_s >= lease.started_s + rule.max_lifetime_s:
             return "maximum lifetime"
         return "capacity"
 

@@ -179,7 +179,9 @@ def _same(one: object, other: object) -> bool:
 def main() -> None:
     """Run the demo, and print and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--provider", choices=("local", "ec2"), default="local", help="ec2: a stand-in here")
+    parser.add_argument(
+        "--provider", choices=("local", "ec2", "gcp"), default="local", help="but for local a stand-in here"
+    )
     parser.add_argument("--sweep", type=Path, default=Path("examples/live/sweep.yaml"))
     parser.add_argument("--json", type=Path, default=Path("reports/demo-live.json"))
     parser.add_argument("--seed", type=int, default=0)
@@ -187,10 +189,10 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="ebbtide-live-") as runs:
         found: LiveReport
-        if options.provider == "ec2":
-            from ebbtide.testing.ec2_demo import ec2_demo
+        if options.provider != "local":
+            from ebbtide.testing.rented_demo import rented_demo
 
-            found = ec2_demo(options.sweep, Path(runs), seed=options.seed)
+            found = rented_demo(options.sweep, Path(runs), provider=options.provider, seed=options.seed)
         else:
             found = live_demo(options.sweep, Path(runs), seed=options.seed)
     write_text(options.json, json.dumps(asdict(found), indent=2) + "\n")

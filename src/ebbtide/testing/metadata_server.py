@@ -1,4 +1,4 @@
-"""An HTTP server on this machine with instance metadata as EC2's, for tests of agents and for stand-ins."""
+"""An HTTP server on this machine with instance metadata as EC2's and GCP's, for tests and for stand-ins."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class MetadataServer:
                 answer = service.answer(self.command, self.path, dict(self.headers))
                 body = answer.body.encode()
                 self.send_response(answer.status)
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

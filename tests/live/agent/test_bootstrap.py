@@ -18,8 +18,11 @@ import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from tests.live.sweeps import steady
 
 from ebbtide.live.agent import bootstrap
+from ebbtide.live.storage import object_store
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
 ROLE = '{"AccessKeyId": "OF-ROLE", "SecretAccessKey": "s", "Token": "t"}'
 
@@ -175,3 +178,19 @@ def test_it_signs_as_boto3_does(monkeypatch: pytest.MonkeyPatch, token: str) -> 
     text = signer.string_to_sign(theirs, signer.canonical_request(theirs))
     assert sent["authorization"].rpartition("Signature=")[2] == signer.signature(text, theirs)
     assert ours.full_url == "https://s3.eu-west-1.amazonaws.com/some.bucket/a%20b/runs/r%3D1/agent-0.tar.gz"
+
+
+def test_the_agent_is_fetched_from_google_s_storage_with_the_machine_s_token(tmp_path: Path) -> None:
+    content = archive()
+    with gcp_stand_in(tmp_path / "stand-in", steady()) as (api, machines, _):
+        object_store("gs://stand-in-gcs/x").put_once("agent.tar.gz", content)
+        environment = {
+            "STORAGE_EMULATOR_HOST": api.url,
+            "GCE_METADATA_HOST": f"{machines._metadata.url.removeprefix('http://')}/gcp-1",
+            "PATH": os.environ["PATH"],
+        }
+        url, checksum = "gs://stand-in-gcs/x/agent.tar.gz", hashlib.sha256(content).hexdigest()
+        words = [sys.executable, "-S", bootstrap.__file__, url, checksum, "bundle"]
+        subprocess.run(words, cwd=tmp_path, env=environment, check=True, timeout=30)
+    assert (tmp_path / "agent.tar.gz").read_bytes() == content
+    assert any((tmp_path / "bundle").iterdir())

@@ -126,6 +126,10 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
     assert homes <= {
         "live",
         "live.agent",
+        "live.buckets",
+        "live.google_tokens",
+        "live.metadata_values",
+        "live.object_keys",
         "live.runtime",
         "live.checkpoints",
         "live.storage",

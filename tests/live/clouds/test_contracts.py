@@ -1,4 +1,4 @@
-"""The local cloud and EC2 (on its stand-in) keep the contract of clouds."""
+"""The local cloud, and EC2 and GCP on their stand-ins, keep the contract of clouds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import EndpointConnectionError
-from tests.live.sweeps import START_S, A, B, flapping
+from tests.live.sweeps import START_S, A, B, G, flapping, steady
 
 import ebbtide as eb
 from ebbtide.live.agent.config import AgentConfig
+from ebbtide.live.agent.metadata import GoogleMetadata, NoticeReader
 from ebbtide.live.clouds.cloud import Cloud, Wanted
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
+from ebbtide.live.clouds.gcp.cloud import GcpCloud
+from ebbtide.live.clouds.gcp.instance import token_of
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
-from ebbtide.testing.ec2_demo import stand_in, until_now
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.ec2_stand_in.running import stand_in
+from ebbtide.testing.gcp_stand_in.api import GcpApi
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
+from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.money import until_now
 
 # In a real second two minutes pass, in which a machine boots.
 SPEED = 120.0
@@ -123,3 +129,43 @@ class TestEc2Cloud(CloudContract):
 
 def _tags(instance: Any) -> list[dict[str, str]]:
     return [{"key": tag["key"], "value": tag["value"]} for tag in instance.get_tags()]
+
+
+class TestGcpCloud(CloudContract):
+    machines: StandInMachines
+    api: GcpApi
+
+    @classmethod
+    @contextmanager
+    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
+        prices = until_now(steady(), time.time())
+        with gcp_stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
+            # Start scripts find no agent here, and would shut their machines down.
+            cls.machines.ignores_shutdown = True
+            yield GcpCloud("run-1", settings, lambda: prices)
+
+    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+        return Wanted(token, G, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
+
+    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
+        self.api.compute.refusals.launches.append("ZONE_RESOURCE_POOL_EXHAUSTED")
+        return self.make_wanted(cloud, token)
+
+    def metadata(self, url: str) -> NoticeReader:
+        return GoogleMetadata(url, notice_s=1.0)
+
+    def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
+        machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
+        assert machine is not None
+        self.machines.take(machine, 1.0)
+        return self.machines.metadata_url(machine)
+
+    def _machine(self, token: str) -> Machine | None:
+        return next((one for one in self.machines.running if token_of(one.instance) == token), None)
+
+    @contextmanager
+    def silenced(self, cloud: Cloud) -> Iterator[None]:
+        assert isinstance(cloud, GcpCloud)
+        url, cloud._compute._url = cloud._compute._url, "http://127.0.0.1:9/compute/v1/projects/x"
+        yield
+        cloud._compute._url = url

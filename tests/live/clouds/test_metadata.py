@@ -1,4 +1,4 @@
-"""Instance metadata of many machines: tokens first, each machine below its own path."""
+"""Instance metadata of many machines, as EC2's and as GCP's, each machine below its own path."""
 
 from __future__ import annotations
 
@@ -80,3 +80,29 @@ def test_other_requests_are_refused(service: MetadataService) -> None:
     assert service.answer("PUT", "/latest/meta-data/", headers) == Answer(404)
     assert service.answer("POST", "/latest/meta-data/", headers) == Answer(405)
     assert service.answer("GET", "/etc/passwd", headers) == Answer(404)
+
+
+def google(service: MetadataService, machine: str, path: str, **headers: str) -> Answer:
+    given = headers or {"metadata_flavor": "Google"}
+    named = {name.replace("_", "-"): value for name, value in given.items()}
+    return service.answer("GET", f"/{machine}/computeMetadata/v1/instance/{path}", named)
+
+
+def test_gcp_s_machines_are_told_by_words(service: MetadataService) -> None:
+    flavor = {"Metadata-Flavor": "Google"}
+    assert google(service, "calm", "preempted") == Answer(200, "FALSE", flavor)
+    assert google(service, "noticed", "preempted") == Answer(200, "TRUE", flavor)
+    assert google(service, "calm", "maintenance-event").body == "NONE"
+    assert google(service, "noticed", "maintenance-event").body == "TERMINATE_ON_HOST_MAINTENANCE"
+    token = "service-accounts/default/token"
+    assert json.loads(google(service, "noticed", token).body)["access_token"] == "KEY"
+    assert google(service, "calm", token) == google(service, "no-such", "preempted") == Answer(404)
+
+
+def test_requests_without_google_s_header_or_by_a_proxy_are_refused(service: MetadataService) -> None:
+    assert google(service, "calm", "preempted", accept="*/*") == Answer(403)
+    assert google(service, "calm", "preempted", metadata_flavor="Google", x_forwarded_for="10.0.0.1") == Answer(
+        403
+    )
+    path, headers = "/calm/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}
+    assert service.answer("POST", path, headers) == Answer(405)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.markets import C3, R3, START_S, history, job
 
@@ -17,11 +18,14 @@ from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.single import sweep_of
 from ebbtide.live.measured_speed import MeasuredSpeeds
+from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.choice import policy_for
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
+from ebbtide.policies.refusals import BacksOff
 from ebbtide.simulation.replay import ReplayProvider
 from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.scenario import Scenario
+from ebbtide.testing import replay
 
 DAY = 86_400.0
 CALM = history({C3: [(0, 0.20)], R3: [(0, 0.12)]})
@@ -53,6 +57,17 @@ def test_each_job_goes_where_its_steps_cost_least() -> None:
     fast = run(DynamicPricing(Goal.THROUGHPUT), jobs)
     assert all(kinds_of(fast, number) == {"c3.xlarge"} for number in range(2))
     assert fast.makespan_s < outcome.makespan_s
+
+
+def test_where_its_type_is_refused_everywhere_a_job_takes_another_at_once() -> None:
+    """A live run hides markets that have just refused; a round may last for hours."""
+    none = eb.Availability({R3: PriceSeries(np.array([START_S]), np.array([0.0]))})
+    policy = BacksOff(DynamicPricing(Goal.COST))
+    outcome = replay(policy, [named("a", c3=2700, r3=1800)], CALM, "gcp-spot", availability=none)
+    assert outcome.finished
+    refused, given = outcome.leases
+    assert (refused.market, given.market) == (R3, C3)
+    assert given.requested_s - refused.requested_s <= 60.0
 
 
 def test_an_slo_takes_the_faster_machine() -> None:

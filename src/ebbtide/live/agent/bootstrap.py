@@ -1,8 +1,7 @@
-"""Fetches the agent from S3 and unpacks it: `bootstrap.py S3-URL SHA256 FOLDER`.
+"""Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
-Part of a machine's start script: short, with the standard library alone, and readable by old Pythons. The
-machine's role signs the request. An address signed by the controller would open the store to whoever reads the
-user data, and would expire while a machine waits.
+Part of a start script: short, with the standard library alone, and readable by old Pythons. The
+request is made in the machine's role.
 """
 
 from __future__ import annotations
@@ -50,6 +49,17 @@ def credentials() -> list[str]:
     return [found["AccessKeyId"], found["SecretAccessKey"], found["Token"]]
 
 
+def google_request(bucket: str, key: str) -> urllib.request.Request:
+    """A GET request with a token of the machine's account."""
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+    asked = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    found = json.loads(urllib.request.urlopen(asked, timeout=5).read())
+    base = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
+    url = f"{base}/{bucket}/{urllib.parse.quote(key)}"
+    return urllib.request.Request(url, headers={"Authorization": f"Bearer {found['access_token']}"})
+
+
 def request(bucket: str, key: str, region: str) -> urllib.request.Request:
     """A GET request, signed with AWS Signature Version 4."""
     own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -84,13 +94,15 @@ class Here(urllib.request.HTTPRedirectHandler):
 
 
 def fetched(url: str, checksum: str) -> bytes:
-    """The object, if its SHA-256 is right; tried for five minutes, since a role may take a while to be known."""
-    bucket, _, key = url[len("s3://") :].partition("/")
+    """The object, if its SHA-256 is right; tried for five minutes: a role may not be known at once."""
+    scheme, _, place = url.partition("://")
+    bucket, _, key = place.partition("/")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     began = time.time()
     while True:
         try:
-            with urllib.request.build_opener(Here).open(request(bucket, key, region), timeout=30) as answer:
+            asked = google_request(bucket, key) if scheme == "gs" else request(bucket, key, region)
+            with urllib.request.build_opener(Here).open(asked, timeout=30) as answer:
                 content: bytes = answer.read()
             if hashlib.sha256(content).hexdigest() == checksum:
                 return content

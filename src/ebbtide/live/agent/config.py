@@ -23,8 +23,10 @@ class AgentConfig:
         folder: Folder on this machine in which the agent works.
         bundle: Key in the store of the archive that the agent runs from; its name has the SHA-256 of its content.
             Empty: the agent runs from where Ebbtide is installed.
-        metadata_url: Address of the instance metadata; empty: that in AWS_EC2_METADATA_SERVICE_ENDPOINT on the
-            machine, or else EC2's.
+        metadata_of: Cloud whose instance metadata the machine has: `aws`, as the local cloud has, or `gcp`.
+        metadata_url: Address of the instance metadata; empty: that in AWS_EC2_METADATA_SERVICE_ENDPOINT or
+            GCE_METADATA_HOST on the machine, or else the cloud's own.
+        notice_s: Seconds between a notice and the revocation, where the metadata do not say when that is.
         poll_s: Seconds between looks for orders.
         notice_poll_s: Seconds between looks at the metadata; EC2 recommends five.
         report_s: Seconds for which reports are gathered.
@@ -42,7 +44,9 @@ class AgentConfig:
     store: str
     folder: str
     bundle: str = ""
+    metadata_of: str = "aws"
     metadata_url: str = ""
+    notice_s: float = 30.0
     poll_s: float = 5.0
     notice_poll_s: float = 5.0
     report_s: float = 5.0

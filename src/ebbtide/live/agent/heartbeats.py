@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable
 
 from ebbtide.errors import MissingObjectError
-from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
+from ebbtide.live.object_keys import checked_key
+from ebbtide.live.storage import ObjectStore, numbers_below
 
 # So many heartbeats in the time after which machines end without one.
 _BEATS_IN_LIMIT = 24

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.left_processes import LeftProcesses
-from ebbtide.live.agent.metadata import Metadata, Notice
+from ebbtide.live.agent.metadata import Notice, notice_reader
 from ebbtide.live.agent.processes import TrainingProcess, program_path
 from ebbtide.live.agent.watching import Mirror
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -167,7 +167,7 @@ class ThisMachine:
     def __init__(self, config: AgentConfig) -> None:
         self.runtime = RUNTIME
         self.objects = object_store(config.store)
-        self._metadata = Metadata(config.metadata_url)
+        self._metadata = notice_reader(config.metadata_of, config.metadata_url, config.notice_s)
 
     def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
         """End what an earlier agent left, which must not run beside what is started now."""

@@ -20,8 +20,9 @@ from ebbtide.live.agent.protocol import (
     Message,
     read_messages,
 )
+from ebbtide.live.object_keys import checked_key
 from ebbtide.live.runtime import RUNTIME, Runtime
-from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
+from ebbtide.live.storage import ObjectStore, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 

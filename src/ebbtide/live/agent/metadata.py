@@ -1,22 +1,26 @@
-"""Instance metadata of EC2 (IMDSv2): revocation notices and rebalance recommendations."""
+"""Instance metadata of EC2 (IMDSv2) and of GCP: revocation notices, and advice to leave."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 import urllib.error
-import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
+
+from ebbtide.live.metadata_values import google_url, google_value, metadata_answer
 
 _EC2_URL = "http://169.254.169.254"
 
 _TOKEN_S = 21_600
-_TIMEOUT_S = 2.0
 
 
 def default_url() -> str:
-    """The address of the metadata service, as AWS's own tools find it."""
+    """The address of EC2's metadata service, as AWS's own tools find it."""
     return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _EC2_URL
 
 
@@ -33,8 +37,31 @@ class Notice:
     rebalance: bool = False
 
 
+class NoticeReader(Protocol):
+    """Reads what instance metadata say about the machine's end."""
+
+    def notice(self) -> Notice:
+        """What they say now.
+
+        Raises:
+            OSError: The service does not answer.
+        """
+        ...
+
+
+def notice_reader(cloud: str, url: str, notice_s: float) -> NoticeReader:
+    """The reader of a cloud's instance metadata.
+
+    Args:
+        cloud: Whose metadata the machine has: `gcp`, or else as EC2's.
+        url: Address of the service; empty: the cloud's own.
+        notice_s: Seconds between a notice and the revocation, where the metadata do not say the time.
+    """
+    return GoogleMetadata(url, notice_s) if cloud == "gcp" else Metadata(url)
+
+
 class Metadata:
-    """Reads a metadata service.
+    """Reads EC2's metadata service.
 
     Args:
         url: Address of the service; empty: that of `default_url`.
@@ -72,12 +99,41 @@ class Metadata:
         raise OSError("instance metadata refuse our token")
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
-        request = urllib.request.Request(f"{self._url}/latest/{path}", method=method, headers=headers)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            content: bytes = answer.read()
-        return content.decode()
+        return metadata_answer(f"{self._url}/latest/{path}", headers, method)
 
 
-def _epoch_s(time: str) -> float:
+class GoogleMetadata:
+    """Reads GCP's metadata server, which tells that the machine is preempted, but not when it ends.
+
+    The notice may have begun right after the last look that saw none, so its time is counted from there.
+
+    Args:
+        url: Address of the server; empty: that of `google_url`.
+        notice_s: Seconds between the notice and the revocation.
+        now: Gives the time in seconds since 1970.
+    """
+
+    def __init__(self, url: str, notice_s: float, now: Callable[[], float] = time.time) -> None:
+        self._url = (url or google_url()).rstrip("/")
+        self._notice_s, self._now = notice_s, now
+        self._unnoticed_s = math.nan
+        self._taken_at_s: float | None = None
+
+    def notice(self) -> Notice:
+        """What the server says now.
+
+        Raises:
+            OSError: The server does not answer.
+        """
+        asked_s = self._now()
+        if self._taken_at_s is None and google_value(self._url, "instance/preempted") == "TRUE":
+            begins_s = asked_s if math.isnan(self._unnoticed_s) else self._unnoticed_s
+            self._taken_at_s = begins_s + self._notice_s
+        self._unnoticed_s = asked_s
+        event = google_value(self._url, "instance/maintenance-event")
+        return Notice(self._taken_at_s, event == "TERMINATE_ON_HOST_MAINTENANCE")
+
+
+def _epoch_s(said: str) -> float:
     # Python 3.10, which machines may have, does not read the Z.
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(said.replace("Z", "+00:00")).timestamp()

@@ -22,8 +22,9 @@ from ebbtide.errors import (
     SupersededWriterError,
 )
 from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, checksum_of, is_known, relative_path
+from ebbtide.live.object_keys import checked_key
 from ebbtide.live.runtime import RUNTIME, Runtime
-from ebbtide.live.storage import ObjectStore, checked_key, numbers_below
+from ebbtide.live.storage import ObjectStore, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 

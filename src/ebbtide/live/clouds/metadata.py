@@ -1,4 +1,4 @@
-"""Instance metadata as EC2 serves them (IMDSv2): a token first, then what is about to happen to the machine.
+"""Instance metadata as EC2 serves them (IMDSv2: a token first), and as GCP does (a header in each request).
 
 The service only answers requests; the local cloud and `ebbtide.testing` put HTTP servers around it.
 """
@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 _TOKEN, _TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"
@@ -23,6 +23,11 @@ _ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
 _ROLES = "meta-data/iam/security-credentials"
 
+# GCP's: every request and every answer carries the header.
+_GCP = "/computeMetadata/v1/"
+_FLAVOR, _GOOGLE = "metadata-flavor", "Google"
+_SERVICE_ACCOUNT = "instance/service-accounts/default"
+
 
 @dataclass(frozen=True)
 class RoleCredentials:
@@ -30,7 +35,7 @@ class RoleCredentials:
 
     Attributes:
         role: Name of the role, by which its credentials are found.
-        key: Id of the access key.
+        key: Id of the access key; on GCP the access token.
         secret: Secret of the access key.
         expires_s: When they end, seconds since 1970.
     """
@@ -63,10 +68,12 @@ class Answer:
     Attributes:
         status: Status code of the HTTP answer.
         body: Its content, as text.
+        headers: Its headers by name, beyond those of every answer.
     """
 
     status: int
     body: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class MetadataService:
@@ -102,10 +109,13 @@ class MetadataService:
 
         Args:
             method: Method of the request, such as `GET`.
-            path: Path of the request, such as `/machine-1/latest/api/token`.
+            path: Path of the request, such as `/machine-1/latest/api/token`, or on GCP
+                `/machine-1/computeMetadata/v1/instance/preempted`.
             headers: Headers of the request; their names may be in upper or lower case.
         """
         given = {name.lower(): value for name, value in headers.items()}
+        if _GCP in path:
+            return self._google_answer(method, path, given)
         before, found, wanted = path.partition("?")[0].partition("/latest/")
         machine, wanted = before.strip("/"), wanted.rstrip("/")
         if not found or "/" in machine:
@@ -119,6 +129,16 @@ class MetadataService:
         state = self._state(machine)
         content = None if state is None else _content(state, wanted)
         return Answer(404) if content is None else Answer(200, content)
+
+    def _google_answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+        before, _, wanted = path.partition("?")[0].partition(_GCP)
+        if headers.get(_FLAVOR) != _GOOGLE or "x-forwarded-for" in headers:
+            return Answer(403)
+        if method != "GET":
+            return Answer(405)
+        state = self._state(before.strip("/"))
+        content = None if state is None else _google_content(state, wanted.rstrip("/"), self._now())
+        return Answer(404) if content is None else Answer(200, content, {"Metadata-Flavor": _GOOGLE})
 
     def _token(self, machine: str, headers: Mapping[str, str]) -> Answer:
         ttl = headers.get(_TTL, "")
@@ -160,6 +180,19 @@ def _content(state: MachineState, path: str) -> str | None:
                 "Expiration": datetime.fromtimestamp(role.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
         )
+    return None
+
+
+def _google_content(state: MachineState, path: str, now_s: float) -> str | None:
+    """The value at a path of GCP's metadata; None: there is no such path."""
+    role = state.credentials
+    if path == "instance/preempted":
+        return "FALSE" if state.taken_at_s is None else "TRUE"
+    if path == "instance/maintenance-event":
+        return "NONE" if state.rebalance_s is None else "TERMINATE_ON_HOST_MAINTENANCE"
+    if role is not None and path == f"{_SERVICE_ACCOUNT}/token":
+        lasts_s = int(role.expires_s - now_s)
+        return json.dumps({"access_token": role.key, "expires_in": lasts_s, "token_type": "Bearer"})
     return None
 
 

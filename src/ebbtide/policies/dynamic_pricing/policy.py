@@ -123,12 +123,13 @@ class DynamicPricing:
         ends_s = memory.get("round_ends_s", -math.inf)
         # A free machine is given to another job at once.
         is_over = finished or view.now_s >= ends_s - 1e-6
-        if is_over or self._prices_have_changed(view) or self._has_fallen_behind(view):
+        elsewhere = self._is_refused_a_type(view)
+        if is_over or elsewhere or self._prices_have_changed(view) or self._has_fallen_behind(view):
             self._plan(view)
             yield WakeAt(memory["round_ends_s"])
             yield from self._share_out(view)
             for job in self._unfinished(view):
-                yield from self._follow(view, job)
+                yield from self._follow(view, job, is_new=elsewhere)
             return
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
         again = memory.get("retry_s", math.inf) <= view.now_s
@@ -147,6 +148,17 @@ class DynamicPricing:
             yield WakeAt(view.now_s + _RETRY_S)
         if memory["round_ends_s"] < ends_s:
             yield WakeAt(memory["round_ends_s"])
+
+    def _is_refused_a_type(self, view: View) -> bool:
+        """Whether a job without a machine is to have a type that no market gives now, and markets have others.
+
+        Markets that have just refused are hidden for a while (`BacksOff`).
+        """
+        if not any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
+            return False
+        kinds, given = self._kinds(view), _cheapest(view)
+        without = (job for job in self._unfinished(view) if job.job_id in kinds and not steady(view, job))
+        return bool(given) and any(kinds[job.job_id] not in given for job in without)
 
     def _has_fallen_behind(self, view: View) -> bool:
         """Whether a job was without a machine for so long that its type is too slow by now, and no move is due."""
@@ -416,15 +428,18 @@ class DynamicPricing:
         rented = Counter(own) + rented_by_others(view)
         return {kind for kind, most in self.quotas.items() if rented[kind] >= math.ceil(most)}
 
-    def _follow(self, view: View, job: JobView) -> Iterator[Action]:
-        """Rent a machine of a job's type in this round, or one in a cheaper market; without a type it waits."""
+    def _follow(self, view: View, job: JobView, *, is_new: bool = False) -> Iterator[Action]:
+        """Rent a machine of a job's type in this round, or one in a cheaper market; without a type it waits.
+
+        A refusal is waited out, unless the type `is_new` since.
+        """
         held = steady(view, job)
         kind = view.memory["types"].get(str(job.job_id))
         if kind is None:
             return
         market = _cheapest(view).get(kind)
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
-        if market is None or (refused and not held):
+        if market is None or (refused and not held and not is_new):
             yield from self._last_call(view, job)
             yield WakeAt(view.now_s + _RETRY_S)
             return

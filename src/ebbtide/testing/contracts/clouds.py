@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from ebbtide.errors import CloudError
-from ebbtide.live.agent.metadata import Metadata
+from ebbtide.live.agent.metadata import Metadata, NoticeReader
 from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.market.leases import LeaseState
 from ebbtide.testing.contracts._checking import refused
@@ -75,6 +75,10 @@ class CloudContract:
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
         """Have the cloud revoke a running machine, with a notice; returns the address of its metadata."""
         return pytest.skip("revoke(self, cloud, token) is not given")
+
+    def metadata(self, url: str) -> NoticeReader:
+        """What an agent reads the metadata at an address with; by default as EC2's."""
+        return Metadata(url)
 
     def silenced(self, cloud: Cloud) -> AbstractContextManager[None]:  # noqa: ARG002
         """A context manager within which the cloud does not answer."""
@@ -172,7 +176,7 @@ class CloudContract:
     def test_a_notice_is_told_to_the_machine_and_then_it_is_revoked(self, cloud: Cloud) -> None:
         cloud.launch(self.make_revocable(cloud, "revoked"))
         self._running(cloud, "revoked")
-        metadata = Metadata(self.revoke(cloud, "revoked"))
+        metadata = self.metadata(self.revoke(cloud, "revoked"))
         notice = self.waited(metadata.notice, lambda one: one.taken_at_s is not None, "a notice")
         assert notice.taken_at_s is not None
         assert notice.taken_at_s > time.time() - 1.0, "the notice came after the machine was to be taken"

@@ -14,8 +14,8 @@ from typing import Any
 from ebbtide.errors import MissingObjectError, StorageError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
+from ebbtide.live.object_keys import checked_key
 from ebbtide.live.snapshots import Figures, RunSnapshot
-from ebbtide.live.storage import checked_key
 from ebbtide.testing.deterministic.faults import Faults
 from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, VirtualTime
 

@@ -17,10 +17,11 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from ebbtide._utc import iso
-from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.testing.ec2_stand_in.instances import instances
+from ebbtide.testing.stand_in.server import LoopbackServer, moto_application, sent
 
 _KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/ec2/")
 _S3_KEY = re.compile(r"Credential=([^/]+)/\d+/[a-z0-9-]+/s3/")
@@ -81,28 +82,20 @@ class StandInApi:
     """
 
     def __init__(self, prices: PriceHistory) -> None:
-        try:
-            from moto.server import DomainDispatcherApplication, create_backend_app
-            from werkzeug.serving import WSGIRequestHandler, make_server
-        except ImportError:
-            raise InputError("the stand-in for EC2 needs moto: pip install 'moto[ec2,s3,server]'") from None
         self.refusals = Refusals()
         self.prices = prices
         self.copied: list[dict[str, str]] = []
         self.moved: list[Moved] = []
         self._sizes: dict[str, int] = {}
-        self._app = DomainDispatcherApplication(create_backend_app)
+        self._app = moto_application()
         self._lock = threading.Lock()
         self._addresses: dict[str, str] = {}
-        quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=quiet)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server = LoopbackServer(self._answer)
+        self.url = self._server.url
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def change_price(self, market: Market, usd_per_hour: float) -> None:
         """Let a market have another price from the present second on, USD per hour."""
@@ -123,9 +116,9 @@ class StandInApi:
         action = asked.get("Action")
         code = self._refusal(signed.group(1), action)
         if code:
-            return _sent(start, _STATUS.get(code, "400 Bad Request"), _error(code))
+            return sent(start, _STATUS.get(code, "400 Bad Request"), _error(code))
         if action == "DescribeSpotPriceHistory":
-            return _sent(start, "200 OK", self._history(signed.group(2), asked))
+            return sent(start, "200 OK", self._history(signed.group(2), asked))
         if action == "CopyImage":
             self.copied.append(asked)
         if action == "DescribeInstances":
@@ -146,8 +139,7 @@ class StandInApi:
             self.moved.append(Moved(signed.group(1), method == "PUT", path, self._sizes.get(path, 0)))
 
     def _passed(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        answer: Iterable[bytes] = self._app(environ, start)
-        return answer
+        return self._app(environ, start)
 
     def _give_addresses(self) -> None:
         """Give each instance a loopback address of its own, at which the programs of others reach its own."""
@@ -188,28 +180,8 @@ class StandInApi:
         )
 
 
-def instances() -> list[Any]:
-    """All instances that moto has, in all regions."""
-    from moto.core import DEFAULT_ACCOUNT_ID
-    from moto.ec2.models import ec2_backends
-
-    backends = list(ec2_backends[DEFAULT_ACCOUNT_ID].values())
-    return [
-        instance
-        for backend in backends
-        for reservation in list(backend.reservations.values())
-        for instance in reservation.instances
-    ]
-
-
 def _error(code: str) -> str:
     return (
         f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>as told to</Message></Error></Errors>"
         "<RequestID>stand-in</RequestID></Response>"
     )
-
-
-def _sent(start: Callable[..., Any], status: str, content: str) -> Iterable[bytes]:
-    body = content.encode()
-    start(status, [("Content-Type", "text/xml"), ("Content-Length", str(len(body)))])
-    return [body]

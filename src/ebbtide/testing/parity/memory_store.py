@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ebbtide.errors import MissingObjectError
-from ebbtide.live.storage import checked_key
+from ebbtide.live.object_keys import checked_key
 
 
 class MemoryStore:

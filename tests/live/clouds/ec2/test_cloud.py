@@ -303,10 +303,10 @@ def test_a_region_that_does_not_answer_holds_nothing_up_in_the_others(
             return sum("us-west-2 does not answer" in record.getMessage() for record in caplog.records)
 
         assert warned() == 1
-        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._WARN_AGAIN_S", 0.0)
+        monkeypatch.setattr("ebbtide.live.clouds.warnings._AGAIN_S", 0.0)
         cloud.instances()
         assert warned() == 2
-        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._WARN_AGAIN_S", 60.0)
+        monkeypatch.setattr("ebbtide.live.clouds.warnings._AGAIN_S", 60.0)
         assert cloud.terminate("run-1-m0000") is not None
         states = {instance.token: instance.state for instance in cloud.instances()}
         assert states["run-1-m0000"] is LeaseState.RELEASED

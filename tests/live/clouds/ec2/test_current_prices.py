@@ -14,7 +14,8 @@ from ebbtide.errors import InputError
 from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.price_store import PriceStore
-from ebbtide.testing.ec2_demo import stand_in, until_now
+from ebbtide.testing.ec2_stand_in.running import stand_in
+from ebbtide.testing.stand_in.money import until_now
 
 
 def test_they_are_the_allowed_markets_and_kept_where_ec2_does_not_answer(

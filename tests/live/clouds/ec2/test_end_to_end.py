@@ -26,9 +26,11 @@ from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.events import Wake
-from ebbtide.testing.ec2_demo import REFUSED, billed, stand_in, until_now, write_credentials
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import StandInMachines
+from ebbtide.testing.ec2_stand_in.running import stand_in, write_credentials
+from ebbtide.testing.rented_demo import REFUSED
+from ebbtide.testing.stand_in.machines import StandInMachines
+from ebbtide.testing.stand_in.money import billed, until_now
 
 EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 

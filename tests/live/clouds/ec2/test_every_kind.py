@@ -22,9 +22,10 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.prices import PriceHistory
-from ebbtide.testing.ec2_demo import billed, stand_in, until_now
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.ec2_stand_in.running import stand_in
+from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.money import billed, until_now
 
 EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 

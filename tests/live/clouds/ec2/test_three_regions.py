@@ -26,9 +26,10 @@ from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.egress import GIB
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.testing.ec2_demo import billed, stand_in
 from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.ec2_stand_in.running import stand_in
+from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.money import billed
 
 EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 HOME, EUROPE, ASIA = "us-east-1", "eu-west-1", "ap-northeast-1"

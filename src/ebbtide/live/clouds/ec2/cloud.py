@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
-from ebbtide.live.clouds.ec2.start_script import start_script
+from ebbtide.live.clouds.parts import ListedParts, all_ended, first_found
+from ebbtide.live.clouds.start_script import EC2, start_script
+from ebbtide.live.clouds.warnings import RepeatedWarnings
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -49,7 +52,6 @@ _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter"
 
 # One request takes no longer than this, or a request to stop would wait for it: the provider repeats what fails.
 _TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
-_WARN_AGAIN_S = 60.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
 
@@ -83,11 +85,8 @@ class Ec2Cloud:
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
         self._root_devices: dict[str, str] = {}
-        # Machines by region, as they were last listed, and the region of each.
-        self._listed: dict[str, list[Instance]] = {}
-        self._region_of: dict[str, str] = {}
-        # What was warned of, and when.
-        self._warned_s: dict[str, float] = {}
+        self._listed = ListedParts(_LOGGER)
+        self._warnings = RepeatedWarnings(_LOGGER)
 
     @property
     def now_s(self) -> float:
@@ -128,54 +127,36 @@ class Ec2Cloud:
             )
 
     def terminate(self, token: str) -> float | None:
-        silent: CloudError | None = None
+        own = self._listed.part_of(token)
         # Its own region first, so that others that do not answer are not waited for.
-        for region in sorted(self._clients, key=lambda region: region != self._region_of.get(token)):
-            try:
-                found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
-            except CloudError as error:
-                silent = error
-                continue
-            if found:
-                self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
-                return self.now_s
-        if silent is not None:
-            raise silent
-        return None
+        ordered = sorted(self._clients, key=lambda region: region != own)
+        return first_found(partial(self._terminated, region, token) for region in ordered)
+
+    def _terminated(self, region: str, token: str) -> float | None:
+        found = self._described(region, {f"tag:{TOKEN_TAG}": [token]})
+        if not found:
+            return None
+        self._ask(region, "terminate_instances", InstanceIds=[one["InstanceId"] for one in found])
+        return self.now_s
 
     def instances(self) -> Sequence[Instance]:
         """All machines; those of a region that does not answer are as they were when it last did."""
-        silent: list[CloudError] = []
-        for region in self._clients:
-            try:
-                found = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-            except CloudError as error:
-                self._warn(f"EC2 in {region}", f"{error}; its machines are taken to be as before")
-                silent.append(error)
-                continue
-            self._warned_s.pop(f"EC2 in {region}", None)
-            now_s = self.now_s
-            self._listed[region] = [replace(_instance(one), listed_s=now_s) for one in found]
-            self._end_stopped(region, found)
-            self._region_of |= {instance.token: region for instance in self._listed[region]}
-        if len(silent) == len(self._clients) or any(region not in self._listed for region in self._clients):
-            raise silent[0]
-        found_here = [instance for region in self._clients for instance in self._listed[region]]
-        return self._with_failed(found_here)
+        looks = {region: partial(self._listed_in, region) for region in self._clients}
+        return self._with_failed(self._listed.listed(looks, self.now_s))
+
+    def _listed_in(self, region: str) -> list[Instance]:
+        described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+        self._end_stopped(region, described)
+        return [_instance(one) for one in described]
 
     def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
         """End machines that somebody stopped: nothing starts them again, and their volumes are paid for."""
         stopped = {one["InstanceId"]: _token_of(one) for one in described if one["State"]["Name"] in _STOPPED}
         for token, why in self._end_each(region, stopped).items():
             if why:
-                self._warn(token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}")
-
-    def _warn(self, about: str, warning: str) -> None:
-        """Log a warning when it is new, and once a minute."""
-        now_s = time.monotonic()
-        if now_s - self._warned_s.get(about, -math.inf) >= _WARN_AGAIN_S:
-            self._warned_s[about] = now_s
-            _LOGGER.warning("%s", warning)
+                self._warnings.warn(
+                    token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}"
+                )
 
     def _with_failed(self, found: list[Instance]) -> list[Instance]:
         known = {instance.token for instance in found}
@@ -190,22 +171,12 @@ class Ec2Cloud:
         Raises:
             CloudError: A region does not answer; in the other regions the end was requested all the same.
         """
-        left: dict[str, str] = {}
-        silent: CloudError | None = None
-        for region in self._clients:
-            try:
-                running = [
-                    one
-                    for one in self._described(region, {f"tag:{RUN_TAG}": [self._run]})
-                    if one["State"]["Name"] in ("pending", "running", *_STOPPED)
-                ]
-            except CloudError as error:
-                silent = error
-                continue
-            left |= self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
-        if silent is not None:
-            raise silent
-        return left
+        return all_ended(partial(self._end_in, region) for region in self._clients)
+
+    def _end_in(self, region: str) -> dict[str, str]:
+        described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
+        running = [one for one in described if one["State"]["Name"] in ("pending", "running", *_STOPPED)]
+        return self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
 
     def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
         """End all in one request, or if that is refused, one by one: one refusal must not keep the others."""
@@ -242,7 +213,7 @@ class Ec2Cloud:
             "MinCount": 1,
             "MaxCount": 1,
             "Placement": {"AvailabilityZone": market.zone},
-            "UserData": start_script(settings, wanted.agent),
+            "UserData": start_script(settings, wanted.agent, EC2),
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
             # An agent without its controller shuts its machine down, which must end the instance.

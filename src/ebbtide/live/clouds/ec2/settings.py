@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.live.clouds.machines import MachineSettings
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -48,7 +49,7 @@ class Ec2Region(Frozen):
     security_groups: list[str] = Field(default_factory=list)
 
 
-class Ec2Settings(Frozen):
+class Ec2Settings(MachineSettings):
     """Settings of machines in all regions.
 
     Attributes:
@@ -56,34 +57,16 @@ class Ec2Settings(Frozen):
         image: The image of regions without an image_id, by name: when a run begins it is found in each of them,
             or copied there; None: each has an image_id.
         store: `s3://bucket/prefix` for code, agent, checkpoints, orders and reports.
-        store_endpoint_url: Address at which machines reach the store; empty: AWS. With another, set
-            AWS_ENDPOINT_URL_S3 to it where the run is started.
         instance_profile: Name of a role that may read and write the store, and nothing else; empty: none, for an
             image with credentials of its own.
-        python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
-        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, the
-            machine ends.
-        folder: Folder on the machine for everything that Ebbtide writes there.
         volume_gib: Size of the root volume in GiB; 0: as the image has it.
-        controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
-        poll_s: Seconds between looks for orders and reports.
-        price_poll_s: Seconds between fetches of prices.
-        notice_poll_s: Seconds between looks at the instance metadata.
     """
 
     regions: Annotated[dict[str, Ec2Region], Field(min_length=1)]
     image: Ec2Image | None = None
     store: Annotated[str, Field(pattern=r"^s3://[a-z0-9.-]+(/.*)?$")]
-    store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
     instance_profile: str = ""
-    python: _Text = "python3"
-    setup: list[_Text] = Field(default_factory=list)
-    folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
     volume_gib: Annotated[int, Field(ge=0)] = 0
-    controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
-    poll_s: Annotated[float, Field(gt=0)] = 5.0
-    price_poll_s: Annotated[float, Field(ge=1)] = 300.0
-    notice_poll_s: Annotated[float, Field(gt=0)] = 5.0
 
     @model_validator(mode="after")
     def _has_images(self) -> Ec2Settings:

@@ -259,7 +259,8 @@ class Machines:
         return {"usd": bill.usd, "refund_usd": bill.refund_usd}
 
     def _rule(self, lease: Lease) -> Billing:
-        return (self._billing.on_demand or ON_DEMAND) if lease.on_demand else self._billing
+        rule = self._billing.of(lease.market.cloud)
+        return (rule.on_demand or ON_DEMAND) if lease.on_demand else rule
 
     def _prices(self, lease: Lease) -> PriceSeries:
         if not lease.on_demand:

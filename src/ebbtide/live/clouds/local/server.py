@@ -128,10 +128,7 @@ def serve(settings: dict[str, Any]) -> None:
     billing = billing_preset(settings["billing"])
     speed = settings["speed"]
     # Programs run at their real speed, so a notice must not be shorter than so many real seconds.
-    billing = type(billing)(
-        **{name: getattr(billing, name) for name in billing.__dataclass_fields__}
-        | {"notice_s": max(billing.notice_s, settings["least_notice_s"] * speed)}
-    )
+    billing = billing.with_least_notice(settings["least_notice_s"] * speed)
     delay = StartDelay(settings["request_s"], settings["boot_s"])
     # The market continues where an earlier cloud in this folder ended, whose machines are still listed and billed.
     market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)

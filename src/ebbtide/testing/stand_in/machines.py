@@ -1,4 +1,4 @@
-"""moto's instances as local processes, which run their start script and are revoked with a notice."""
+"""Instances of a stand-in as local processes, which run their start script and are revoked with a notice."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ebbtide.live.clouds.metadata import MachineState, RoleCredentials
-from ebbtide.testing.ec2_stand_in.api import instances
+from ebbtide.market.markets import Market
 from ebbtide.testing.metadata_server import MetadataServer
 
 _TICK_S = 0.05
-_TAKEN = "Server.SpotInstanceTermination"
-_SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
-# The role of the instance profile; machines get its credentials from their metadata.
+# The role of the machines, who get its credentials from their metadata.
 _ROLE, ROLE_KEY = "stand-in-role", "OF-THE-ROLE"
 _ROLE_S = 3600.0
 
@@ -30,12 +28,49 @@ _ROLE_S = 3600.0
 _SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
 
 
+@dataclass(frozen=True)
+class Rented:
+    """An instance as the stand-in's API has it.
+
+    Attributes:
+        id: Id of the instance, unique in the stand-in.
+        market: Market in which it was rented.
+        is_spot: Whether it is charged the spot price.
+        began_s: When charging began, seconds since 1970.
+        script: Start script of the instance.
+        instance: The API's own object.
+    """
+
+    id: str
+    market: Market
+    is_spot: bool
+    began_s: float
+    script: str
+    instance: Any
+
+
+class StandInInstances(Protocol):
+    """The instances of a stand-in's API."""
+
+    def running(self) -> Sequence[Rented]:
+        """Those that run."""
+        ...
+
+    def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
+        """Have the API list one as ended: revoked, or shut down by itself."""
+        ...
+
+    def environment(self, metadata_url: str) -> Mapping[str, str]:
+        """Environment variables by which programs of a machine find its metadata."""
+        ...
+
+
 @dataclass(eq=False)
 class Machine:
     """One instance of the stand-in.
 
     Attributes:
-        instance: The instance object of moto.
+        rented: The instance as the API has it.
         folder: Folder that stands for its file system.
         process: Process that runs its start script.
         began_s: When it started, seconds since 1970.
@@ -44,7 +79,7 @@ class Machine:
         taken: Whether it was revoked.
     """
 
-    instance: Any
+    rented: Rented
     folder: Path
     process: subprocess.Popen[bytes]
     began_s: float
@@ -52,15 +87,21 @@ class Machine:
     ended_s: float = math.nan
     taken: bool = False
 
+    @property
+    def instance(self) -> Any:
+        """The API's own object."""
+        return self.rented.instance
+
 
 @dataclass(eq=False)
 class StandInMachines:
-    """All instances of moto, in all regions, as processes.
+    """All instances of a stand-in as processes.
 
     Attributes:
         folder: Folder for all files of the machines.
         written: Path in start scripts that is replaced by a folder of each machine.
         environment: Environment variables of every machine, beyond those of a bare one.
+        instances: The instances of its API.
         all: Machines that ever ran, by instance id.
         ignores_shutdown: Machines that shut down keep running, as if the shutdown hung.
     """
@@ -68,6 +109,7 @@ class StandInMachines:
     folder: Path
     written: str
     environment: dict[str, str]
+    instances: StandInInstances
     all: dict[str, Machine] = field(default_factory=dict)
     ignores_shutdown: bool = False
 
@@ -95,7 +137,7 @@ class StandInMachines:
 
     def metadata_url(self, machine: Machine) -> str:
         """The address of a machine's metadata."""
-        return f"{self._metadata.url}/{machine.instance.id}"
+        return f"{self._metadata.url}/{machine.rented.id}"
 
     def _state_of(self, name: str) -> MachineState:
         machine = self.all.get(name)
@@ -116,27 +158,28 @@ class StandInMachines:
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
-            for instance in instances():
-                machine = self.all.get(instance.id)
-                if machine is None and _state(instance) == "running":
-                    self._start(instance)
-                elif machine is not None and math.isnan(machine.ended_s):
-                    self._look(machine)
+            running = {rented.id: rented for rented in self.instances.running()}
+            for name, rented in running.items():
+                if name not in self.all:
+                    self._start(rented)
+            for machine in self.running:
+                self._look(machine, machine.rented.id in running)
 
-    def _look(self, machine: Machine) -> None:
-        if _state(machine.instance) != "running":
+    def _look(self, machine: Machine, is_running: bool) -> None:
+        if not is_running:
             self._end(machine)
         elif time.time() >= machine.taken_at_s:
             machine.taken = True
-            self._end(machine, _TAKEN)
+            self._end(machine)
+            self.instances.end(machine.rented, True, machine.ended_s)
         elif (machine.folder / "shut-down").exists() and not self.ignores_shutdown:
-            self._end(machine, _SHUT_DOWN)
+            self._end(machine)
+            self.instances.end(machine.rented, False, machine.ended_s)
 
-    def _start(self, instance: Any) -> None:
-        folder = self.folder / instance.id
+    def _start(self, rented: Rented) -> None:
+        folder = self.folder / rented.id
         folder.mkdir()
-        script = instance.user_data.decode()
-        (folder / "start.sh").write_text(script.replace(self.written, str(folder / "root")))
+        (folder / "start.sh").write_text(rented.script.replace(self.written, str(folder / "root")))
         # A machine does not see what is installed here.
         environment = {
             **self.environment,
@@ -144,7 +187,7 @@ class StandInMachines:
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "PATH": f"{self._programs}{os.pathsep}/usr/local/bin:/usr/bin:/bin",
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{self._metadata.url}/{instance.id}",
+            **self.instances.environment(f"{self._metadata.url}/{rented.id}"),
         }
         process = subprocess.Popen(
             ["bash", str(folder / "start.sh")],
@@ -156,27 +199,11 @@ class StandInMachines:
             start_new_session=True,
         )
         with self._lock:
-            self.all[instance.id] = Machine(instance, folder, process, time.time())
+            self.all[rented.id] = Machine(rented, folder, process, time.time())
 
-    def _end(self, machine: Machine, reason: str = "") -> None:
+    def _end(self, machine: Machine) -> None:
         """End a machine with its processes; trainings have their own process group and end with their agent."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(machine.process.pid, signal.SIGKILL)
         machine.process.wait()
         machine.ended_s = time.time()
-        if reason:
-            _mark_ended(machine.instance, reason, machine.ended_s)
-
-
-def _state(instance: Any) -> str:
-    return str(instance._state.name)
-
-
-def _mark_ended(instance: Any, reason: str, ended_s: float) -> None:
-    """Terminate an instance as EC2 does, not as a user does."""
-    from moto.ec2.models.instances import StateReason
-
-    instance.terminate()
-    at = datetime.fromtimestamp(ended_s, UTC)
-    instance._reason = f"{reason}: ended by EC2 ({at:%Y-%m-%d %H:%M:%S} GMT)"
-    instance.state_reason = StateReason(f"{reason}: ended by EC2", reason)

@@ -1,8 +1,7 @@
-"""Live runs on EC2."""
+"""Live runs on machines that are rented: of EC2, of Google Cloud, or of several clouds at once."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,54 +11,48 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import Runnable, runnable
-from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
-from ebbtide.live.clouds.ec2.bucket import with_bucket
-from ebbtide.live.clouds.ec2.cloud import Ec2Cloud, client_of
-from ebbtide.live.clouds.ec2.credentials import check_credentials
-from ebbtide.live.clouds.ec2.current_prices import CurrentPrices
-from ebbtide.live.clouds.ec2.images import with_images
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.clouds.bucket import with_bucket
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.provider import Prices, RentingCloud
+from ebbtide.live.clouds.providers import PROVIDERS, Machines, kept_machines
+from ebbtide.live.clouds.several import SeveralClouds
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
-from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
+from ebbtide.live.settings import SEVERAL, LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.refusals import backing_off
 
-_LOGGER = logging.getLogger(__name__)
-
 # Mean seconds until a machine is revoked, where nothing else is known.
 _MTTR_S = 6 * HOUR_S
-# Tries of each request for images: nothing is rented yet, and nobody waits for a stop.
-_IMAGE_TRIES = 5
 
 
-def begin_ec2(
+def begin_rented(
     sweep: Runnable,
     sweep_folder: Path,
     new: NewRun,
-    settings: Ec2Settings,
+    machines: Machines,
     *,
     policy: str,
     parameters: Mapping[str, Any] | None = None,
     seed: int = 0,
     catalogue: Catalogue | None = None,
 ) -> RunFolder:
-    """Write down a new run, and put the user's code into storage; `run_ec2` runs it.
+    """Write down a new run, and put the user's code into storage; `run_rented` runs it.
 
     Args:
         sweep: The sweep that is to be trained.
         sweep_folder: Folder with the user's code.
         new: Where the run is kept, and under which id.
-        settings: Regions, images and other properties of machines.
+        machines: Regions, images and other properties of machines, by provider; with several, machines are
+            rented from all of them.
         policy: Name of the policy, with which the run can be resumed.
         parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers of the run.
@@ -70,36 +63,37 @@ def begin_ec2(
             there are no credentials, or they end too early; there is too much code; the region of the store is not
             known; a region has no image.
     """
+    provider = SEVERAL if len(machines) > 1 else next(iter(machines))
     if sweep.budget_usd is None:
-        raise InputError(f"sweep {sweep.name} needs one on EC2, for example 20", field="budget_usd")
+        raise InputError(f"sweep {sweep.name} needs one on {provider}, for example 20", field="budget_usd")
     together = next((job for job in sweep.live_jobs(catalogue) if job.most_machines > 1), None)
-    if together is not None and len(settings.regions) > 1:
+    regions = [region for name, settings in machines.items() for region in PROVIDERS[name].regions(settings)]
+    if together is not None and len(regions) > 1:
         raise InputError(
             f"the machines of {together.name} work as one and reach each other by private addresses, "
-            f"which they do within one region; give one of {', '.join(settings.regions)}",
+            f"which they do within one region; give one of {', '.join(regions)}",
             field="regions",
         )
     check_command(sweep, sweep_folder, here=False)
-    warning = check_credentials(time.time() + _longest_s(sweep))
-    if warning:
-        _LOGGER.warning("%s", warning)
-    sweep = with_bucket(sweep, settings)
-    # What is found or copied now is kept, so that a run that is resumed has the same machines.
-    settings = with_images(settings, lambda region: client_of(region, _IMAGE_TRIES))
+    expected_end_s = time.time() + _longest_s(sweep)
+    ready = {name: PROVIDERS[name].ready(settings, expected_end_s) for name, settings in machines.items()}
+    shared = _shared(ready)
+    sweep = with_bucket(sweep, shared)
     code = packed(sweep_folder)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    object_store(settings.store).put_once(code_key(run, code), code)
+    object_store(shared.store).put_once(code_key(run, code), code)
     new.keep(folder)
+    kept = {name: settings.model_dump(mode="json") for name, settings in ready.items()}
     folder.begin(
         LiveSettings(
             run,
-            "ec2",
+            provider,
             policy,
             sweep.model_dump(mode="json"),
             str(sweep_folder.resolve()),
-            settings.store,
-            {"ec2": settings.model_dump(mode="json"), "code": code_key(run, code)},
+            shared.store,
+            {**kept, "code": code_key(run, code)},
             seed,
             dict(parameters or {}),
         ),
@@ -108,17 +102,17 @@ def begin_ec2(
     return folder
 
 
-def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
+def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
     """Run a new run, or resume one, until it ends.
 
     Machines run the agent of this version of Ebbtide, which may differ from the one that began the run.
     """
-    live, settings = folder.settings, _ec2_settings(folder)
+    live, machines = folder.settings, _machines(folder)
+    settings = _shared(machines)
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
-    sweep = runnable(live.sweep)
-    store = PriceStore(folder.path / "prices.db")
-    prices = CurrentPrices(store, sweep, list(settings.regions), folder.catalogue, every_s=settings.price_poll_s)
+    work = runnable(live.sweep)
+    prices = {name: PROVIDERS[name].prices(folder, work, one) for name, one in machines.items()}
     agent = AgentConfig(
         live.run,
         "",
@@ -134,7 +128,7 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     controller = Controller(
         folder,
         backing_off(policy),
-        Ec2Cloud(live.run, settings, prices),
+        _cloud(live.run, machines, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),
         Pace(settings.poll_s),
@@ -142,18 +136,32 @@ def run_ec2(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = 
     return controller.run(on_progress)
 
 
-def cloud_ec2(folder: RunFolder) -> Ec2Cloud:
+def cloud_of(folder: RunFolder) -> RentingCloud:
     """The cloud of a run, to look at machines and end them; nothing can be rented from it."""
-    return Ec2Cloud(folder.settings.run, _ec2_settings(folder), _no_prices)
+    machines = _machines(folder)
+    return _cloud(folder.settings.run, machines, dict.fromkeys(machines, _no_prices))
 
 
-def end_ec2(folder: RunFolder) -> int:
-    """Request the end of every machine with the run's tag, in all its regions; returns how many ran."""
-    return len(cloud_ec2(folder).end_all())
+def end_rented(folder: RunFolder) -> int:
+    """Request the end of every machine of the run, in all its regions; returns how many ran."""
+    return len(cloud_of(folder).end_all())
 
 
-def _ec2_settings(folder: RunFolder) -> Ec2Settings:
-    return validated(Ec2Settings, folder.settings.options["ec2"], folder.path / "run.json")
+def _cloud(run: str, machines: Machines, prices: Mapping[str, Prices]) -> RentingCloud:
+    clouds = {
+        PROVIDERS[name].cloud_name: PROVIDERS[name].cloud(run, settings, prices[name])
+        for name, settings in machines.items()
+    }
+    return next(iter(clouds.values())) if len(clouds) == 1 else SeveralClouds(clouds)
+
+
+def _machines(folder: RunFolder) -> Machines:
+    return kept_machines(folder.settings.options, folder.path / "run.json")
+
+
+def _shared(machines: Machines) -> MachineSettings:
+    """The settings that are the same for machines of all clouds of a run."""
+    return next(iter(machines.values()))
 
 
 def _code_of(live: LiveSettings) -> str:

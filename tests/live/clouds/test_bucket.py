@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.clouds.ec2.bucket import bucket_region, with_bucket
+from ebbtide.live.clouds.bucket import bucket_region, with_bucket
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
 
 EUROPE, EAST = (Bucket(cloud="aws", region=region) for region in ("eu-west-1", "us-east-1"))
@@ -122,3 +122,29 @@ def test_each_job_of_a_list_has_it(client: Any) -> None:
     assert found.listed[1].needs == ("one",)
     with pytest.raises(InputError, match="field jobs.1.bucket: says aws us-east-1"):
         with_bucket(listed(EUROPE, EAST), settings(), client)
+
+
+class Google:
+    """Google's storage that tells a bucket's location, or refuses to."""
+
+    def __init__(self, place: str = "", status: int = 200) -> None:
+        self._place, self._status = place, status
+
+    def get_bucket_location(self, **_: Any) -> Any:
+        if self._status != 200:
+            answer = {"HTTPStatusCode": self._status}
+            raise ClientError({"Error": {"Code": "X"}, "ResponseMetadata": answer}, "GetBucketLocation")  # type: ignore[typeddict-item]
+        return {"LocationConstraint": self._place}
+
+
+def test_the_region_of_google_s_buckets_is_looked_up() -> None:
+    assert bucket_region("gs://b/x", Google("US-CENTRAL1")) == "us-central1"
+    # Of several regions, and where it is not told: the job's file says it.
+    for client in (Google("EU"), Google(status=403)):
+        assert bucket_region("gs://b/x", client, is_needed=False) is None
+        with pytest.raises(
+            InputError, match="storage.buckets.get allowed, or write into the job's file `bucket: "
+        ):
+            bucket_region("gs://b/x", client)
+    with pytest.raises(InputError, match="there is no bucket b"):
+        bucket_region("gs://b/x", Google(status=404))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.errors import InputError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job_list import JobList, Runnable, in_list
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
+from ebbtide.live.buckets import gcs_client
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.google_tokens import GoogleTokens
 
 _HEADER = "x-amz-bucket-region"
 
 
-def with_bucket(work: Runnable, settings: Ec2Settings, client: Any = None) -> Runnable:
+def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -> Runnable:
     """What is to be run, with the place of the store's bucket: a sweep, or each job of a list.
 
     What its file says counts where it cannot be looked up: where the bucket's owner forbids that, and at another
@@ -22,7 +24,7 @@ def with_bucket(work: Runnable, settings: Ec2Settings, client: Any = None) -> Ru
     Args:
         work: The sweep, or the list of jobs.
         settings: Settings of machines, with the address of the store.
-        client: A boto3 client of S3; None: a new one.
+        client: A boto3 client of the store's cloud; None: a new one.
 
     Raises:
         InputError: There is no such bucket, it is in another region than the file says, or neither is known.
@@ -33,7 +35,7 @@ def with_bucket(work: Runnable, settings: Ec2Settings, client: Any = None) -> Ru
     region = bucket_region(settings.store, client, is_needed=any(part.bucket is None for part in stored))
     if region is None:
         return work
-    found = Bucket(cloud="aws", region=region)
+    found = Bucket(cloud="gcp" if settings.store.startswith("gs://") else "aws", region=region)
     if isinstance(work, Sweep):
         return _placed(work, found, settings.store)
     listed = []
@@ -59,7 +61,8 @@ def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
 
 
 def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> str | None:
-    """The region of an `s3://bucket/prefix`; None: its owner does not say, and it is not needed.
+    """The region of an `s3://bucket/prefix` or `gs://bucket/prefix`; None: its owner does not say, and it is not
+    needed.
 
     Raises:
         InputError: There is no such bucket, or its region is needed and not told.
@@ -67,7 +70,10 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    name = store.removeprefix("s3://").partition("/")[0]
+    scheme, _, place = store.partition("://")
+    name = place.partition("/")[0]
+    if scheme == "gs":
+        return _google_region(name, client or gcs_client(GoogleTokens()), is_needed)
     try:
         found = (client or boto3.Session().client("s3")).head_bucket(Bucket=name)
     except ClientError as error:
@@ -89,3 +95,29 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
             field="store",
         )
     return None if region is None else str(region)
+
+
+def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
+    """The region of a bucket of Google's; one that is in several has none, and is written into the file."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        place = str(client.get_bucket_location(Bucket=name)["LocationConstraint"] or "").lower()
+    except ClientError as error:
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+            raise InputError(f"there is no bucket {name}; create it, or name another", field="store") from None
+        place, why = "", str(error)
+    except (BotoCoreError, CloudError) as error:
+        place, why = "", str(error)
+    else:
+        why = f"it is in {place or 'no place'}, which is no single region"
+    # Of several regions: US, EU, ASIA, NAM4.
+    if "-" in place:
+        return place
+    if is_needed:
+        raise InputError(
+            f"the region of bucket {name}, by which egress is charged, cannot be looked up: {why}; have "
+            "storage.buckets.get allowed, or write into the job's file `bucket: {cloud: gcp, region: us-east1}`",
+            field="store",
+        )
+    return None

@@ -15,7 +15,8 @@ from ebbtide.live.agent import bootstrap
 from ebbtide.live.agent.bundle import bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
-from ebbtide.live.clouds.ec2.start_script import start_script
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.start_script import EC2, GCP, start_script
 
 BUNDLE = "runs/r/agent-0a1b.tar.gz"
 
@@ -44,7 +45,7 @@ def run(tmp_path: Path, script: str, fetched: int = 0) -> tuple[list[str], str]:
 
 def test_it_sets_up_starts_the_agent_and_ends_the_machine_when_the_agent_says_so(tmp_path: Path) -> None:
     agent = {"machine": "m'1", "bundle": BUNDLE}
-    script = start_script(settings(tmp_path, setup=["echo 'a b' $HOME"], python="python-here"), agent)
+    script = start_script(settings(tmp_path, setup=["echo 'a b' $HOME"], python="python-here"), agent, EC2)
     called, log = run(tmp_path, script)
     assert called == [
         f"python-here -S bootstrap.py s3://bucket/x/{BUNDLE} 0a1b bundle",
@@ -59,14 +60,14 @@ def test_it_sets_up_starts_the_agent_and_ends_the_machine_when_the_agent_says_so
 
 def test_where_setting_up_fails_the_agent_is_not_started(tmp_path: Path) -> None:
     broken = settings(tmp_path, setup=["false", "echo later"], python="python-here")
-    called, log = run(tmp_path, start_script(broken, {"bundle": BUNDLE}))
+    called, log = run(tmp_path, start_script(broken, {"bundle": BUNDLE}, EC2))
     assert called == ["shutdown -h now"]
     assert log == "ebbtide: the set-up failed\n"
 
 
 def test_where_the_agent_cannot_be_fetched_the_machine_ends(tmp_path: Path) -> None:
     called, log = run(
-        tmp_path, start_script(settings(tmp_path, python="python-here"), {"bundle": BUNDLE}), fetched=1
+        tmp_path, start_script(settings(tmp_path, python="python-here"), {"bundle": BUNDLE}, EC2), fetched=1
     )
     assert called[1:] == ["shutdown -h now"]
     assert log == "ebbtide: the agent could not be fetched\n"
@@ -75,9 +76,16 @@ def test_where_the_agent_cannot_be_fetched_the_machine_ends(tmp_path: Path) -> N
 def test_storage_elsewhere_is_named_to_bootstrap_and_agent(tmp_path: Path) -> None:
     elsewhere = settings(tmp_path, store_endpoint_url="https://minio.example:9000")
     assert "\nexport AWS_ENDPOINT_URL_S3=https://minio.example:9000\n" in start_script(
-        elsewhere, {"bundle": BUNDLE}
+        elsewhere, {"bundle": BUNDLE}, EC2
     )
-    assert "AWS_ENDPOINT_URL_S3=" not in start_script(settings(tmp_path), {"bundle": BUNDLE})
+    assert "AWS_ENDPOINT_URL_S3=" not in start_script(settings(tmp_path), {"bundle": BUNDLE}, EC2)
+
+
+def test_google_s_storage_is_named_by_its_own_variable(tmp_path: Path) -> None:
+    own = MachineSettings(store="gs://bucket/x", folder=str(tmp_path), store_endpoint_url="http://127.0.0.1:4443")
+    script = start_script(own, {"bundle": BUNDLE}, GCP)
+    assert "\nexport STORAGE_EMULATOR_HOST=http://127.0.0.1:4443\n" in script
+    assert f" bootstrap.py gs://bucket/x/{BUNDLE} " in script
 
 
 def test_half_of_what_ec2_takes_is_left_for_the_set_up(tmp_path: Path) -> None:
@@ -85,11 +93,11 @@ def test_half_of_what_ec2_takes_is_left_for_the_set_up(tmp_path: Path) -> None:
         **vars(AgentConfig("r" * 60, "m" * 66, "s3://" + "b" * 63 + "/prefix", "/var/lib/ebbtide")),
         "bundle": bundle_key("r" * 60),
     }
-    assert len(start_script(settings(tmp_path), agent)) < 8_500
+    assert len(start_script(settings(tmp_path), agent, EC2)) < 8_500
 
 
 def test_nothing_of_the_configuration_is_read_by_the_shell(tmp_path: Path) -> None:
-    script = start_script(settings(tmp_path), {"run": "$(touch x); `touch y`", "bundle": BUNDLE})
+    script = start_script(settings(tmp_path), {"run": "$(touch x); `touch y`", "bundle": BUNDLE}, EC2)
     assert "touch" not in script
     found = re.search(r"printf %s (\S+) ", script)
     assert found is not None
@@ -98,11 +106,11 @@ def test_nothing_of_the_configuration_is_read_by_the_shell(tmp_path: Path) -> No
 
 def test_what_ec2_would_not_take_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="EC2 takes 16384"):
-        start_script(settings(tmp_path, setup=["x" * 17_000]), {"bundle": BUNDLE})
+        start_script(settings(tmp_path, setup=["x" * 17_000]), {"bundle": BUNDLE}, EC2)
     with pytest.raises(InputError, match="EBBTIDE_SETUP"):
-        start_script(settings(tmp_path, setup=["EBBTIDE_SETUP"]), {"bundle": BUNDLE})
+        start_script(settings(tmp_path, setup=["EBBTIDE_SETUP"]), {"bundle": BUNDLE}, EC2)
     with pytest.raises(InputError, match="EBBTIDE_BOOTSTRAP"):
-        start_script(settings(tmp_path, setup=["true\nEBBTIDE_BOOTSTRAP\ntrue"]), {"bundle": BUNDLE})
+        start_script(settings(tmp_path, setup=["true\nEBBTIDE_BOOTSTRAP\ntrue"]), {"bundle": BUNDLE}, EC2)
 
 
 @pytest.mark.parametrize(
@@ -126,5 +134,5 @@ def test_settings_that_cannot_be_name_the_field(tmp_path: Path, field: str, cont
 
 
 def test_the_example_is_one() -> None:
-    found = Ec2Settings.read(Path(__file__).parents[4] / "examples" / "live" / "ec2.yaml")
+    found = Ec2Settings.read(Path(__file__).parents[3] / "examples" / "live" / "ec2.yaml")
     assert found.instance_profile == "ebbtide-agent"

@@ -1,4 +1,8 @@
-"""The script that a machine runs at its start: set up, fetch the agent, run it until the machine is to end."""
+"""The script that a machine runs at its start: set up, fetch the agent, run it until the machine is to end.
+
+The agent is fetched in the machine's role. An address signed by the controller would open the store to whoever
+reads the script, and would expire while a machine waits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import base64
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,7 @@ from ebbtide.errors import InputError
 from ebbtide.live.agent import bootstrap
 from ebbtide.live.agent.agent import ENDS_MACHINE
 from ebbtide.live.agent.bundle import PROGRAM
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
-
-# EC2's limit of user data.
-_MOST_BYTES = 16_384
+from ebbtide.live.clouds.machines import MachineSettings
 
 # Lines that end a part of the script, so that no line of `setup` may be one of them.
 _MARKS = ("EBBTIDE_SETUP", "EBBTIDE_BOOTSTRAP")
@@ -25,7 +27,7 @@ _SCRIPT = """#!/bin/bash
 # Ebbtide. A machine that cannot be set up ends itself; so does one whose agent says so.
 fails() {{
     echo "ebbtide: $1"
-    # For `aws ec2 get-console-output`.
+    # For `{console}`.
     [ -w /dev/console ] && tail -n 40 agent.log 2>/dev/null | timeout 5 tee /dev/console >/dev/null 2>&1
     shutdown -h now
     exit 1
@@ -54,28 +56,49 @@ shutdown -h now
 """
 
 
-def start_script(settings: Ec2Settings, agent: Mapping[str, Any]) -> str:
-    """The user data of a machine, a shell script without credentials: those come from the instance profile.
+@dataclass(frozen=True)
+class ScriptRules:
+    """What is particular to the start scripts of one cloud.
+
+    Attributes:
+        cloud: Name of the cloud, for errors.
+        most_bytes: Longest script that the cloud takes, in bytes.
+        console: Command of the cloud that shows what a machine wrote to its console.
+    """
+
+    cloud: str
+    most_bytes: int
+    console: str
+
+
+EC2 = ScriptRules("EC2", 16_384, "aws ec2 get-console-output")
+GCP = ScriptRules("GCP", 262_144, "gcloud compute instances get-serial-port-output")
+
+
+def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: ScriptRules) -> str:
+    """What a machine runs at its start, a shell script without credentials: those come from the machine's role.
 
     Args:
         settings: Settings of the run's machines.
         agent: Configuration of the agent, with its `bundle`.
+        rules: What is particular to the machine's cloud.
 
     Raises:
-        InputError: The script is longer than EC2 allows, or a line of `setup` would end it early.
+        InputError: The script is longer than the cloud allows, or a line of `setup` would end it early.
     """
     for mark in _MARKS:
         if any(line == mark for entry in settings.setup for line in entry.splitlines()):
             raise InputError(f"{mark} cannot be a line of its own", field="setup")
     key = str(agent["bundle"])
     checksum = key.rpartition("agent-")[2].removesuffix(".tar.gz")
-    config = base64.b64encode(json.dumps({**agent, "folder": "work"}).encode()).decode()
-    endpoint = settings.store_endpoint_url
+    content = json.dumps({**agent, "folder": "work"}, separators=(",", ":"))
+    config = base64.b64encode(content.encode()).decode()
     script = _SCRIPT.format(
         folder=settings.folder,
+        console=rules.console,
         config=config,
         setup="\n".join(settings.setup) or ":",
-        endpoint=f"export AWS_ENDPOINT_URL_S3={shlex.quote(endpoint)}\n" if endpoint else "",
+        endpoint=_endpoint(settings),
         bootstrap=_bootstrap(),
         python=shlex.quote(settings.python),
         ends=ENDS_MACHINE,
@@ -83,13 +106,21 @@ def start_script(settings: Ec2Settings, agent: Mapping[str, Any]) -> str:
         bundle=shlex.quote(f"{settings.store.rstrip('/')}/{key}"),
         checksum=shlex.quote(checksum),
     )
-    if len(script.encode()) > _MOST_BYTES:
+    if len(script.encode()) > rules.most_bytes:
         raise InputError(
-            f"the start script has {len(script.encode())} bytes, and EC2 takes {_MOST_BYTES}; have `setup` fetch "
-            "a script, or use an image that is set up",
+            f"the start script has {len(script.encode())} bytes, and {rules.cloud} takes {rules.most_bytes}; have "
+            "`setup` fetch a script, or use an image that is set up",
             field="setup",
         )
     return script
+
+
+def _endpoint(settings: MachineSettings) -> str:
+    """The line that names the store's address, if it is not its cloud's own."""
+    if not settings.store_endpoint_url:
+        return ""
+    name = "STORAGE_EMULATOR_HOST" if settings.store.startswith("gs://") else "AWS_ENDPOINT_URL_S3"
+    return f"export {name}={shlex.quote(settings.store_endpoint_url)}\n"
 
 
 def _bootstrap() -> str:

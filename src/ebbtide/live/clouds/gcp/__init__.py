@@ -1,0 +1,1 @@
+"""Google Cloud as the cloud of a live run."""

@@ -1,0 +1,37 @@
+"""Settings that machines of every cloud have: where they find the run, and how they are set up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ebbtide.jobs.parsing import Frozen
+
+
+class MachineSettings(Frozen):
+    """What is the same for machines of every cloud.
+
+    Attributes:
+        store: Bucket and prefix for code, agent, checkpoints, orders and reports.
+        store_endpoint_url: Address at which machines reach the store; empty: its cloud's own. With another, set
+            AWS_ENDPOINT_URL_S3, or for gs:// STORAGE_EMULATOR_HOST, to it where the run is started.
+        python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
+        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, the
+            machine ends.
+        folder: Folder on the machine for everything that Ebbtide writes there.
+        controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
+        poll_s: Seconds between looks for orders and reports.
+        price_poll_s: Seconds between fetches of prices.
+        notice_poll_s: Seconds between looks at the instance metadata.
+    """
+
+    store: str
+    store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
+    python: Annotated[str, Field(min_length=1)] = "python3"
+    setup: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
+    controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
+    poll_s: Annotated[float, Field(gt=0)] = 5.0
+    price_poll_s: Annotated[float, Field(ge=1)] = 300.0
+    notice_poll_s: Annotated[float, Field(gt=0)] = 5.0

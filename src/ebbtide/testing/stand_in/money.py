@@ -1,0 +1,44 @@
+"""What the machines of a stand-in cost, computed independently of the run's ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ebbtide.market.billing import ON_DEMAND, Billing, Ending
+from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.testing.stand_in.machines import Machine
+
+
+def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
+    """The prices shifted in time, so that they end now."""
+    later_s = now_s - prices.end_s
+    series = {market: PriceSeries(one.times_s + later_s, one.prices) for market, one in prices.items()}
+    return PriceHistory(series, start_s=prices.start_s + later_s, end_s=now_s)
+
+
+def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) -> float:
+    """Cost of machines, USD, computed independently from each one's start and end.
+
+    Args:
+        machines: The machines, which have ended.
+        prices: Spot prices of their markets.
+        billing: How spot machines are charged; names the rule of on-demand machines.
+    """
+    usd = 0.0
+    for machine in machines:
+        rented = machine.rented
+        if rented.is_spot:
+            ending = Ending.REVOKED if machine.taken else Ending.RELEASED
+            usd += billing.bill(prices[rented.market], rented.began_s, machine.ended_s, ending).usd
+            continue
+        listed = default_catalogue().on_demand_usd_per_hour(rented.market, rented.began_s)
+        assert listed is not None
+        constant = PriceSeries(np.array([rented.began_s]), np.array([listed]))
+        usd += (
+            (billing.on_demand or ON_DEMAND).bill(constant, rented.began_s, machine.ended_s, Ending.RELEASED).usd
+        )
+    return usd

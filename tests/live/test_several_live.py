@@ -1,0 +1,92 @@
+"""One run in two clouds, EC2 and Google Cloud, both on stand-ins: the cheaper one, and at a refusal the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.live.agent.bare_python import bare_python
+from tests.live.sweeps import flapping, steady, sweep, total
+
+from ebbtide._utc import HOUR_S
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import find_run
+from ebbtide.market.billing import billing_preset
+from ebbtide.testing.ec2_stand_in.running import stand_in
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
+from ebbtide.testing.stand_in.machines import StandInMachines
+from ebbtide.testing.stand_in.money import billed, until_now
+
+STEPS = 700
+
+
+@pytest.mark.parametrize("policy", ["default", "dynamic-pricing-cost"])
+def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str, tmp_path: Path) -> None:
+    python, runs = str(bare_python(tmp_path / "python")), tmp_path / "runs"
+    calm = flapping(hours=2.0)
+    aws = until_now(calm.window(calm.start_s, calm.start_s + 12 * HOUR_S), time.time())
+    # Little cheaper: the default policy waits a minute for a market that refuses, before it pays much more.
+    gcp = until_now(steady(usd=0.0295), time.time())
+    with stand_in(tmp_path / "ec2", aws, python) as (api, on_ec2, ec2):
+        # GCP's machines have credentials for the store at S3 by their image.
+        given = {"AWS_ENDPOINT_URL": api.url, "AWS_ACCESS_KEY_ID": "IMAGE", "AWS_SECRET_ACCESS_KEY": "none"}
+        same = {"store": ec2.store, "python": python}
+        with gcp_stand_in(tmp_path / "gcp", gcp, on_machines=given, **same) as (google, on_gcp, settings):
+            what = tmp_path / "several.yaml"
+            (tmp_path / "ec2.yaml").write_text(yaml.safe_dump(ec2.model_dump(mode="json")))
+            what.write_text(yaml.safe_dump({"ec2": "ec2.yaml", "gcp": settings.model_dump(mode="json")}))
+            path = described(tmp_path / "code")
+            words = ("run", path, "--provider", "several", "--machines", what, "--runs", runs, "--policy", policy)
+            controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
+            try:
+                wait_for(controller, lambda: has_saved(on_gcp))
+                assert not on_ec2.all
+                google.compute.refusals.empty_zones.update(settings.zones)
+                on_gcp.take(on_gcp.running[0], notice_s=6.0)
+                wait_for(controller, lambda: on_ec2.running)
+                assert controller.wait(120) == 0
+            finally:
+                controller.kill()
+                controller.wait()
+            assert on_gcp.running == on_ec2.running == []
+            assert set(google.compute.refusals.sent) == {"ZONE_RESOURCE_POOL_EXHAUSTED"}
+        on_ec2.close()
+        folder = find_run(runs, None)
+        outcome = Journal(folder.journal).state("outcome")
+        assert outcome["finished"]
+        (log,) = (folder.path / "logs").iterdir()
+        assert float(log.read_text().split()[-1]) == pytest.approx(total(0.1, STEPS))
+        # Each cloud's machines by its own rule, to which the transfer from one to the other is added.
+        run = Journal(folder.journal).run()
+        assert run is not None
+        egress_usd = sum(usd for _, _, usd in run["engine"]["transfers"])
+        spent = billed(on_ec2.all.values(), aws, billing_preset("ec2-second"))
+        spent += billed(on_gcp.all.values(), gcp, billing_preset("gcp-spot"))
+        assert outcome["cost_usd"] == pytest.approx(spent + egress_usd, abs=1e-4)
+        assert egress_usd > 0.0
+
+
+def described(folder: Path) -> Path:
+    """A sweep of one trial with a budget."""
+    folder.mkdir()
+    content = sweep(folder, trials=1, steps=STEPS, budget_usd=1.0).model_dump(mode="json", exclude_none=True)
+    content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+    return folder / "sweep.yaml"
+
+
+def has_saved(machines: StandInMachines) -> bool:
+    return any(any((one.folder / "root" / "work").glob("*/checkpoints/*")) for one in machines.running)
+
+
+def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], object], within_s: float = 90.0) -> None:
+    end_s = time.monotonic() + within_s
+    while not condition():
+        assert controller.poll() is None, "the run has ended"
+        assert time.monotonic() < end_s, "it did not come about"
+        time.sleep(0.05)
