@@ -68,7 +68,12 @@ def test_the_demo_leaves_what_its_next_commands_need(
     monkeypatch.chdir(tmp_path)
     assert ended("demo") == 0
     told = capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "prices.parquet", "report.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "job.yaml",
+        "prices-capacity.parquet",
+        "prices.parquet",
+        "report.html",
+    ]
     assert "one-day" in (tmp_path / "report.html").read_text()
     for policy in ("on-demand", "reactive"):
         assert policy in told
@@ -76,12 +81,13 @@ def test_the_demo_leaves_what_its_next_commands_need(
     assert len(offered) == 2
     assert ended(*offered[0].split()) == 0
     assert ended(*offered[1].split(), "--policies", "on-demand,reactive", "--starts", "2") == 0
+    assert "billing by-cloud" in told
     before = (tmp_path / "prices.parquet").read_bytes()
     assert ended("demo") == 0
     assert (tmp_path / "prices.parquet").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["prices.parquet", "job.yaml", "report.html"])
+@pytest.mark.parametrize("name", ["prices.parquet", "prices-capacity.parquet", "job.yaml", "report.html"])
 def test_the_demo_overwrites_nobodys_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text("mine")
     assert ended("demo", "--into", str(tmp_path)) == 2

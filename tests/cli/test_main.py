@@ -170,7 +170,7 @@ def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
         ),
         (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, by-cloud"),
         (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
-        (["backtest", JOB, "--generate", "0.1"], "can never finish"),
+        (["backtest", JOB, "--generate", "0.01"], "can never finish"),
         (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
         (
             ["backtest", JOB, "--generate", "20", "--from", "2012-01-01"],

@@ -424,7 +424,9 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput(
         "a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, by-cloud"
     ),
-    WrongInput("no start", "backtest job.yaml --generate 20 --policies reactive --starts 0", "starts"),
+    WrongInput(
+        "no start", "backtest job.yaml --generate 20 --kind auction --policies reactive --starts 0", "starts"
+    ),
     WrongInput(
         "a market of no days",
         "backtest job.yaml --generate -3 --policies reactive",

@@ -23,6 +23,7 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.reading import measured
+from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
@@ -124,6 +125,7 @@ def compare(
     starts: int = 100,
     seed: int = 0,
     deadline_h: float | None = None,
+    availability: Availability | None = None,
     catalogue: Catalogue | None = None,
     models: ModelBundle | str | Path | None = None,
     workers: int = 1,
@@ -139,6 +141,7 @@ def compare(
         starts: Number of starts to draw.
         seed: Seed of the starts and of all random numbers.
         deadline_h: Hours from each start to the deadline; None: the end of the record.
+        availability: Recorded capacity of the markets; None: always available.
         catalogue: Instance types and their list prices; None: the built-in ones.
         models: The bundle of learnt models that the policies ask, the path of its folder, or `champion`; starts
             within the data that it was trained on are refused.
@@ -155,7 +158,7 @@ def compare(
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     bundle = read_models(models)
     job = job if bundle is None else measured(job, bundle.speeds)
-    scenario = Scenario((job,), prices, rule, catalogue=known, seed=seed)
+    scenario = Scenario((job,), prices, rule, availability, catalogue=known, seed=seed)
     starts_s = start_times(scenario, starts)
     if bundle is not None:
         bundle.check_unseen(starts_s)

@@ -18,7 +18,8 @@ from ebbtide.analysis.record import Record
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
-from ebbtide.forecasts.spells.models import default_spell_models, drawn_availability
+from ebbtide.forecasts.spells.drawing import drawn_availability
+from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide._utc import iso
+from ebbtide.analysis.plan_places import PlanPlace
 from ebbtide.market.markets import Market
 from ebbtide.policies.spottune.offers import Offer
 
@@ -62,6 +63,8 @@ class Estimate:
         rivals_usd: Mean cost of training every trial to its end, USD, by policy; None: no run ended.
         rivals_stopping_early_usd: Mean cost, USD, by policy, with as many trials ended at theta as in ours: what
             spot alone saves. Empty: no trial is ended early.
+        each_usd: Cost of each finished backtest, USD.
+        each_h: Duration of each finished backtest, hours.
     """
 
     runs: int
@@ -72,6 +75,8 @@ class Estimate:
     past_deadline: float | None
     rivals_usd: dict[str, float | None]
     rivals_stopping_early_usd: dict[str, float | None] = field(default_factory=dict)
+    each_usd: tuple[float, ...] = ()
+    each_h: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ class Plan:
         estimate: Estimated cost and duration; None: speed is not measured.
         notes: Remarks for the user, one per line.
         feasibility: Feasibility of budget and deadline; None: speed is not measured.
+        places: The markets that can run a trial, where capacity decides; empty: prices decide, or speed is not
+            measured.
     """
 
     sweep: str
@@ -123,6 +130,7 @@ class Plan:
     estimate: Estimate | None
     notes: tuple[str, ...]
     feasibility: Feasibility | None = None
+    places: tuple[PlanPlace, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the same keys for every plan; without measured speed, `feasible` is None."""
@@ -131,6 +139,7 @@ class Plan:
         if self.feasibility:
             feasibility["fastest_on"] = str(self.feasibility.fastest_on)
         quotes = [asdict(quote) | {"market": str(quote.market)} for quote in self.quotes]
+        places = [asdict(place) | {"market": str(place.market)} for place in self.places]
         offers = [asdict(offer) | {"market": str(offer.market)} for offer in self.offers]
         return {
             "sweep": self.sweep,
@@ -138,6 +147,7 @@ class Plan:
             "as_of": iso(self.as_of_s),
             "quotes": quotes,
             "offers": offers,
+            "places": places,
             "estimate": None if self.estimate is None else asdict(self.estimate),
             "notes": list(self.notes),
             **feasibility,

@@ -13,14 +13,17 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.feasibility import Search, cost_usd, duration_h, is_kept
 from ebbtide.analysis.plan import Estimate, Feasibility, Plan, Quote, Spread
+from ebbtide.analysis.plan_places import PlanPlace, plan_places
 from ebbtide.analysis.summary import models_note
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.forecasts.spells.drawing import drawn_availability
 from ebbtide.forecasts.spells.fitting import UP
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, drawn_availability
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, fit_market_spells
+from ebbtide.forecasts.spells.probes import probes_of_capacity
 from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.reading import measured
@@ -42,6 +45,9 @@ from ebbtide.simulation.starts import draw_starts
 
 # From the request for a machine until it trains, seconds.
 _START_S = 120.0
+
+# Seconds between two probes, as which recorded capacity is read.
+_PROBED_S = 600.0
 
 # Probability of revocation within the hour above which the plan explains why such a market comes first.
 _OFTEN = 0.2
@@ -74,7 +80,8 @@ def plan(
         seed: Seed of the start times.
         catalogue: Instance types and their list prices; None: the built-in ones.
         availability: Recorded capacity, where that decides; None: drawn from the models.
-        spells: Models of how capacity comes and goes; None: those of the bundle, else the default models.
+        spells: Models of how capacity comes and goes; None: those of the bundle, else of the recorded capacity,
+            else the default models.
         models: The bundle of learnt models that the policy asks, the path of its folder, or `champion`. The
             estimate may be on days that it was trained on: it is of what the policy would do now.
         on_progress: Called with the number of backtests done, and their total.
@@ -102,7 +109,7 @@ def plan(
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
     learnt = None if bundle is None else bundle.spells
-    capacity = spells or learnt or default_spell_models()
+    capacity = spells or learnt or _spells_of(availability)
     if sweep.checkpoint is not None:
         jobs, notes = _saved_in_time(jobs, recent, billing, known, capacity if by_capacity else None)
     elif not by_capacity:
@@ -154,7 +161,25 @@ def plan(
         feasibility = Feasibility(True, *fastest)
     notes += _offer_notes(offers, billing)
     notes += [models_note(bundle.versions)] if bundle else []
-    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility)
+    places: tuple[PlanPlace, ...] = ()
+    if by_capacity:
+        places = plan_places(
+            jobs[0],
+            allowed,
+            known,
+            capacity,
+            deadline_h=sweep.deadline_h,
+            start_s=_START_S,
+            outcomes=outcomes,
+        )
+    return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility, places)
+
+
+def _spells_of(availability: Availability | None) -> SpellModels:
+    """Models fitted to recorded capacity; without a record, the default ones."""
+    if availability is None:
+        return default_spell_models()
+    return fit_market_spells(probes_of_capacity(availability, _PROBED_S))
 
 
 def _unlimited(sweep: Sweep, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
@@ -361,6 +386,8 @@ def _estimate(
         _share_over([duration_h(outcome) for outcome in outcomes], sweep.deadline_h),
         {rival.name: _mean_usd(replays.of(rival)) for rival in rivals},
         {rival.name: _mean_usd(replays.of(rival, ended_early)) for rival in rivals} if ended_early else {},
+        tuple(outcome.cost_usd for outcome in done),
+        tuple(outcome.makespan_s / HOUR_S for outcome in done),
     )
     return estimate, outcomes
 

@@ -24,7 +24,6 @@ from ebbtide.cli.options import (
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.jobs.reading import read_work
-from ebbtide.market.availability import Availability
 from ebbtide.policies.choice import policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
@@ -83,7 +82,7 @@ def backtest_command(
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)
     chosen = policies_for(names or USUAL, work.sweep, bundle, catalogue)
-    capacity = Availability.read(availability) if availability else None
+    capacity = source.capacity(history, replays.seed, availability)
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         result = backtest(
             chosen,

@@ -62,6 +62,9 @@ def compare_command(
         typer.Option(min=0.0, metavar="HOURS", help="Hours after its start within which the job must end."),
     ] = None,
     replays: Replays,
+    availability: Annotated[
+        Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
+    ] = None,
     files: Files,
     learnt: Models,
     workers: WorkersOption = 0,
@@ -94,6 +97,7 @@ def compare_command(
             work,
             history,
             billing=replays.rule,
+            availability=source.capacity(history, replays.seed, availability),
             starts=replays.starts,
             seed=replays.seed,
             deadline_h=deadline,

@@ -12,12 +12,14 @@ import typer
 from ebbtide._files import write_text
 from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.report import write_report
-from ebbtide.cli.generating import refuse_other, write_new
+from ebbtide.cli.generated import Kind, generated_capacity
+from ebbtide.cli.generating import capacity_path, refuse_other, write_generated
 from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
-from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.availability import Availability
+from ebbtide.market.generator_today import generate_today, today_markets
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 
@@ -33,13 +35,15 @@ def demo_command(
 ) -> None:
     """See what Ebbtide does, in under 20 s: generated prices, a job, and an HTML report comparing policies.
 
-    Writes prices.parquet, job.yaml and report.html; other files with these names are not overwritten.
+    Writes prices.parquet, prices-capacity.parquet, job.yaml and report.html; other files with these names are not
+    overwritten.
 
         ebbtide demo
     """
     prices_file, job_file, report_file = (into / name for name in ("prices.parquet", "job.yaml", "report.html"))
+    capacity_file = capacity_path(prices_file)
     example = files("ebbtide.jobs").joinpath("data/one-day.yaml").read_text(encoding="utf-8")
-    for path in (prices_file, job_file, report_file):
+    for path in (prices_file, capacity_file, job_file, report_file):
         refuse_other(path)
     ours = _is(job_file, example) and prices_file.exists()
     if not ours:
@@ -47,21 +51,33 @@ def demo_command(
             if path.exists() and not _is(path, example):
                 raise InputError("exists already, with other content; try: ebbtide demo --into demo", file=path)
     chosen = policies(_POLICIES)
-    with progress("generating prices", len(demo_markets())) as state:
-        write_new(generate_prices(days=_DAYS, seed=seed, on_progress=state.of), prices_file)
+    with progress("generating prices", len(today_markets())) as state:
+        made = generate_today(days=_DAYS, seed=seed, on_progress=state.of)
+        write_generated(made, generated_capacity(Kind.TODAY, made, seed), prices_file)
         history = PriceHistory.read(prices_file)
         write_text(job_file, example)
         job = Job.read(job_file)
         state.step("replaying", _STARTS * len(chosen))
-        result = backtest(chosen, job, history, starts=_STARTS, seed=seed, on_progress=state.done)
+        result = backtest(
+            chosen,
+            job,
+            history,
+            billing="by-cloud",
+            availability=Availability.read(capacity_file),
+            starts=_STARTS,
+            seed=seed,
+            on_progress=state.done,
+        )
         state.step("writing the report")
         write_report(result.record(), report_file)
     table_console().print(result.table())
-    typer.echo(f"wrote {prices_file} (generated), {job_file} and {report_file}")
-    job_name, prices_name = (shlex.quote(str(path)) for path in (job_file, prices_file))
+    typer.echo(f"wrote {prices_file} and {capacity_file} (generated), {job_file} and {report_file}")
+    job_name, prices_name, capacity_name = (
+        shlex.quote(str(path)) for path in (job_file, prices_file, capacity_file)
+    )
     typer.echo(f"open {report_file} in a browser; next:")
     typer.echo(f"  ebbtide describe {prices_name}")
-    typer.echo(f"  ebbtide compare {job_name} --prices {prices_name}")
+    typer.echo(f"  ebbtide compare {job_name} --prices {prices_name} --availability {capacity_name}")
     typer.echo("  ebbtide run -- python train.py     # your own training, on spot machines")
 
 

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from ebbtide._utc import iso
+from ebbtide.cli.generated import KINDS_HELP, Kind, generated, generated_capacity
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.market.generator import generate_prices, generate_smooth_prices
+from ebbtide.forecasts.spells.probes import probes_of_capacity, read_probes, write_probes
+from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 
 # Suggested as the next step if the file exists.
 _EXAMPLE = Path("examples/one-day.yaml")
 
-
-class Kind(StrEnum):
-    """The kind of market."""
-
-    AUCTION = "auction"
-    GPU = "gpu"
-
-
-_GENERATORS: dict[Kind, Callable[..., PriceHistory]] = {
-    Kind.AUCTION: generate_prices,
-    Kind.GPU: generate_smooth_prices,
-}
+# Seconds between two probes of generated capacity.
+_TICK_S = 600.0
 
 
 def generate_command(
@@ -39,32 +31,34 @@ def generate_command(
     ),
     days: Annotated[float, typer.Option(min=0.01, max=3650.0, help="Length of the record, days.")] = 30.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prices.")] = 0,
-    kind: Annotated[
-        Kind,
-        typer.Option(
-            help="auction: EC2 until 2017, with spikes far above the list price that revoke machines; gpu: GPU "
-            "machines since 2017, with prices that move slowly below it."
-        ),
-    ] = Kind.AUCTION,
+    kind: Annotated[Kind, typer.Option(help=KINDS_HELP)] = Kind.TODAY,
 ) -> None:
     """Generate prices for the other commands: no account, no download.
 
-    An existing file is never overwritten.
+    Where capacity decides, as it does today, it is written beside the prices: with prices.parquet,
+    prices-capacity.parquet. An existing file is never overwritten.
 
         ebbtide generate --into prices.parquet
-        ebbtide generate --kind gpu --days 60 --into gpu.parquet
+        ebbtide generate --kind auction --days 60 --into auction.parquet
     """
+    beside = capacity_path(into)
     refuse_other(into)
+    if kind is Kind.TODAY:
+        refuse_other(beside)
     if not into.parent.is_dir():
         typer.echo(f"{into.parent}: no such folder; it is created", err=True)
     with progress("generating prices") as state:
-        history = _GENERATORS[kind](days=days, seed=seed, on_progress=state.of)
-        write_new(history, into)
+        history = generated(kind, days, seed, state.of)
+        capacity = generated_capacity(kind, history, seed)
+        write_generated(history, capacity, into)
     typer.echo(f"{into}: {len(history)} markets, {iso(history.start_s)} to {iso(history.end_s)}, generated")
-    file = shlex.quote(str(into))
+    file, recorded = shlex.quote(str(into)), ""
+    if capacity is not None:
+        typer.echo(f"{beside}: when each has machines, generated")
+        recorded = f" --availability {shlex.quote(str(beside))}"
     typer.echo(f"next: ebbtide describe {file}")
-    if kind is Kind.AUCTION and _EXAMPLE.is_file():
-        typer.echo(f"  or: ebbtide backtest {_EXAMPLE} --prices {file} --policies on-demand,reactive")
+    if kind is not Kind.GPU and _EXAMPLE.is_file():
+        typer.echo(f"  or: ebbtide compare {_EXAMPLE} --prices {file}{recorded}")
 
 
 def refuse_other(path: Path) -> None:
@@ -73,19 +67,47 @@ def refuse_other(path: Path) -> None:
         raise InputError("is a folder; name a file to write, such as prices.parquet", file=path)
 
 
-def write_new(history: PriceHistory, path: Path) -> None:
-    """Write prices unless the file exists with other content.
+def capacity_path(prices: Path) -> Path:
+    """The file of capacity beside a file of prices."""
+    return prices.with_name(f"{prices.stem}-capacity{prices.suffix}")
+
+
+def write_generated(history: PriceHistory, capacity: Availability | None, prices_file: Path) -> None:
+    """Write generated prices, and capacity beside them; files that exist with the same content stay.
 
     Raises:
-        InputError: The file exists with other content.
+        InputError: A file exists with other content; then none is written.
     """
-    if path.exists():
-        try:
-            # A file contains the time of its last change, not the end of the record.
-            same = PriceHistory.read(path).equals(PriceHistory.from_frame(history.to_frame()))
-        except InputError:
-            same = False
-        if not same:
-            raise InputError("exists already, with other content; remove it or name another file", file=path)
-        return
-    history.write(path)
+    beside = capacity_path(prices_file)
+    probes = None if capacity is None else probes_of_capacity(capacity, _TICK_S)
+    new_prices = _is_new(prices_file, lambda: _has_prices(prices_file, history))
+    if probes is not None and _is_new(beside, lambda: _has_probes(beside, probes)):
+        write_probes(probes, beside)
+    if new_prices:
+        history.write(prices_file)
+
+
+def _is_new(path: Path, is_same: Callable[[], bool]) -> bool:
+    """Whether the file does not exist.
+
+    Raises:
+        InputError: It exists with other content.
+    """
+    if not path.exists():
+        return True
+    try:
+        same = is_same()
+    except InputError:
+        same = False
+    if not same:
+        raise InputError("exists already, with other content; remove it or name another file", file=path)
+    return False
+
+
+def _has_prices(path: Path, history: PriceHistory) -> bool:
+    # A file contains the time of its last change, not the end of the record.
+    return PriceHistory.read(path).equals(PriceHistory.from_frame(history.to_frame()))
+
+
+def _has_probes(path: Path, probes: pd.DataFrame) -> bool:
+    return bool(read_probes([path]).astype(str).equals(probes.astype(str)))

@@ -12,13 +12,14 @@ import typer
 from rich.console import Console
 
 from ebbtide._terminal import PlainConsole
+from ebbtide.cli.generated import KINDS_HELP, Kind, generated, generated_capacity
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.champions import default_models, read_models
 from ebbtide.jobs.reading import Speeds
+from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
-from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 
 TABLE_WIDTH = 120
@@ -111,6 +112,22 @@ class Source:
         float | None,
         typer.Option("--generate", metavar="DAYS", help="Generate a market of this many days instead."),
     ] = None
+    kind: Annotated[Kind, typer.Option("--kind", help=f"Kind of a generated market. {KINDS_HELP}")] = Kind.TODAY
+
+    def capacity(self, history: PriceHistory, seed: int, recorded: Path | None = None) -> Availability | None:
+        """The capacity of its markets: recorded, or that of a generated market; None: machines are always there.
+
+        Args:
+            history: The prices.
+            seed: Seed of generated capacity.
+            recorded: A Parquet record of capacity, if there is one.
+
+        Raises:
+            InputError: The record is no such file.
+        """
+        if recorded is not None:
+            return Availability.read(recorded)
+        return None if self.generate is None else generated_capacity(self.kind, history, seed)
 
     def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
         """The prices.
@@ -126,7 +143,7 @@ class Source:
             raise InputError("give either --prices FILE or --generate DAYS")
         if self.prices is not None:
             return PriceHistory.read(self.prices, catalogue)
-        return generate_prices(days=self.generate or 0.0, seed=seed)
+        return generated(self.kind, self.generate or 0.0, seed)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from ebbtide._json import json_text
 from ebbtide._terminal import PlainConsole
 from ebbtide._utc import HOUR_S, iso
 from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
+from ebbtide.analysis.plan_picture import KINDS, check_picture, plan_picture, write_plan_picture
 from ebbtide.analysis.planning import plan
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
@@ -32,6 +33,7 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.reading import read_sweep
 from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
+from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.spottune.offers import BestBid
 
 # Exit code: the budget or the deadline is not feasible.
@@ -51,6 +53,15 @@ _HEADINGS = (
     f"counts as {BestBid().time_share:.0%} of an hour on the market that is cheapest per step; if kept: at the "
     "current price, on a machine that is never revoked"
 )
+
+
+_PLACES_HEADINGS = (
+    "available: share of time with a machine; lasts: mean hours once rented; expected USD: of a trial there "
+    "alone, within the deadline, on demand where that needs it; of backtests: share of their machine hours"
+)
+
+# Length of the market that is generated where no prices are named.
+_GENERATED_DAYS = 30.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,9 @@ def plan_command(
     backtests: Backtests,
     learnt: Models,
     json_path: Annotated[Path | None, typer.Option("--json", help="File to write the plan to.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help=f"File to draw the plan into ({', '.join(KINDS)}), where capacity decides.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Show what a sweep would rent now and why, its estimated cost and its duration. Nothing is rented.
@@ -92,8 +106,14 @@ def plan_command(
 
         ebbtide plan examples/sweep.yaml --prices prices.parquet
     """
+    if picture:
+        check_picture(picture)
     catalogue = catalogue_with(instance_types)
     wanted = read_sweep(sweep, catalogue)
+    if source.prices is None and source.generate is None:
+        source = replace(source, generate=_GENERATED_DAYS)
+        made = f"{_GENERATED_DAYS:g} days of a market like today's are generated"
+        typer.echo(f"no prices are named: {made}", err=True)
     history = source.history(backtests.seed, catalogue)
     bundle = learnt.bundle(history.end_s)
     with progress("backtesting on recent prices") as state:
@@ -104,7 +124,7 @@ def plan_command(
             days=backtests.days,
             seed=backtests.seed,
             catalogue=catalogue,
-            availability=Availability.read(backtests.availability) if backtests.availability else None,
+            availability=_capacity(wanted, source, backtests, history),
             spells=SpellModels.read(backtests.spells) if backtests.spells else None,
             models=bundle,
             on_progress=state.of,
@@ -116,7 +136,9 @@ def plan_command(
         # An infeasible budget or deadline is the main result, and comes first.
         for line in _least(found, wanted):
             typer.echo(line)
-    _print_whole(_offers_table(found) if found.offers else _quotes_table(found))
+    _print_whole(_main_table(found))
+    if found.places:
+        typer.echo(_PLACES_HEADINGS)
     if found.offers:
         typer.echo(_HEADINGS)
     if found.estimate:
@@ -124,9 +146,21 @@ def plan_command(
             typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}")
-    print_written(json_path)
+    if picture:
+        drawn = plan_picture(found, budget_usd=wanted.budget_usd, deadline_h=wanted.deadline_h)
+        write_plan_picture(drawn, picture)
+    print_written(json_path, picture)
     if found.feasibility and not found.feasibility.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _capacity(
+    sweep: Sweep, source: RecentSource, backtests: Backtests, history: PriceHistory
+) -> Availability | None:
+    """Recorded capacity or, where it decides, that of a generated market."""
+    if backtests.availability is None and sweep.decides is not Decides.CAPACITY:
+        return None
+    return source.capacity(history, backtests.seed, backtests.availability)
 
 
 def _print_whole(table: Table) -> None:
@@ -135,6 +169,43 @@ def _print_whole(table: Table) -> None:
     if not out.is_terminal:
         out = PlainConsole(width=max(out.width, PlainConsole(width=_ANY_WIDTH).measure(table).maximum))
     out.print(table)
+
+
+def _main_table(found: Plan) -> Table:
+    if found.offers:
+        return _offers_table(found)
+    return _places_table(found) if found.places else _quotes_table(found)
+
+
+def _places_table(found: Plan) -> Table:
+    of = f"{found.trials} trials; where one" if found.trials > 1 else "where it"
+    title = f"{found.sweep}: {of} would train at {iso(found.as_of_s)}, cheapest first"
+    table = Table(title=title, box=SIMPLE_HEAD)
+    headings = (
+        "market",
+        "USD/h now",
+        "list USD/h",
+        "work h",
+        "available",
+        "lasts h",
+        "expected USD",
+        "of backtests",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
+    for place in found.places[:_SHOWN]:
+        listed, alone = place.on_demand_usd_per_hour, place.alone_usd
+        table.add_row(
+            str(place.market),
+            f"{place.usd_per_hour:.2f}",
+            "-" if listed is None else f"{listed:.2f}",
+            f"{place.work_h:.1f}",
+            f"{place.available:.0%}",
+            f"{place.lasts_h:.1f}",
+            "-" if alone is None else f"{alone:.2f}",
+            f"{place.share:.0%}",
+        )
+    return table
 
 
 def _offers_table(found: Plan) -> Table:

@@ -39,7 +39,7 @@ class Replays:
 
     starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30
     seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0
-    billing: BillingOption = "ec2-second"
+    billing: BillingOption = "by-cloud"
 
     @property
     def rule(self) -> Billing:

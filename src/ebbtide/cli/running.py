@@ -16,6 +16,7 @@ from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.analysis.summary import models_note
 from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.generated import KINDS_HELP, Kind
 from ebbtide.cli.live_table import policy_words
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
@@ -84,6 +85,7 @@ class ReplayedSource(Source):
     """The market that is replayed, from when, and how fast."""
 
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None
+    kind: Annotated[Kind, typer.Option("--kind", help=f"Kind of a generated market. {KINDS_HELP}")] = Kind.AUCTION
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
     ] = None

@@ -315,15 +315,16 @@ def generate_smooth_prices(
     for market in markets:
         list_usd_per_hour = default_catalogue().on_demand_usd_per_hour(market, start_s)
         assert list_usd_per_hour is not None, market
-        series[market] = _smooth_series(market, list_usd_per_hour, start_s, end_s, seed)
+        series[market] = smooth_series(market, list_usd_per_hour, start_s, end_s, seed)
         if on_progress:
             on_progress(len(series), len(markets))
     return PriceHistory(series, start_s=start_s, end_s=end_s)
 
 
-def _smooth_series(
+def smooth_series(
     market: Market, list_usd_per_hour: float, start_s: float, end_s: float, seed: int
 ) -> PriceSeries:
+    """The price of a machine as EC2 has smoothed it since 2017, from its list price."""
     random = np.random.default_rng([seed, zlib.crc32(repr(market).encode())])
     if random.random() < _SHARE_STILL:
         return PriceSeries(np.array([start_s]), np.array([round(FLOOR_RATIO * list_usd_per_hour, 4)]))

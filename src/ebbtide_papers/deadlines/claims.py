@@ -12,6 +12,12 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
 from ebbtide_papers.deadlines.advisor_rows import advisor_claims, advisor_rows, advisor_table
 from ebbtide_papers.deadlines.advisor_study import ADVISED, AdvisorCell, study_advisor
+from ebbtide_papers.deadlines.forecast_rows import (
+    forecast_claims,
+    forecast_rows,
+    forecast_table,
+    score_forecasts,
+)
 from ebbtide_papers.deadlines.inputs import DeadlineInputs
 from ebbtide_papers.deadlines.study import (
     DEADLINES_H,
@@ -99,6 +105,11 @@ def reproduce_deadlines(
     if studies:
         rows += multi_rows(studies, whole)
         tables["several_zones"] = multi_table([*studies, *whole])
+    # Capacity is the same however prices are read.
+    scores = [score_forecasts(records) for records in (*sets, *gangs) if not records.reading]
+    if scores:
+        rows += forecast_rows(scores)
+        tables["forecasts"] = forecast_table(scores)
     if not rows:
         reasons = dict.fromkeys(one.why for one in (*given.left_out, *left_out))
         raise InputError("; ".join(reasons) or "no record is long enough")
@@ -153,6 +164,7 @@ def _every_claim() -> list[tuple[dict[str, Claim], str]]:
     """All claims, by id, and what is lacking where no given file answers them."""
     single = zone_claims() | advisor_claims()
     found = [(single, "no file given has records of single zones (zone, start, gap_seconds, data)")]
+    found.append((forecast_claims(), "no file given has several zones that were probed together"))
     for accelerator in CLAIMED:
         what = f"no file given has several zones of {accelerator}, with capacity and prices"
         found.append((multi_claims(accelerator, gang=False), what))

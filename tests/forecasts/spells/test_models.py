@@ -12,11 +12,11 @@ from tests.markets import C3, R3, history
 from ebbtide._utc import HOUR_S
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.drawing import drawn_availability
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
 from ebbtide.forecasts.spells.models import (
     SpellModels,
     default_spell_models,
-    drawn_availability,
     fit_market_spells,
     probes_of,
 )

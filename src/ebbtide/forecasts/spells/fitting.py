@@ -163,20 +163,32 @@ class SpellModel:
             alive *= 1.0 - share
         return found
 
-    def drawn(self, ticks: int, gap_s: float, random: np.random.Generator) -> Bools:
+    def _ends_by_tick(self, kind: int, ticks: int, gap_s: float) -> list[float]:
+        """`ends_within` a tick for ages of 0, 1, 2... ticks."""
+        ages_s = np.arange(ticks + 1) * gap_s
+        hours = np.clip(ages_s[:, None] - AGE_BINS_S, 0.0, np.diff(AGE_BINS_S, append=np.inf)) / HOUR_S
+        chances: list[float] = (-np.expm1(-np.diff(hours @ self.per_hour[kind]))).tolist()
+        return chances
+
+    def drawn(self, ticks: int, gap_s: float, random: np.random.Generator, shared: Floats | None = None) -> Bools:
         """A random record of availability that begins with a new spell, shape (ticks,), without the time of day.
 
         Args:
             ticks: Number of ticks to draw.
             gap_s: Time between two ticks, seconds.
             random: Generator of the random numbers.
+            shared: Random numbers of each tick that other zones share, from 0 to 1, shape (ticks,); NaN where the
+                zone has its own. A small number ends a spell.
         """
         found = np.zeros(ticks, dtype=bool)
         kind, age = int(random.random() < self.share_up), 0
-        chances = [[self.ends_within(one, tick * gap_s, gap_s) for tick in range(ticks)] for one in (DOWN, UP)]
-        for tick in range(ticks):
+        chances = [self._ends_by_tick(one, ticks, gap_s) for one in (DOWN, UP)]
+        drawn = random.random(ticks)
+        if shared is not None:
+            drawn = np.where(np.isnan(shared), drawn, shared)
+        for tick, number in enumerate(drawn.tolist()):
             found[tick] = bool(kind)
-            if random.random() < chances[kind][age]:
+            if number < chances[kind][age]:
                 kind, age = 1 - kind, 0
             else:
                 age += 1

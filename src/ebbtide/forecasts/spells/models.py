@@ -27,11 +27,9 @@ from ebbtide.forecasts.spells.fitting import (
 )
 from ebbtide.forecasts.spells.records import kind_of, read_records
 from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
-from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
 
@@ -170,30 +168,6 @@ def _model(row: Mapping[str, Any]) -> SpellModel:
     if not (per_hour > 0).all() or not (by_part > 0).all() or not np.isfinite(per_hour).all():
         raise ValueError("hazards are positive numbers")
     return SpellModel(per_hour, by_part)
-
-
-def drawn_availability(
-    prices: PriceHistory, models: SpellModels, machines: int, seed: int, tick_s: float = 600.0
-) -> Availability:
-    """Random capacity drawn from spell models over the time of a price history: none, or `machines` at once.
-
-    Args:
-        prices: Price history that gives the markets and the time.
-        models: Spell models of the markets.
-        machines: Machines of a market while it has any.
-        seed: Seed of the random numbers.
-        tick_s: Time between two ticks, seconds.
-    """
-    ticks = math.ceil((prices.end_s - prices.start_s) / tick_s) + 1
-    times_s = prices.start_s + np.arange(ticks, dtype=np.float64) * tick_s
-    drawn = {
-        market: models.of(market).drawn(ticks, tick_s, np.random.default_rng([seed, place]))
-        for place, market in enumerate(sorted(prices))
-    }
-    end_s = float(times_s[-1]) + tick_s
-    return Availability(
-        {market: CapacitySeries(times_s, up.astype(np.int64) * machines, end_s) for market, up in drawn.items()}
-    )
 
 
 def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -> pd.DataFrame:

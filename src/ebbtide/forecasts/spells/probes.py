@@ -10,8 +10,9 @@ import pandas as pd
 
 from ebbtide._files import replacing
 from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.drawing import drawn_availability
 from ebbtide.forecasts.spells.fitting import SpellModel
-from ebbtide.forecasts.spells.models import PROBE_COLUMNS, SpellModels, default_spell_models, drawn_availability
+from ebbtide.forecasts.spells.models import PROBE_COLUMNS, SpellModels, default_spell_models
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
@@ -45,7 +46,7 @@ def generated_probes(prices: PriceHistory, seed: int, tick_s: float) -> pd.DataF
             for market, level in zip(sorted(prices), levels, strict=True)
         },
     )
-    return _ticked(drawn_availability(prices, models, 1, seed, tick_s), tick_s)
+    return probes_of_capacity(drawn_availability(prices, models, 1, seed, tick_s), tick_s)
 
 
 def read_probes(files: Sequence[Path]) -> pd.DataFrame:
@@ -63,15 +64,20 @@ def _read(file: Path) -> pd.DataFrame:
     capacity = Availability.read(file)
     frame = load_parquet(file)
     if "gap_seconds" in frame:
-        return _ticked(capacity, float(frame["gap_seconds"].min()))
+        return probes_of_capacity(capacity, float(frame["gap_seconds"].min()))
     available = frame["available" if "available" in frame else "launched"]
     return frame.assign(
         timestamp=parsed_times(frame["timestamp"], file, "timestamp"), available=(available > 0).astype(np.int64)
     )[list(PROBE_COLUMNS)]
 
 
-def _ticked(capacity: Availability, tick_s: float) -> pd.DataFrame:
-    """One row per market and tick of a record of capacity."""
+def probes_of_capacity(capacity: Availability, tick_s: float) -> pd.DataFrame:
+    """Probes of a record of capacity: one row per market and tick, columns `PROBE_COLUMNS`.
+
+    Args:
+        capacity: The record.
+        tick_s: Time between two probes, seconds.
+    """
     tables = []
     for market, series in capacity.items():
         times_s = np.arange(series.times_s[0], series.end_s, tick_s)
