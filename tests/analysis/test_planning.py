@@ -296,7 +296,20 @@ def test_why_a_market_that_is_often_revoked_comes_first_is_explained() -> None:
 def test_in_a_pipe_no_heading_and_no_market_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep().model_dump(mode="json", exclude_none=True)))
     with pytest.raises(SystemExit) as ended:
-        main(["plan", str(tmp_path / "s.yaml"), "--generate", "6", "--kind", "auction", "--runs", "1", "--days", "5"])
+        main(
+            [
+                "plan",
+                str(tmp_path / "s.yaml"),
+                "--generate",
+                "6",
+                "--kind",
+                "auction",
+                "--runs",
+                "1",
+                "--days",
+                "5",
+            ]
+        )
     assert not ended.value.code
     told = capsys.readouterr().out
     assert "…" not in told
