@@ -22,6 +22,7 @@ from ebbtide.forecasts.spells.fitting import (
     part_of_day,
     spells_of,
     spells_of_probes,
+    updated,
 )
 
 
@@ -164,3 +165,17 @@ def test_the_time_of_day_predicts_later_ends() -> None:
         foretold = (later.exposure_h * model.per_hour[:, :, None]).sum(1)
         gain += float((later.ended.sum(1) * np.log(model.by_part) - foretold * (model.by_part - 1.0)).sum())
     assert gain > 0.0
+
+
+def test_what_is_seen_of_a_zone_updates_its_model_by_hand() -> None:
+    """Twenty pseudo-counts at one an hour, and twenty ends in ten hours: the level, then each bin of age."""
+    model = SpellModel(np.ones((2, len(AGE_BINS_S))))
+    nothing = Spells(np.zeros((2, len(AGE_BINS_S), PARTS_OF_DAY)), np.zeros((2, len(AGE_BINS_S), PARTS_OF_DAY)))
+    assert updated(model, nothing).per_hour == pytest.approx(model.per_hour)
+    exposure_h, ended = nothing.exposure_h.copy(), nothing.ended.copy()
+    exposure_h[UP, 0, 0], ended[UP, 0, 0] = 10.0, 20.0
+    found = updated(model, Spells(exposure_h, ended)).per_hour
+    level = (20.0 + 20.0) / (10.0 + 20.0)
+    assert found[UP, 0] == pytest.approx((20.0 + 20.0) / (10.0 + 20.0 / level))
+    assert found[UP, 1] == pytest.approx(level)
+    assert found[DOWN] == pytest.approx(np.ones(len(AGE_BINS_S)))

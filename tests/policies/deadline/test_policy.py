@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -232,6 +234,44 @@ def test_a_sweep_under_a_deadline_where_capacity_decides() -> None:
     assert done[:2] == pytest.approx([1.0, 1.0])
     assert all(0.49 < share < 0.56 for share in done[2:])
     assert outcome.refund_usd >= 0.0
+
+
+def test_what_a_run_sees_of_its_zones_goes_into_its_models() -> None:
+    """In the east machines go after forty minutes: thrice as often as the models have it."""
+    tick = np.arange(HOURS * 6)
+    up = np.stack([tick % 8 < 4, np.zeros_like(tick, dtype=bool)])
+    policy = Deadline(DeadlineRule.TABLE, 18 * HOUR_S, models=MODELS, start_s=300.0, learn_every_s=6 * HOUR_S)
+    asked: list[tuple[float, SpellModel]] = []
+
+    class Watched(Deadline):
+        def _model(self, market: Market, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
+            found = super()._model(market, own, memory)
+            if market == EAST:
+                asked.append((own.get("learnt_s", BEGINS_S), found))
+            return found
+
+    watched = Watched(**{one.name: getattr(policy, one.name) for one in fields(policy)})
+    outcome = scenario(up).run(watched, BEGINS_S)
+    assert not is_late(outcome, 18.0)
+    before = [model for learnt_s, model in asked if learnt_s <= BEGINS_S]
+    after = [model for learnt_s, model in asked if learnt_s > BEGINS_S]
+    assert {model.ends_within(UP, 0.0, HOUR_S) for model in before} == {
+        MODELS.of(EAST).ends_within(UP, 0.0, HOUR_S)
+    }
+    assert after
+    assert min(model.ends_within(UP, 0.0, HOUR_S) for model in after) > MODELS.of(EAST).ends_within(
+        UP, 0.0, HOUR_S
+    )
+
+
+def test_a_run_that_learns_keeps_its_deadline_and_decides_the_same_twice() -> None:
+    random = np.random.default_rng(4)
+    policy = Deadline(DeadlineRule.TABLE, 18 * HOUR_S, models=MODELS, start_s=720.0, learn_every_s=6 * HOUR_S)
+    for _ in range(3):
+        up = np.stack([MODELS.of(market).drawn(HOURS * 6, TICK_S, random) for market in (EAST, WEST)])
+        one, two = (scenario(up).run(policy, BEGINS_S) for _ in range(2))
+        assert not is_late(one, 18.0)
+        assert (one.cost_usd, len(one.leases)) == (two.cost_usd, len(two.leases))
 
 
 def test_its_own_probes_teach_it() -> None:

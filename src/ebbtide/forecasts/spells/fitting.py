@@ -222,6 +222,21 @@ def fit_spells(own: Spells | None, others: Sequence[Spells]) -> SpellModel:
     return SpellModel(per_hour, _by_part(own, per_hour))
 
 
+def updated(model: SpellModel, seen: Spells) -> SpellModel:
+    """A model with what has been seen of its zone since; it is the prior, as pooled zones are in `fit_spells`.
+
+    With nothing seen it is the model itself; the time of day stays as it was.
+
+    Args:
+        model: The model before.
+        seen: Spells of the zone seen since.
+    """
+    ended, exposure_h = seen.ended.sum(2), seen.exposure_h.sum(2)
+    level = (ended.sum(1) + _OWN_ENDS) / ((exposure_h * model.per_hour).sum(1) + _OWN_ENDS)
+    prior = model.per_hour * level[:, None]
+    return SpellModel((ended + _OWN_ENDS) / (exposure_h + _OWN_ENDS / prior), model.by_part)
+
+
 def _hazards(exposure_h: Floats, ended: Floats) -> Floats:
     """Hazards per hour, shape (bins,); a bin with little data gets about the hazard of the bin before it."""
     found = np.empty(len(ended))

@@ -19,6 +19,7 @@ import numpy as np
 from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.forecasts.spells.fitting import SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market, Place
@@ -37,6 +38,10 @@ _DEFAULT_STARTS = 4
 # Zones of a table, the cheapest: what it takes to solve grows with their square, and so many are hardly ever all
 # without a machine.
 _MOST_ZONES = 16
+
+
+# Looks further apart than this multiple of `look_every_s` leave a gap in what is known of a spell.
+_LONGEST_LOOKS = 1.5
 
 
 class DeadlineRule(StrEnum):
@@ -62,6 +67,7 @@ class Deadline:
         ask_every_s: Seconds between requests to other zones while a spot machine is held.
         look_every_s: Seconds from one decision to the next.
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
+        learn_every_s: Seconds after which the models take in what the run has seen of its zones; infinity: never.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
 
@@ -75,12 +81,13 @@ class Deadline:
     ask_every_s: float = 2 * HOUR_S
     look_every_s: float = 600.0
     start_s: float = 300.0
+    learn_every_s: float = math.inf
     wakes_on: frozenset[Wake] = frozenset()
 
     def __post_init__(self) -> None:
         check_fields(
             self,
-            positive=("deadline_s", "times_work", "start_s"),
+            positive=("deadline_s", "times_work", "start_s", "learn_every_s"),
             not_negative=("gamma", "ask_every_s"),
             between={"look_every_s": (1.0, DAY_S)},
         )
@@ -107,6 +114,7 @@ class Deadline:
                 lease = view.lease(event.lease_id)
                 if not lease.on_demand:
                     memory["refused"][str(lease.market)] = view.now_s
+                    self._saw(memory, lease.market, view.now_s, is_up=False)
             elif event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
         for job, later_steps in jobs:
@@ -125,7 +133,7 @@ class Deadline:
         zones = [Market(*fields) for fields in own["zones"]]
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         now = self._now(view, job, later_steps, memory, own, zones, leases)
-        table = table_for(self._question(own, zones))
+        table = table_for(self._question(own, zones, memory))
         return cost_by_table(table.costs, table.problem.task, now)
 
     def table(self, view: View, job: JobView, gamma: float) -> ZoneTable:
@@ -141,7 +149,7 @@ class Deadline:
         """
         own = self._begin(view, job, {"began_s": view.now_s})
         zones = [Market(*fields) for fields in own["zones"]]
-        return table_for(replace(self._question(own, zones), gamma=gamma))
+        return table_for(replace(self._question(own, zones, {}), gamma=gamma))
 
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
@@ -153,7 +161,10 @@ class Deadline:
             own.update(self._begin(view, job, memory))
         zones = [Market(*fields) for fields in own["zones"]]
         now = self._now(view, job, later_steps, memory, own, zones, leases)
-        answer = self._answer(now, own, zones)
+        if math.isfinite(self.learn_every_s):
+            # Whole periods of the run: a run that is resumed decides as one that was not.
+            own["learnt_s"] = view.now_s - (view.now_s - memory["began_s"]) % self.learn_every_s
+        answer = self._answer(now, own, zones, memory)
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         if answer == WAIT:
             yield from (Release(lease.lease_id) for lease in leases)
@@ -166,14 +177,14 @@ class Deadline:
             price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
             yield Request(zones[answer], price, job=job.job_id)
 
-    def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market]) -> int:
+    def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market], memory: dict[str, Any]) -> int:
         if not own["can_save"]:
             # A job without checkpoints is not put on a machine that can be revoked.
             return GO_ON_DEMAND
         if self.rule is DeadlineRule.TABLE:
-            table = table_for(self._question(own, zones))
+            table = table_for(self._question(own, zones, memory))
             return by_table(table.costs, table.problem.task, now)
-        task = self._question(own, zones).problem().task
+        task = self._question(own, zones, memory).problem().task
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +246,7 @@ class Deadline:
         zones: Sequence[Market],
         leases: Sequence[LeaseView],
     ) -> ZonesNow:
-        problem = self._question(own, zones).problem()
+        problem = self._question(own, zones, memory).problem()
         rate = view.steps_per_s(job.job, zones[0])
         vcpus = view.machine(zones[0]).vcpus
         save_s = job.job.save_s(vcpus, zones[own["zone"]].place)
@@ -247,6 +258,8 @@ class Deadline:
             # Steps that cannot be saved within the notice are to be done again.
             to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
         spot = next((lease for lease in leases if not lease.on_demand), None)
+        if spot is not None:
+            self._saw(memory, spot.market, view.now_s, is_up=True)
         held = SPOT if spot else ON_DEMAND if leases else NOTHING
         if spot is not None:
             own["zone"] = zones.index(spot.market)
@@ -257,6 +270,7 @@ class Deadline:
             if last.state is LeaseState.REVOKED or math.isfinite(last.revoke_at_s):
                 own["fell_place"] = problem.place_of[own["zone"]]
                 memory["refused"][str(last.market)] = view.now_s
+                self._saw(memory, last.market, view.now_s, is_up=False)
         since_s = spot.started_s if spot is not None else own["fell_s"]
         # A market that the view does not show is backed off from: it counts as having refused just now.
         times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
@@ -277,8 +291,8 @@ class Deadline:
             bool(own.get("was_safety")),
         )
 
-    def _question(self, own: dict[str, Any], zones: Sequence[Market]) -> Question:
-        models = [self.models.of(market) for market in zones]
+    def _question(self, own: dict[str, Any], zones: Sequence[Market], memory: dict[str, Any]) -> Question:
+        models = [self._model(market, own, memory) for market in zones]
         return Question(
             tuple(zones),
             tuple(own["spot_usd"]),
@@ -297,6 +311,23 @@ class Deadline:
             # Runs that began before buckets were known have none.
             Place(*own["bucket"]) if own.get("bucket") else None,
         )
+
+    def _saw(self, memory: dict[str, Any], market: Market, now_s: float, *, is_up: bool) -> None:
+        """Keep what a request or a held machine shows of a market, one look at a time."""
+        if math.isfinite(self.learn_every_s):
+            looks = memory.setdefault("seen", {}).setdefault(str(market), [])
+            if not looks or looks[-1][0] < now_s:
+                looks.append([now_s, int(is_up)])
+
+    def _model(self, market: Market, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
+        """The model of a market, with what the run had seen of it when it last learnt."""
+        model = self.models.of(market)
+        seen = memory.get("seen", {}).get(str(market), ())
+        looks = [look for look in seen if look[0] <= own.get("learnt_s", -math.inf)]
+        if len(looks) < 2:
+            return model
+        times_s, up = np.array(looks).T
+        return updated(model, spells_of_probes(times_s, up > 0, _LONGEST_LOOKS * self.look_every_s))
 
 
 def _in_words(duration_s: float) -> str:
