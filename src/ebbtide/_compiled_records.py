@@ -603,6 +603,7 @@ RULE = np.dtype(
         ("notice_s", "f8"),
         ("price_revokes", "?"),
         ("max_lifetime_s", "f8"),
+        ("round_s", "f8"),
     ],
     align=True,
 )

@@ -51,6 +51,7 @@ def charging_of(billing: Billing) -> dict[str, float]:
         "notice_s": billing.notice_s,
         "price_revokes": billing.price_revokes,
         "max_lifetime_s": billing.max_lifetime_s,
+        "round_s": billing.round_s,
     }
 
 

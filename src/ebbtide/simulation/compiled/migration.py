@@ -57,8 +57,10 @@ def _request(world: Any, run: Any, market: int, max_price: float) -> None:
     lease.started_s, lease.running_s, lease.revoke_at_s = math.nan, math.nan, math.inf
     lease.leave_at_s, lease.look_s, lease.notice_at_s = math.inf, math.inf, math.inf
     lease.assigned, lease.for_job, lease.draining, lease.left = False, True, False, False
-    delay_s = _delay_s(world.delays, run.now_s, number, 0)
-    _enter(lease, LAUNCH, run.now_s + delay_s, run.now_s)
+    given_s = run.now_s + _delay_s(world.delays, run.now_s, number, 0)
+    if world.rule.round_s > 0.0:
+        given_s = math.ceil(given_s / world.rule.round_s) * world.rule.round_s
+    _enter(lease, LAUNCH, given_s, run.now_s)
     world.opened[run.open] = number
     run.leases, run.open = number + 1, run.open + 1
 
