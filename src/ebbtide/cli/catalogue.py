@@ -12,6 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide.cli.live_sources import google_headers
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
@@ -82,11 +83,7 @@ def _web(base: str, name: str, headers: Callable[[], Mapping[str, str]] | None =
 
 def _google() -> Mapping[str, str]:
     key = os.environ.get(_GOOGLE_KEY)
-    if key:
-        return {"X-Goog-Api-Key": key}
-    from ebbtide.live.google_tokens import GoogleTokens
-
-    return {"Authorization": f"Bearer {GoogleTokens().token()}"}
+    return {"X-Goog-Api-Key": key} if key else google_headers()()
 
 
 def _tell(done: Updated) -> None:

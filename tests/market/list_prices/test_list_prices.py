@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.recorded_answers import Answer, RecordedAnswers, recording, served
+from tests.recorded import recording
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.cli.main import main
@@ -19,6 +19,7 @@ from ebbtide.market.list_prices.gcp import GcpPriceList
 from ebbtide.market.list_prices.own_catalogue import update
 from ebbtide.market.markets import Market
 from ebbtide.market.sources.web import Web
+from ebbtide.testing.recorded_answers import Answer, RecordedAnswers, served
 
 NOW_S = to_epoch_s("2026-11-26T09:00:00Z")
 AWS_PATH = "GET /offers/v1.0/aws/AmazonEC2/current/us-east-1/index.csv"

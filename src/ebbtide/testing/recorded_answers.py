@@ -1,29 +1,28 @@
-"""Recorded answers of public APIs, served on 127.0.0.1; see tests/recordings/README.md for where they are from."""
+"""Recorded answers of HTTP APIs, served on 127.0.0.1."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from ebbtide.testing.stand_in.server import LoopbackServer, Start
 
-FOLDER = Path(__file__).parent / "recordings"
-
-
-def recording(name: str) -> str:
-    """The text of a recording."""
-    return (FOLDER / name).read_text(encoding="utf-8")
-
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
+    """A request as it came.
+
+    Attributes:
+        method: Method of the request, such as GET.
+        path: Path without the query.
+        query: Parameters of the query by name.
+        headers: Headers by name in lower case.
+        body: Content of the request as text.
+    """
 
     method: str
     path: str
@@ -38,7 +37,13 @@ Answer = str | tuple[int, str]
 
 @dataclass
 class RecordedAnswers:
-    """Answers by method and path, such as `GET /v1/skus`; anything else is not found."""
+    """Answers by method and path; anything else is not found.
+
+    Attributes:
+        routes: Answers by method and path, such as `GET /v1/skus`; HOST in a text is the server's own address.
+        asked: Every request so far, in order.
+        url: Address of the server, without a path.
+    """
 
     routes: dict[str, Sequence[Answer]]
     asked: list[Asked] = field(default_factory=list)
@@ -72,7 +77,3 @@ def served(routes: Mapping[str, Sequence[Answer]]) -> Iterator[RecordedAnswers]:
         yield answers
     finally:
         server.close()
-
-
-def as_json(content: Any) -> str:
-    return json.dumps(content)
