@@ -13,6 +13,7 @@ from typing import Any
 from ebbtide.errors import CloudError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.list_prices.listed import Listed, PriceKey
+from ebbtide.market.sources.exports import azure_type_name
 from ebbtide.market.sources.web import Web
 
 ADDRESS = "https://prices.azure.com"
@@ -42,7 +43,7 @@ class AzurePriceList:
                 usd = self._usd(item)
                 if usd is None:
                     continue
-                key = ("azure", region, type_name(str(item["armSkuName"])), "Linux")
+                key = ("azure", region, azure_type_name(str(item["armSkuName"])), "Linux")
                 # A price may be listed by other meters, too; the primary one counts.
                 if item.get("isPrimaryMeterRegion", True) or key not in prices:
                     prices[key] = usd
@@ -88,8 +89,3 @@ class AzurePriceList:
         except (KeyError, TypeError, ValueError):
             raise CloudError(f"{self.web.name} has no retailPrice for {item['armSkuName']}") from None
         return usd if usd > 0.0 else None
-
-
-def type_name(arm_sku_name: str) -> str:
-    """An instance type's name in the catalogue: `Standard_NC6s_v3` is `NC6s v3`."""
-    return arm_sku_name.removeprefix("Standard_").replace("_", " ")

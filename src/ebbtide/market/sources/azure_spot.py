@@ -15,10 +15,10 @@ from typing import Any
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.list_prices.azure import type_name
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows
 from ebbtide.market.sources.ec2_bands import BAND_SHARES
+from ebbtide.market.sources.exports import azure_type_name
 from ebbtide.market.sources.web import Web
 
 ADDRESS = "https://management.azure.com"
@@ -88,7 +88,7 @@ class AzureSpot:
 
     def _market(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Market | None:
         """The market of a row; None: its type is not asked for."""
-        name = type_name(re.sub("^standard_", "Standard_", str(row["skuName"]), flags=re.IGNORECASE))
+        name = azure_type_name(re.sub("^standard_", "Standard_", str(row["skuName"]), flags=re.IGNORECASE))
         name = names.get(name.lower(), name)
         region = str(row["location"]).lower()
         if self.instance_types and name not in self.instance_types:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ebbtide.errors import CloudError, InputError
@@ -80,7 +81,7 @@ class LiveSourceContract:
         for place in range(2):
             with served(self.answers()) as answers:
                 source = self.make_source(answers.url)
-                monitor = Monitor([source], store, clock=lambda at_s=now_s + place: at_s)
+                monitor = Monitor([source], store, clock=partial(float, now_s + place))
                 looks.append(monitor.look())
         first, second = looks
         assert not first.problems, first.problem
@@ -127,7 +128,7 @@ class LiveSourceContract:
         with served(self.answers()) as good, served({path: [(403, "no")] for path in self.answers()}) as bad:
             refused = _Named(self.make_source(bad.url), "refused")
             look = Monitor([refused, self.make_source(good.url)], PriceStore(tmp_path / "prices.db")).look()
-        assert list(look.problems) == ["refused"], look.problem
+        assert list(look.problems) == ["refused"], f"of two, one of them refused, the problems are {look.problems}"
         assert look.changes + look.signals > 0, "the source that was answered told nothing"
 
     def _observed(self) -> Observation:
