@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -190,6 +193,55 @@ def test_one_cloud_that_fails_leaves_the_others_and_what_there_was(tmp_path: Pat
     assert set(after.splitlines()) - set(before.splitlines()) == {
         "azure,eastus,NC40ads H100 v5,Linux,2026-11-27,6.5"
     }
+
+
+class _BreaksOff(BaseHTTPRequestHandler):
+    """Promises more than it sends."""
+
+    def do_GET(self) -> None:
+        body = recording("aws_us-east-1.csv").encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body) + 1000))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_list_that_breaks_off_changes_nothing(tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _BreaksOff)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        client = Web(f"http://127.0.0.1:{server.server_address[1]}", "the service", attempts=1)
+        (done,) = update(tmp_path, [(AwsPriceList(client), ["us-east-1"])], default_catalogue(), NOW_S)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.problem.startswith("the service broke off")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_list_that_is_compressed_is_read(tmp_path: Path) -> None:
+    class Compressed(_BreaksOff):
+        def do_GET(self) -> None:
+            body = gzip.compress(recording("aws_us-east-1.csv").encode())
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Compressed)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        client = Web(f"http://127.0.0.1:{server.server_address[1]}", "the service", attempts=1)
+        (done,) = update(tmp_path, [(AwsPriceList(client), ["us-east-1"])], default_catalogue(), NOW_S)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.prices == 5
 
 
 def test_a_folder_that_is_no_catalogue_is_told(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def refused(what: str, error: BaseException) -> InputError:
 
     Args:
         what: What was asked for, at the beginning of the message.
-        error: One of `EC2_ERRORS`.
+        error: The error that came, one of `EC2_ERRORS`.
     """
     return InputError(f"{what}: {str(error)[:_SAID]}")
 

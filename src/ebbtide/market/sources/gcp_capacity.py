@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
@@ -67,8 +65,7 @@ class GcpCapacity:
                     raise CloudError(
                         f"{self.web.name} answered something unknown of {market}: {error!r}"
                     ) from None
-        frame = price_rows(prices)
-        return Observation(frame if len(frame) else pd.DataFrame(), signals)
+        return Observation(price_rows(prices), signals)
 
     def _ask(self, region: str, what: str, body: Mapping[str, Any]) -> Any:
         return self.web.post(f"/compute/beta/projects/{self.project}/regions/{region}/advice/{what}", body)
