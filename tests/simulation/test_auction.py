@@ -86,7 +86,7 @@ def test_quotes_do_not_tell_of_the_round_under_way() -> None:
     assert seen == [(0.0, 0.10), (50.0, 0.10), (100.0, 0.10), (150.0, 0.90), (200.0, 0.90)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     points=st.tuples(POINTS, POINTS, POINTS),
     policy=st.sampled_from(POLICIES),

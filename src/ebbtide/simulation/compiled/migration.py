@@ -276,10 +276,8 @@ def _go_on(world: Any, run: Any) -> bool:
     number = _next_lease(world.leases, world.opened, run)
     lease_s = math.inf if number == NONE else world.leases[number].due_s
     change_s = world.points[run.change].by_time_s if run.change < len(world.points) else math.inf
-    is_change = change_s < lease_s
-    if change_s == lease_s and change_s < math.inf:
-        # Of two at one moment, the one that was known of first.
-        is_change = max(world.points[run.change].set_before_s, run.start_s) < world.leases[number].entered_s
+    # Prices of one moment are told before what comes of them.
+    is_change = change_s <= lease_s
     market_s = min(change_s, lease_s, world.rule.end_s)
     if min(training_s, market_s) > timer_s:
         run.now_s = max(run.now_s, timer_s)
