@@ -549,11 +549,8 @@ class Books(NamedTuple):
 # Replays of DeepSpotCloud.
 
 # A change point of a price. `above`: index of the first point from this one on with a price above the list price.
-# The last two fields are of all markets' change points in order of time: when the point comes, and when the price
-# before it in the same market was set.
-POINT = np.dtype(
-    [("time_s", "f8"), ("price", "f8"), ("above", "i8"), ("by_time_s", "f8"), ("set_before_s", "f8")], align=True
-)
+# The last field is of all markets' change points in order of time: when the point comes.
+POINT = np.dtype([("time_s", "f8"), ("price", "f8"), ("above", "i8"), ("by_time_s", "f8")], align=True)
 
 # A market. Its change points are `points[first:last]`, its list price is `listed` (NaN: none is known). The other
 # fields are the job's speed, times to save and restore, indices of place and cloud, and the cost of copying the
@@ -603,6 +600,7 @@ RULE = np.dtype(
         ("notice_s", "f8"),
         ("price_revokes", "?"),
         ("max_lifetime_s", "f8"),
+        ("round_s", "f8"),
     ],
     align=True,
 )

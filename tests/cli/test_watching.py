@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.markets import START_S, history
+from tests.recorded import recording
 
 import ebbtide as eb
 from ebbtide.cli.main import main
+from ebbtide.market.price_store import PriceStore
+from ebbtide.testing.recorded_answers import served
 
 JOB = "name: test\nsteps: 1000\nsteps_per_hour: {c3.xlarge: 100, m3.medium: 50}\n"
 
@@ -46,6 +49,52 @@ def test_what_is_watched_can_be_asked_for(
     assert capsys.readouterr().out.splitlines()[1].endswith(": 0 changes")
     assert ebbtide("recommend", job, "--prices", store, "--top", "2") == 0
     assert "us-east-1a c3.xlarge" in capsys.readouterr().out
+
+
+def test_several_sources_are_kept_and_one_that_fails_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MITHRIL_API_KEY", "not-to-be-shown")
+    into = tmp_path / "prices.db"
+    routes = {
+        "GET /spot-advisor-data.json": [recording("ec2_bands.json")],
+        "GET /api/v0/bundles/": [recording("vast_offers.json")],
+        "GET /v2/instance-types": [(403, "key unknown")],
+    }
+    with served(routes) as answers:
+        sources = ("--source", "ec2-bands", "--source", "vast", "--source", "mithril")
+        url = ("--endpoint-url", answers.url)
+        assert ebbtide("watch", *sources, "--into", into, "--looks", "1", *url) == 0
+        told = capsys.readouterr()
+        assert told.out.strip().endswith(": 2 changes, 5 signals")
+        assert told.err.strip().endswith("Mithril refused (403): key unknown")
+        assert "not-to-be-shown" not in told.out + told.err
+        assert ebbtide("watch", "--source", "mithril", "--into", into, "--looks", "1", *url) == 2
+        assert "no request was answered" in capsys.readouterr().err
+        assert any("not-to-be-shown" in asked.headers.get("authorization", "") for asked in answers.asked)
+    store = PriceStore(into)
+    assert set(store.signals()) == {"ec2-bands", "vast"}
+    assert len(store.quotes()) == 2
+    assert b"not-to-be-shown" not in into.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "no source asked for; write for example --ec2 us-east-1, or --source vast"),
+        (("--source", "ec2-score"), "unknown source 'ec2-score' (did you mean 'ec2-scores'?)"),
+        (("--source", "ec2-scores", "--ec2", "us-east-1"), "source ec2-scores needs --instance-type"),
+        (("--source", "ec2-prices"), "source ec2-prices needs --ec2"),
+        (("--gcp", "us-central1-a"), "source gcp-capacity needs --gcp-project"),
+        (("--azure", "East US"), "is no region of Azure; write for example eastus"),
+    ],
+)
+def test_what_a_source_needs_is_told(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ebbtide("watch", *arguments, "--into", tmp_path / "prices.db", "--looks", "1") == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "prices.db").exists()
 
 
 def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

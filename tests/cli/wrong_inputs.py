@@ -633,7 +633,15 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "can run in no market",
         _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n"),
     ),
-    WrongInput("watching no region", "watch", "Missing option '--ec2'"),
+    WrongInput("watching nothing", "watch", "no source asked for; write for example --ec2 us-east-1"),
+    WrongInput("watching what there is not", "watch --source ec2-score", "did you mean 'ec2-scores'?"),
+    WrongInput("a catalogue of no cloud", "catalogue update --into own", "no cloud asked for; name regions"),
+    WrongInput(
+        "a catalogue into a file",
+        "catalogue update --into a.txt --aws us-east-1",
+        "a.txt: is a file; a catalogue is a folder with two tables",
+        {"a.txt": "x"},
+    ),
     WrongInput(
         "watching into what is no store",
         "watch --ec2 us-east-1 --looks 1 --into a.db",

@@ -93,7 +93,11 @@ def check(outcome: Outcome, prices: PriceHistory, billing: str) -> None:
 
 
 @settings(max_examples=150)
-@given(markets(), jobs(), st.sampled_from(["ec2-second", "ec2-hourly", "gcp-preemptible", "azure-spot"]))
+@given(
+    markets(),
+    jobs(),
+    st.sampled_from(["ec2-second", "ec2-hourly", "gcp-preemptible", "azure-spot", "mithril-auction"]),
+)
 def test_steps_and_money_are_conserved(prices: PriceHistory, job: Job, billing: str) -> None:
     check(replay(Reactive(), [job], prices, billing), prices, billing)
 

@@ -33,6 +33,8 @@ REVOKED, RELEASED = Ending.REVOKED, Ending.RELEASED
         ("gcp-preemptible", 0.5, RELEASED, 0.01, 0.0),
         ("gcp-spot", 90, REVOKED, 0.30 + 1.20, 0.0),
         ("azure-spot", 0.5, RELEASED, 0.005, 0.0),
+        ("mithril-auction", 20, REVOKED, 0.20, 0.0),
+        ("mithril-auction", 0.5, RELEASED, 0.005, 0.0),
         ("per-second", 120, RELEASED, 0.30 + 1.20 + 0.15, 0.0),
         ("on-demand", 90, RELEASED, 0.90, 0.0),
     ],
@@ -52,6 +54,7 @@ def test_a_full_refund_leaves_exactly_nothing() -> None:
 def test_presets_revoke_and_warn_as_their_clouds_do() -> None:
     notices = {name: preset.notice_s for name, preset in PRESETS.items()}
     assert notices["ec2-hourly"] == notices["ec2-second"] == 120
+    assert notices["mithril-auction"] == 300
     assert notices["gcp-preemptible"] == notices["gcp-spot"] == notices["azure-spot"] == 30
     assert not any(
         PRESETS[name].price_revokes for name in ("gcp-preemptible", "gcp-spot", "per-second", "on-demand")
@@ -91,7 +94,9 @@ def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: 
     for second in range(paid_for):
         if second % period == 0:
             fixed = rule.charged in (Charged.AT_LEASE_START, Charged.ON_DEMAND)
-            price = prices.at(start_s if fixed else start_s + second)
+            at_s = start_s if fixed else start_s + second
+            # An auction's round costs what its start does; there are thirty in an hour.
+            price = prices.at(at_s // 120 * 120 if preset == "mithril-auction" else at_s)
             last_period = 0.0
         cost += price / 3600
         last_period += price / 3600
@@ -141,6 +146,26 @@ def test_charges_follow_each_other_without_gap_and_cover_the_lease(
         paid = bill.charges[-1].end_s - bill.charges[0].start_s
         assert duration - 1e-5 <= paid < max(duration, rule.minimum_s) + rule.period_s + 1e-5
     assert 0.0 <= bill.refund_usd <= bill.charged_usd + 1e-12
+
+
+def test_an_auction_is_charged_by_the_round_at_its_clearing_price_to_the_second() -> None:
+    # Cleared at 3.60 USD/h; at second 100 a price that the round of second 120 is cleared at; 3-second peak unseen.
+    prices = series((0, 3.60), (100, 7.20), (150, 36.0), (153, 7.20), (300, 1.80))
+    bill = billing_preset("mithril-auction").bill(prices, START_S + 60, START_S + 370, REVOKED)
+    # 60 s at 0.1 cent a second, 240 s at 0.2 cents, 10 s at 0.05 cents: the change at second 300 counts from 360 on.
+    assert [(c.start_s - START_S, c.end_s - START_S, c.price_usd_per_hour) for c in bill.charges] == [
+        (60, 120, 3.60),
+        (120, 360, 7.20),
+        (360, 370, 1.80),
+    ]
+    assert bill.usd == pytest.approx(0.06 + 0.48 + 0.005)
+    assert bill.refund_usd == 0.0
+
+
+def test_the_first_price_of_an_auction_holds_until_its_first_round() -> None:
+    prices = series((50, 3.60), (60, 7.20), (130, 1.80))
+    bill = billing_preset("mithril-auction").bill(prices, START_S + 55, START_S + 250, RELEASED)
+    assert bill.usd == pytest.approx(65 * 0.001 + 120 * 0.002 + 10 * 0.0005)
 
 
 def test_each_cloud_s_leases_have_the_rule_of_their_cloud() -> None:

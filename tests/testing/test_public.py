@@ -13,7 +13,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_public_name_is_there() -> None:
-    suites = {"CloudContract", "ObjectStoreContract", "PolicyContract", "PriceSourceContract"}
+    suites = {
+        "CloudContract",
+        "LiveSourceContract",
+        "ObjectStoreContract",
+        "PolicyContract",
+        "PriceSourceContract",
+    }
     assert suites <= set(ebbtide.testing.__all__)
     assert all(getattr(ebbtide.testing, name).__doc__ for name in ebbtide.testing.__all__)
 

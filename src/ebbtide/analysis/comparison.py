@@ -28,6 +28,7 @@ from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.replayed_market import cleared_prices
 from ebbtide.simulation.scenario import Scenario
 
 FLOOR = "all prices known"
@@ -176,7 +177,7 @@ def compare(
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
     versions = {} if bundle is None else bundle.versions
     result = BacktestResult(able, scenario, starts_s, replays.outcomes, versions)
-    floors = _floors(job, prices, result, deadline_h, known)
+    floors = _floors(job, cleared_prices(prices, rule), result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
     rows.append(Row(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0))

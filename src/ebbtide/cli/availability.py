@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._utc import HOUR_S
+from ebbtide._utc import HOUR_S, iso
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.market.markets import Market
+from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.signals import Signal
 
 availability_app = typer.Typer(no_args_is_help=True, help="Models of when spot machines are available.")
 
@@ -24,7 +28,10 @@ availability_app = typer.Typer(no_args_is_help=True, help="Models of when spot m
 @availability_app.command("fit")
 def fit_command(
     records: Annotated[
-        Path, typer.Argument(help="A table of probes, capacity rounds, or ticks of single machines.")
+        Path,
+        typer.Argument(
+            help="A table of probes, capacity rounds, or ticks of single machines; or a price store with capacity."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="File to write the models to.")],
     pooled: Annotated[bool, typer.Option("--pooled", help="Fit no model of a single zone.")] = False,
@@ -46,8 +53,16 @@ def fit_command(
 
 @availability_app.command("adjust")
 def adjust_command(
-    prices: Annotated[Path, typer.Argument(help="A price file, whose markets are adjusted.")],
+    prices: Annotated[
+        Path, typer.Argument(help="A price file, or a price store (`ebbtide watch`), whose markets are adjusted.")
+    ],
     out: Annotated[Path, typer.Option(help="File to write the models to.")],
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="PRICES.db", help="Signals that `ebbtide watch` has kept.", show_default=False
+        ),
+    ] = None,
     bands: Annotated[
         Path | None,
         typer.Option(help="Interruption bands: AWS's spot-advisor-data.json, downloaded.", show_default=False),
@@ -60,29 +75,58 @@ def adjust_command(
         typer.Option(help="Models to adjust; without, those of the package.", show_default=False),
     ] = None,
 ) -> None:
-    """Adjust models of availability to what AWS publishes of each market: interruption bands, placement scores.
+    """Adjust models of availability to what clouds publish of each market: interruptions, chances of a request.
 
     Neither is published together with outcomes: their effect is an assumption, which docs/deadlines.md states.
+    Where several are given, kept signals go before bands, and scores before both.
 
-    ebbtide availability adjust prices.parquet --bands spot-advisor-data.json --out spells.json
+        ebbtide availability adjust prices.parquet --bands spot-advisor-data.json --out spells.json
+        ebbtide availability adjust prices.db --from prices.db --out spells.json
     """
     from ebbtide.forecasts.spells.models import default_spell_models
-    from ebbtide.forecasts.spells.public_signals import PublicSignals, placement_scores, read_interruption_bands
+    from ebbtide.forecasts.spells.public_signals import PublicSignals, read_interruption_bands
 
-    if bands is None and not scores:
-        raise InputError("there is nothing to adjust to; give --bands FILE, --scores or both")
+    if bands is None and kept is None and not scores:
+        raise InputError("there is nothing to adjust to; give --from PRICES.db, --bands FILE or --scores")
     models = default_spell_models() if spells is None else SpellModels.read(spells)
-    markets = PriceHistory.read(prices).markets
+    history = PriceStore(prices).history() if is_price_store(prices) else PriceHistory.read(prices)
+    markets = history.markets
     signals = PublicSignals() if bands is None else read_interruption_bands(bands)
+    if kept is not None:
+        signals = signals | PublicSignals.of_signals(_kept(kept))
     if scores:
-        import boto3
-
-        regions = sorted({market.region for market in markets})
-        client = boto3.Session().client("ec2", region_name=regions[0])
         with progress("asking EC2 for placement scores"):
-            asked = placement_scores(client, sorted({market.instance_type for market in markets}), regions)
-        signals = replace(signals, scores=asked.scores)
-    _write(signals.of(models, markets), out)
+            signals = signals | PublicSignals.of_signals(_scores(markets))
+    told = [market for market in markets if signals.told_of(market)]
+    if not told:
+        raise InputError("there is no signal of any of its markets", file=prices)
+    _write(signals.of(models, told), out)
+    if len(told) < len(markets):
+        typer.echo(
+            f"{len(markets) - len(told)} of {len(markets)} markets stay as they were: nothing is told of them"
+        )
+
+
+def _kept(path: Path) -> list[Signal]:
+    """The latest signals of a price store."""
+    if not is_price_store(path):
+        raise InputError("is no price store; `ebbtide watch --into FILE.db` makes one", file=path)
+    found = PriceStore(path).latest_signals()
+    if not found:
+        raise InputError("has no signals; `ebbtide watch --source ...` keeps them", file=path)
+    typer.echo(f"{len(found)} signals, of {iso(found[0].time_s)} to {iso(found[-1].time_s)}")
+    return found
+
+
+def _scores(markets: Sequence[Market]) -> Sequence[Signal]:
+    """Today's placement scores of markets of AWS."""
+    from ebbtide.market.sources.ec2_scores import Ec2Scores
+
+    regions = sorted({market.region for market in markets if market.cloud == "aws"})
+    types = sorted({market.instance_type for market in markets if market.cloud == "aws"})
+    if not regions:
+        raise InputError("--scores are of AWS, and none of the markets is")
+    return Ec2Scores(regions, types).observe({}, time.time()).signals
 
 
 def _write(models: SpellModels, out: Path) -> None:

@@ -92,6 +92,7 @@ VERBS = (
     Verb("generate", "generating", "generate_command"),
     Verb("ingest", "prices", "ingest_command"),
     Verb("describe", "prices", "describe_command"),
+    Verb("catalogue", "catalogue", "catalogue_app"),
     Verb("watch", "watching", "watch_command"),
     Verb("recommend", "watching", "recommend_command"),
     Verb("plan", "planning", "plan_command"),

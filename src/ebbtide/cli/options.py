@@ -19,7 +19,7 @@ from ebbtide.forecasts.champions import default_models, read_models
 from ebbtide.jobs.reading import Speeds
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
-from ebbtide.market.catalogue import Catalogue, default_catalogue, read_instance_types
+from ebbtide.market.catalogue import Catalogue, default_catalogue, with_own
 from ebbtide.market.prices import PriceHistory
 
 TABLE_WIDTH = 120
@@ -28,8 +28,9 @@ InstanceTypesOption = Annotated[
     Path | None,
     typer.Option(
         "--instance-types",
-        metavar="FILE.csv",
-        help="More instance types: cloud, instance_type, vcpus, memory_gib, accelerator, accelerator_count.",
+        metavar="FILE.csv|FOLDER",
+        help="More instance types: cloud, instance_type, vcpus, memory_gib, accelerator, accelerator_count; or a "
+        "folder with list prices as well, as `catalogue update` writes it.",
     ),
 ]
 
@@ -183,8 +184,8 @@ class WindowedSource(Window, Source):
 
 
 def catalogue_with(path: Path | None) -> Catalogue:
-    """The built-in catalogue, with the user's types added if there are any."""
-    return default_catalogue() + read_instance_types(path) if path else default_catalogue()
+    """The built-in catalogue, with the user's types and list prices added if there are any."""
+    return with_own(default_catalogue(), path) if path else default_catalogue()
 
 
 def print_written(*paths: Path | None) -> None:

@@ -1,10 +1,9 @@
-"""`ebbtide watch` and `ebbtide recommend`: a record of changing prices, and the best market for a job now."""
+"""`ebbtide watch` and `ebbtide recommend`: a record of prices and signals, and the best market for a job now."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,54 +12,55 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebbtide._utc import HOUR_S, iso, to_epoch_s
+from ebbtide.cli.live_sources import LiveSources
+from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.jobs.reading import read_jobs
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.price_store import PriceMonitor, PriceStore, is_price_store
+from ebbtide.market.monitor import Monitor
+from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.quotes import KnownQuotes
 from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
 
 
+@grouped
 def watch_command(
-    ec2: Annotated[
-        list[str], typer.Option("--ec2", metavar="REGION", help="EC2 region to watch; may be given again.")
-    ],
+    *,
+    sources: LiveSources,
     into: Annotated[Path, typer.Option("--into", "-o", help="The price store to add to.")] = Path(
         "data/prices.db"
     ),
-    instance_type: Annotated[
-        list[str] | None,
-        typer.Option("--instance-type", metavar="TYPE", help="Only this instance type; may be given again."),
-    ] = None,
     every: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="Time between requests.")] = 60.0,
     looks: Annotated[
         int | None, typer.Option(min=1, help="Number of requests; by default until interrupted.")
     ] = None,
-    endpoint_url: Annotated[str | None, typer.Option(help="Another EC2 endpoint, for tests.")] = None,
 ) -> None:
-    """Request spot prices regularly and store changes.
+    """Request spot prices and signals of capacity regularly and store changes.
 
-    A failed request is reported, and the next one fills the gap. Read the stored prices with `ebbtide recommend`,
-    or add them to a price file with `ebbtide ingest`.
+    A source that fails is reported and asked again later, after twice the time for each further failure; the
+    others go on, and the next request fills the gap. Sources whose services want that are asked less often than
+    --every. Read the stored prices with `ebbtide recommend`, or add them to a price file with `ebbtide ingest`;
+    adjust models of availability to the stored signals with `ebbtide availability adjust`.
 
         ebbtide watch --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge --into prices.db
+        ebbtide watch --source ec2-bands --source vast --into prices.db
     """
-    from ebbtide.market.sources.ec2_api import fetch_prices
-
-    fetch = partial(fetch_prices, ec2, instance_types=instance_type or (), endpoint_url=endpoint_url)
-    store = PriceStore(into)
-    monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(ec2, "aws"), every_s=every)
-    failed = 0
+    monitor = Monitor(sources.chosen(), PriceStore(into), every_s=every)
+    answered = False
     for number, look in enumerate(itertools.islice(monitor.watch(), looks), start=1):
-        failed += bool(look.problem)
-        typer.echo(f"{iso(look.time_s)}: {look.problem or f'{look.changes} changes'}", err=bool(look.problem))
+        for problem in look.problems.values():
+            typer.echo(f"{iso(look.time_s)}: {problem}", err=True)
+        if len(look.asked) > len(look.problems):
+            answered = True
+            more = f", {look.signals} signals" if look.signals else ""
+            typer.echo(f"{iso(look.time_s)}: {look.changes} changes{more}")
         if number == looks:
             break
-    if failed == looks:
-        raise InputError("no request returned prices")
+    if not answered:
+        raise InputError("no request was answered")
 
 
 def recommend_command(

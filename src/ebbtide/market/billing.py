@@ -1,7 +1,10 @@
-"""How a lease is charged: one rule with five parameters, and presets for the rules of real clouds.
+"""How a lease is charged: one rule with a few parameters, and presets for the rules of real clouds.
 
 A lease is charged in whole periods. Each period costs the price in force when it begins. When the provider
 revokes the machine, what the preset refunds is first charged and then given back, so that the ledger shows both.
+
+In an auction by rounds, a round has one price: the second price, at which it was cleared. A machine is given at
+the start of a round, and gets its notice at the start of one whose price is above its max price.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from enum import StrEnum
 
 from ebbtide._utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.price_series import PriceSeries, round_start_s
 
 _US = 1_000_000
 
@@ -89,6 +92,7 @@ class Billing:
         notice_s: Time between a revocation notice and the revocation, seconds.
         price_revokes: Whether a price above the lease's max price revokes it.
         max_lifetime_s: The age at which the provider ends every lease, seconds.
+        round_s: Length of an auction's rounds, seconds, counted from 1970; 0: prices hold from their change.
         on_demand: How on-demand machines in the same run are charged; None means by the second.
         clouds: Rules of single clouds, by the cloud's name, where one run rents in several: leases there are
             charged and revoked by them. The other fields are what policies count on, for all.
@@ -102,6 +106,7 @@ class Billing:
     notice_s: float = 120.0
     price_revokes: bool = False
     max_lifetime_s: float = math.inf
+    round_s: float = 0.0
     on_demand: Billing | None = None
     clouds: tuple[tuple[str, Billing], ...] = ()
 
@@ -113,6 +118,19 @@ class Billing:
         """The rule, with notices that are no shorter than so many seconds."""
         clouds = tuple((name, rule.with_least_notice(notice_s)) for name, rule in self.clouds)
         return replace(self, notice_s=max(self.notice_s, notice_s), clouds=clouds)
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the prices of any cloud are those of an auction's rounds."""
+        return self.round_s > 0.0 or any(rule.has_rounds for _, rule in self.clouds)
+
+    def cleared(self, prices: PriceSeries) -> PriceSeries:
+        """The prices at which a market's leases are given, revoked and charged: of its rounds, if it has any."""
+        return prices.in_rounds(self.round_s) if self.round_s else prices
+
+    def given_s(self, asked_s: float) -> float:
+        """When a machine asked for is given, seconds since 1970: at once, or at the start of the next round."""
+        return round_start_s(asked_s, self.round_s) if self.round_s else asked_s
 
     def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
         """Charge a lease that ran from `start_s` to `end_s`.
@@ -132,6 +150,7 @@ class Billing:
         start_us, used_us = round(start_s * _US), round(end_s * _US) - round(start_s * _US)
         period_us = round(self.period_s * _US)
         periods = -(-max(used_us, round(self.minimum_s * _US)) // period_us)
+        prices = self.cleared(prices)
         if self.charged is Charged.AT_PERIOD_START:
             times, found = prices.between(start_us / _US, (start_us + periods * period_us) / _US)
             times_s, prices_usd = times.tolist(), found.tolist()
@@ -187,6 +206,7 @@ PRESETS = {
         ),
         Billing("gcp-spot", 1.0, minimum_s=60.0, notice_s=30.0),
         Billing("azure-spot", 1.0, notice_s=30.0, price_revokes=True),
+        Billing("mithril-auction", 1.0, notice_s=300.0, price_revokes=True, round_s=120.0),
         Billing("per-second", 1.0, notice_s=0.0),
         Billing("on-demand", 1.0, minimum_s=60.0, charged=Charged.ON_DEMAND, notice_s=0.0),
     )

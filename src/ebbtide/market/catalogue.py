@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -165,12 +166,19 @@ class Catalogue:
         another region or product.
         """
         product = _list_product(market.product)
-        rows = self._prices.get((market.cloud, market.region, market.instance_type, product))
+        row = self._row((market.cloud, market.region, market.instance_type, product), time_s)
+        return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC)) if row else None
+
+    def listed_usd(self, key: tuple[str, str, str, str], time_s: float) -> float | None:
+        """The list price of a cloud, region, instance type and product at a time, USD per hour; None: unknown."""
+        row = self._row(key, time_s)
+        return row.usd_per_hour if row else None
+
+    def _row(self, key: tuple[str, str, str, str], time_s: float) -> _Price | None:
+        rows = self._prices.get(key)
         if not rows:
             return None
-        index = max(bisect_right(rows, time_s, key=lambda price: price.first_seen_s) - 1, 0)
-        row = rows[index]
-        return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC))
+        return rows[max(bisect_right(rows, time_s, key=lambda price: price.first_seen_s) - 1, 0)]
 
     def on_demand_usd_per_hour(self, market: Market, time_s: float) -> float | None:
         """The list price of `on_demand` in USD per hour, or None where it is unknown."""
@@ -187,7 +195,13 @@ def _list_product(product: str) -> str:
     return product.removesuffix(" (Amazon VPC)")
 
 
-_TYPE_FIELDS = ("cloud", "instance_type", "vcpus", "memory_gib", "accelerator", "accelerator_count")
+# The tables of the package, and of a folder of a user's.
+TYPES_FILE, PRICES_FILE = "instance_types.csv", "on_demand_prices.csv"
+TYPE_FIELDS = ("cloud", "instance_type", "vcpus", "memory_gib", "accelerator", "accelerator_count")
+PRICE_FIELDS = ("cloud", "region", "instance_type", "product", "first_seen", "on_demand_usd_per_hour")
+
+# By cloud, region, instance type and product: when a price was first seen, and USD per hour.
+PriceRows = dict[tuple[str, str, str, str], list[tuple[datetime, float]]]
 
 
 def read_instance_types(path: str | Path) -> list[InstanceType]:
@@ -196,26 +210,50 @@ def read_instance_types(path: str | Path) -> list[InstanceType]:
     Raises:
         InputError: A column is missing or a number does not parse; names file, row and field.
     """
+    return _instance_types(_text(path), str(path))
+
+
+def read_list_prices(path: str | Path) -> PriceRows:
+    """List prices from a CSV file with the columns of the embedded `on_demand_prices.csv`.
+
+    Raises:
+        InputError: A column is missing, or a day or price does not parse; names file, row and field.
+    """
+    return _list_prices(_text(path), str(path))
+
+
+def with_own(base: Catalogue, path: str | Path) -> Catalogue:
+    """A catalogue with a user's instance types and list prices; they go before those of the same name.
+
+    Args:
+        base: The catalogue that the user's adds to.
+        path: A CSV file of instance types, or a folder with tables like the package's, as `ebbtide catalogue
+            update` makes it.
+
+    Raises:
+        InputError: There is neither, or a table cannot be read.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return base + read_instance_types(path)
+    types, prices = path / TYPES_FILE, path / PRICES_FILE
+    if not types.exists() and not prices.exists():
+        raise InputError(f"has neither {TYPES_FILE} nor {PRICES_FILE}", file=path)
+    found = base + read_instance_types(types) if types.exists() else base
+    return found.with_list_prices(read_list_prices(prices)) if prices.exists() else found
+
+
+def _text(path: str | Path) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
-    return _instance_types(text, str(path))
 
 
 def _instance_types(text: str, file: str) -> list[InstanceType]:
-    reader = csv.DictReader(text.splitlines())
-    missing = [field for field in _TYPE_FIELDS if field not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(_TYPE_FIELDS)}", file=file)
     types = []
-    for number, row in enumerate(reader, 1):
-        numbers: dict[str, float] = {}
-        for field in ("vcpus", "memory_gib", "accelerator_count"):
-            try:
-                numbers[field] = float(row[field] or 0)
-            except ValueError:
-                raise InputError(f"{row[field]!r} is not a number", file=file, row=number, field=field) from None
+    for number, row in enumerate(_rows(text, file, TYPE_FIELDS), 1):
+        numbers = {name: _number(row, name, file, number) for name in ("vcpus", "memory_gib", "accelerator_count")}
         types.append(
             InstanceType(
                 row["cloud"],
@@ -229,6 +267,37 @@ def _instance_types(text: str, file: str) -> list[InstanceType]:
     return types
 
 
+def _list_prices(text: str, file: str) -> PriceRows:
+    prices: PriceRows = defaultdict(list)
+    for number, row in enumerate(_rows(text, file, PRICE_FIELDS), 1):
+        try:
+            seen = datetime.fromisoformat(row["first_seen"]).replace(tzinfo=UTC)
+        except (TypeError, ValueError):
+            problem = f"{row['first_seen']!r} is not a day; write for example 2026-11-26"
+            raise InputError(problem, file=file, row=number, field="first_seen") from None
+        usd = _number(row, "on_demand_usd_per_hour", file, number)
+        if not (usd > 0.0 and math.isfinite(usd)):
+            problem = f"{usd:g} is no price; it must be above 0"
+            raise InputError(problem, file=file, row=number, field="on_demand_usd_per_hour")
+        prices[row["cloud"], row["region"], row["instance_type"], row["product"]].append((seen, usd))
+    return dict(prices)
+
+
+def _rows(text: str, file: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    reader = csv.DictReader(text.splitlines())
+    missing = [field for field in fields if field not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"has no column {missing[0]!r}; needs {', '.join(fields)}", file=file)
+    return iter(reader)
+
+
+def _number(row: Mapping[str, str], field: str, file: str, number: int) -> float:
+    try:
+        return float(row[field] or 0)
+    except ValueError:
+        raise InputError(f"{row[field]!r} is not a number", file=file, row=number, field=field) from None
+
+
 def _embedded(name: str) -> str:
     return resources.files("ebbtide.market").joinpath("data", name).read_text(encoding="utf-8")
 
@@ -236,10 +305,5 @@ def _embedded(name: str) -> str:
 @cache
 def default_catalogue() -> Catalogue:
     """The catalogue that ships with Ebbtide."""
-    types = _instance_types(_embedded("instance_types.csv"), "instance_types.csv")
-    prices: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = defaultdict(list)
-    for row in csv.DictReader(_embedded("on_demand_prices.csv").splitlines()):
-        key = (row["cloud"], row["region"], row["instance_type"], row["product"])
-        seen = datetime.fromisoformat(row["first_seen"]).replace(tzinfo=UTC)
-        prices[key].append((seen, float(row["on_demand_usd_per_hour"])))
-    return Catalogue(types, prices)
+    types = _instance_types(_embedded(TYPES_FILE), TYPES_FILE)
+    return Catalogue(types, _list_prices(_embedded(PRICES_FILE), PRICES_FILE))

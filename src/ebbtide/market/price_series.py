@@ -15,6 +15,11 @@ Floats = NDArray[np.float64]
 _FIRST_SCAN = 64
 
 
+def round_start_s(time_s: float, round_s: float) -> float:
+    """The start of the first round that does not begin before a time, seconds since 1970."""
+    return math.ceil(time_s / round_s) * round_s
+
+
 class PriceSeries:
     """Change points of one market: `prices[i]` holds from `times_s[i]` until `times_s[i + 1]`.
 
@@ -31,6 +36,8 @@ class PriceSeries:
     def __init__(self, times_s: Floats, prices: Floats) -> None:
         self.times_s = times_s
         self.prices = prices
+        # Length of the rounds at which the prices are known to change alone.
+        self._round_s = 0.0
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -95,6 +102,29 @@ class PriceSeries:
         times = self.times_s[first:last].copy()
         times[0] = start_s
         return times, self.prices[first:last]
+
+    def in_rounds(self, round_s: float) -> PriceSeries:
+        """The prices of an auction's rounds: each has for all of it the price in force at its start.
+
+        Before the first whole round of the record, its first price holds.
+
+        Args:
+            round_s: Length of a round, seconds; rounds are counted from 1970.
+        """
+        if self._round_s == round_s:
+            return self
+        # Every lease of a run asks for them.
+        known: dict[float, PriceSeries] = self.__dict__.setdefault("_rounds", {})
+        if round_s not in known:
+            times = np.ceil(self.times_s / round_s) * round_s
+            times[0] = self.times_s[0]
+            # Of several changes within a round, the last is in force when the next one begins.
+            kept = np.append(np.diff(times) > 0.0, True)
+            times, prices = times[kept], self.prices[kept]
+            changed = np.append(True, np.diff(prices) != 0.0)
+            known[round_s] = PriceSeries(times[changed], prices[changed])
+            known[round_s]._round_s = round_s
+        return known[round_s]
 
     def mean(self, start_s: float, end_s: float) -> float:
         """The time-weighted mean price over [start_s, end_s); NaN where it is unknown throughout."""

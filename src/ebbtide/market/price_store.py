@@ -1,19 +1,18 @@
-"""A growing record of prices: one file that a monitor adds to while others read (DeepSpotCloud III-D, IV-B).
+"""A growing record of prices and signals: one file that a monitor adds to while others read (DeepSpotCloud III-D).
 
 SQLite in write-ahead mode: an addition is atomic, and readers see the record as it was before or after it. A price
-is stored only when it differs from the one before. The time when a region was last polled is stored too, because
-the last price holds until then.
+or signal is stored only when it differs from the one before. The times when regions and sources were polled are
+stored too, because the last price or signal holds until then. Files from before there were signals can be read and
+added to.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.signals import Signal, SignalKind
 from ebbtide.market.sources.validation import cleaned
 
 # The first bytes of every SQLite file.
@@ -39,7 +39,15 @@ CREATE TABLE IF NOT EXISTS prices (
 CREATE TABLE IF NOT EXISTS looked (
     cloud TEXT NOT NULL, region TEXT NOT NULL, time_us INTEGER NOT NULL, PRIMARY KEY (cloud, region)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS signals (
+    source TEXT NOT NULL, kind TEXT NOT NULL, {", ".join(f"{name} TEXT NOT NULL" for name in MARKET_FIELDS)},
+    time_us INTEGER NOT NULL, value REAL NOT NULL, PRIMARY KEY (source, kind, {_KEY}, time_us)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS signal_looks (
+    source TEXT NOT NULL, time_us INTEGER NOT NULL, PRIMARY KEY (source, time_us)
+) WITHOUT ROWID;
 """
+_SAME_MARKET = " AND ".join(f"{name} = ?" for name in MARKET_FIELDS)
 
 
 class PriceStore:
@@ -95,6 +103,79 @@ class PriceStore:
                 )
         return added
 
+    def add_signals(self, source: str, signals: Iterable[Signal], *, looked_at: Time, whole: bool = False) -> int:
+        """Add the signals that differ from the one before them.
+
+        Args:
+            source: Name of the source that told them.
+            signals: Signals in any order.
+            looked_at: When the source was asked.
+            whole: Whether markets of the source without a capacity among the signals have none.
+
+        Returns:
+            Number of signals stored.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        looked_s = to_epoch_s(looked_at)
+        ordered = sorted(signals, key=lambda signal: signal.time_s)
+        added = 0
+        with self._connected() as connection, connection:
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+            if whole:
+                told = {signal.market for signal in ordered if signal.kind is SignalKind.CAPACITY}
+                known = connection.execute(
+                    f"SELECT DISTINCT {_KEY} FROM signals WHERE source = ? AND kind = ?",
+                    (source, SignalKind.CAPACITY),
+                )
+                gone = sorted({Market(*row) for row in known} - told)
+                ordered += [Signal(looked_s, SignalKind.CAPACITY, market, 0.0) for market in gone]
+            for signal in ordered:
+                added += _add_signal(connection, source, signal)
+            connection.execute("INSERT OR IGNORE INTO signal_looks VALUES (?, ?)", (source, _us(looked_s)))
+        return added
+
+    def signals(self, kind: SignalKind | None = None) -> dict[str, list[Signal]]:
+        """All stored signals by the source that told them, in order of time within each market.
+
+        Args:
+            kind: Only signals of this kind; None: of all kinds.
+        """
+        where, values = ("WHERE kind = ?", (kind,)) if kind is not None else ("", ())
+        order = f"source, kind, {_KEY}, time_us"
+        query = f"SELECT source, kind, time_us, value, {_KEY} FROM signals {where} ORDER BY {order}"
+        found: dict[str, list[Signal]] = {}
+        for source, name, time_us, value, *market in self._rows("signals", query, values):
+            found.setdefault(source, []).append(Signal(time_us / 1e6, SignalKind(name), Market(*market), value))
+        return found
+
+    def latest_signals(self) -> list[Signal]:
+        """The newest signal of every source, kind and market, in order of time."""
+        newest = {
+            (source, signal.kind, signal.market): signal
+            for source, signals in self.signals().items()
+            for signal in signals
+        }
+        return sorted(newest.values(), key=lambda signal: signal.time_s)
+
+    def looks_s(self) -> dict[str, list[float]]:
+        """When each source of signals was asked, seconds since 1970, in order."""
+        found: dict[str, list[float]] = {}
+        for source, time_us in self._rows(
+            "signal_looks", "SELECT source, time_us FROM signal_looks ORDER BY 1, 2"
+        ):
+            found.setdefault(source, []).append(time_us / 1e6)
+        return found
+
+    def _rows(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """What a query finds; nothing where the file, or the table in it, does not exist yet."""
+        if not self.path.exists():
+            return []
+        with self._connected() as connection:
+            named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+            if connection.execute(named, (table,)).fetchone() is None:
+                return []
+            return connection.execute(query, values).fetchall()
+
     def newest_s(self) -> dict[str, float]:
         """By region, when it was last polled, seconds since 1970."""
         if not self.path.exists():
@@ -126,7 +207,8 @@ class PriceStore:
             raise InputError("nothing is stored there", file=self.path)
         frame.insert(0, "timestamp", pd.to_datetime(frame.pop("time_us"), unit="us", utc=True))
         found = PriceHistory.from_frame(frame)
-        return PriceHistory(found, end_s=max(found.end_s, *self.newest_s().values(), found.end_s))
+        looked_s = [*self.newest_s().values(), *(times_s[-1] for times_s in self.looks_s().values())]
+        return PriceHistory(found, end_s=max([found.end_s, *looked_s]))
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -157,7 +239,7 @@ def is_price_store(path: str | Path) -> bool:
 def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) -> int:
     """Store the changes of one market and return how many; rows may be older than stored ones."""
     key = tuple(getattr(market, name) for name in MARKET_FIELDS)
-    where = " AND ".join(f"{name} = ?" for name in MARKET_FIELDS)
+    where = _SAME_MARKET
     first_us = _us(float(series.times_s[0]))
     held = connection.execute(
         f"SELECT time_us, price_usd_per_hour FROM prices WHERE {where} AND time_us >= "
@@ -177,64 +259,22 @@ def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) ->
     return len(new)
 
 
+def _add_signal(connection: sqlite3.Connection, source: str, signal: Signal) -> int:
+    """Store a signal unless it is as the one before it said; returns how many were stored."""
+    key = (source, signal.kind, *(getattr(signal.market, name) for name in MARKET_FIELDS))
+    before = connection.execute(
+        f"SELECT value FROM signals WHERE source = ? AND kind = ? AND {_SAME_MARKET} AND time_us <= ? "
+        "ORDER BY time_us DESC LIMIT 1",
+        (*key, _us(signal.time_s)),
+    ).fetchone()
+    if before is not None and before[0] == signal.value:
+        return 0
+    marks = ", ".join("?" * (len(key) + 2))
+    connection.execute(
+        f"INSERT OR REPLACE INTO signals VALUES ({marks})", (*key, _us(signal.time_s), signal.value)
+    )
+    return 1
+
+
 def _us(time_s: float) -> int:
     return round(time_s * 1e6)
-
-
-# From {region: time up to which prices are known, seconds since 1970} to newer prices, as a price-schema frame.
-Source = Callable[[Mapping[str, float]], pd.DataFrame]
-
-
-@dataclass(frozen=True)
-class Look:
-    """The result of one poll.
-
-    Attributes:
-        time_s: When the source was polled, seconds since 1970.
-        changes: Number of changed prices stored.
-        problem: Why the poll failed, in words; empty where it succeeded.
-    """
-
-    time_s: float
-    changes: int
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class PriceMonitor:
-    """Polls a source and stores what changed; a failed poll is reported, and the next one fetches what it missed.
-
-    Attributes:
-        source: Fetches prices newer than a time by region.
-        store: Where the prices are stored.
-        places: Region to cloud, for every region polled.
-        every_s: Time between two polls, seconds.
-        overlap_s: How much of the known time to fetch again, seconds: clouds publish some prices minutes late.
-        clock: Gives the present time, seconds since 1970.
-        stopped: Event that ends `watch` when it is set.
-    """
-
-    source: Source
-    store: PriceStore
-    places: Mapping[str, str]
-    every_s: float = 60.0
-    overlap_s: float = 900.0
-    clock: Callable[[], float] = time.time
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def look(self) -> Look:
-        """Poll once."""
-        now_s = self.clock()
-        try:
-            since_s = {region: known_s - self.overlap_s for region, known_s in self.store.newest_s().items()}
-            frame = self.source(since_s)
-        except InputError as error:
-            return Look(now_s, 0, str(error))
-        return Look(now_s, self.store.add(frame, looked_at=now_s, places=self.places))
-
-    def watch(self) -> Iterator[Look]:
-        """Poll until `stopped` is set, yielding the result of each poll."""
-        while not self.stopped.is_set():
-            began_s = self.clock()
-            yield self.look()
-            self.stopped.wait(max(began_s + self.every_s - self.clock(), 0.0))

@@ -121,6 +121,11 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         begun = [market for market, at_s in first_s.items() if at_s <= time_s]
         return begun, min(at_s for at_s in first_s.values() if at_s > time_s)
 
+    def each(self, change: Callable[[Market, PriceSeries], PriceSeries]) -> PriceHistory:
+        """The history with every market's prices changed by a function, over the same time."""
+        changed = {market: change(market, series) for market, series in self.items()}
+        return PriceHistory(changed, start_s=self.start_s, end_s=self.end_s)
+
     @property
     def change_points(self) -> int:
         return sum(len(series) for series in self._series.values())

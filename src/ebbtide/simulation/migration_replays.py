@@ -33,6 +33,7 @@ from ebbtide.policies.deepspotcloud.policy import LOOK_S, MARGIN_S, RETRY_S, Dee
 from ebbtide.simulation.compiled.market import charging_of, cheapest_of, tape_of
 from ebbtide.simulation.compiled.migration import replay
 from ebbtide.simulation.replay import SAVE_MARGIN_S
+from ebbtide.simulation.replayed_market import cleared_prices
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.simulated_training import CLOCK_S, STEP_TOLERANCE
 from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
@@ -83,7 +84,7 @@ class MigrationReplays:
     def __init__(self, scenario: Scenario) -> None:
         _check(scenario)
         self._scenario = scenario
-        self._tape = tape_of(scenario.prices, scenario.catalogue)
+        self._tape = tape_of(cleared_prices(scenario.prices, scenario.billing), scenario.catalogue)
         self._pairs = _describe_markets(scenario, self._tape.markets)
         self._cheapest = cheapest_of(self._tape)
         self._delays = _delays(scenario.delay)

@@ -34,12 +34,20 @@ class _Due(Enum):
     END = auto()
 
 
+def cleared_prices(prices: PriceHistory, billing: Billing) -> PriceHistory:
+    """The prices that count under a billing rule: where it is an auction by rounds, those of the rounds."""
+    if not billing.has_rounds:
+        return prices
+    return prices.each(lambda market, series: billing.of(market.cloud).cleared(series))
+
+
 class ReplayedMarket:
     """Rents from a price history.
 
     A request fails if at its launch the price is above its max price, or the market has no capacity left. A
     lease gets its notice when the price exceeds its max price (where billing says that prices revoke), when
-    capacity falls below the number of machines held, or so that it ends at its maximum lifetime.
+    capacity falls below the number of machines held, or so that it ends at its maximum lifetime. Where billing is
+    by rounds of an auction, prices are those of the rounds, and spot machines are given at the start of one.
 
     Args:
         prices: Price histories of all markets.
@@ -69,7 +77,7 @@ class ReplayedMarket:
         self.now_s = start_s
         self.is_over = False
         self.moments = 0
-        self._history = prices
+        self._history = cleared_prices(prices, billing)
         self._billing = billing
         self._availability = availability or Availability({})
         self._delay: StartDelay | MeasuredStartDelay = delay or StartDelay()
@@ -105,7 +113,10 @@ class ReplayedMarket:
 
     def launch(self, lease: Lease) -> None:
         """Ask for a machine."""
-        self._enter(self.now_s + self._delay.of(lease)[0], _Due.LAUNCH, lease)
+        given_s = self.now_s + self._delay.of(lease)[0]
+        if not lease.on_demand:
+            given_s = self._billing.of(lease.market.cloud).given_s(given_s)
+        self._enter(given_s, _Due.LAUNCH, lease)
 
     def terminate(self, lease: Lease) -> None:
         """Give a machine back now."""

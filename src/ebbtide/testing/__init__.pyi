@@ -1,4 +1,5 @@
 from .contracts.clouds import CloudContract as CloudContract
+from .contracts.live_sources import LiveSourceContract as LiveSourceContract
 from .contracts.policies import PolicyContract as PolicyContract
 from .contracts.price_sources import PriceRecord as PriceRecord
 from .contracts.price_sources import PriceSourceContract as PriceSourceContract

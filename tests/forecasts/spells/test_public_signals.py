@@ -1,22 +1,22 @@
-"""Interruption bands and placement scores: how they are read, and what they do to a model."""
+"""Public signals of capacity: how bands are read, what signals do to a model, and what was watched as a record."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import boto3
 import numpy as np
 import pytest
-from botocore.stub import Stubber
 
 import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.forecasts.spells.public_signals import PublicSignals, placement_scores, read_interruption_bands
+from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, fit_file, probes_of_store
+from ebbtide.forecasts.spells.public_signals import PublicSignals, read_interruption_bands
 from ebbtide.market.markets import Market
+from ebbtide.market.price_store import PriceStore
+from ebbtide.market.signals import Signal, SignalKind
 
 EAST = Market("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
 WEST = Market("aws", "us-west-2", "us-west-2b", "p3.2xlarge")
@@ -58,24 +58,92 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, content: str, told: str
         read_interruption_bands(tmp_path / "y.json")
 
 
-def test_scores_are_asked_page_by_page_and_move_how_often_one_can_be_had() -> None:
-    client = boto3.client("ec2", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
-    asked = {"InstanceTypes": ["p3.2xlarge"], "TargetCapacity": 1, "RegionNames": ["us-east-1", "us-west-2"]}
-    pages = [
-        ({"Region": "us-east-1", "Score": 9}, {}, {"NextToken": "t"}),
-        ({"Region": "us-west-2", "Score": 2}, {"NextToken": "t"}, {}),
-    ]
-    with Stubber(client) as stub:
-        for row, also, more in pages:
-            answer = {"SpotPlacementScores": [row], **more}
-            stub.add_response("get_spot_placement_scores", answer, {**asked, **also})
-        signals = placement_scores(client, ["p3.2xlarge"], ["us-east-1", "us-west-2"])
-        stub.assert_no_pending_responses()
-    assert signals.scores == {("us-east-1", "p3.2xlarge"): 9, ("us-west-2", "p3.2xlarge"): 2}
+def test_chances_of_a_request_move_how_often_a_machine_is_available() -> None:
+    signals = PublicSignals.of_signals(
+        [
+            signal(0, SignalKind.AVAILABILITY, EAST.region, 0.1),
+            signal(9, SignalKind.AVAILABILITY, EAST.region, 0.9),
+            signal(0, SignalKind.AVAILABILITY, WEST.region, 0.2),
+            # Kept, and asked by no model.
+            signal(0, SignalKind.CAPACITY, EAST.region, 7.0),
+            signal(0, SignalKind.UPTIME, EAST.region, 600.0),
+        ]
+    )
     assert signals.applied(MODEL, EAST).share_up == pytest.approx(0.9)
     assert signals.applied(MODEL, WEST).share_up == pytest.approx(0.2)
-    zonal = PublicSignals(scores={("us-east-1a", "p3.2xlarge"): 5, ("us-east-1", "p3.2xlarge"): 9})
+    assert signals.applied(MODEL, EAST).per_hour[UP] == pytest.approx(MODEL.per_hour[UP])
+    zonal = signals | PublicSignals.of_signals([signal(0, SignalKind.AVAILABILITY, EAST.zone, 0.5)])
     assert zonal.applied(MODEL, EAST).share_up == pytest.approx(0.5)
+    assert not signals.told_of(Market("gcp", "us-east-1", "us-east-1", "p3.2xlarge"))
+
+
+def test_shares_of_any_source_move_how_often_machines_go() -> None:
+    for share, factor in ((0.125, 1.0), (0.2, 1.6), (0.9, 2.0), (0.0, 0.2)):
+        signals = PublicSignals.of_signals([signal(0, SignalKind.INTERRUPTION, EAST.zone, share)])
+        assert signals.applied(MODEL, EAST).per_hour[UP] == pytest.approx(factor * MODEL.per_hour[UP])
+        assert signals.applied(MODEL, WEST).per_hour == pytest.approx(MODEL.per_hour)
+
+
+def signal(time_s: float, kind: SignalKind, zone: str, value: float) -> Signal:
+    region = next(market.region for market in (EAST, WEST) if zone.startswith(market.region))
+    return Signal(time_s, kind, Market("aws", region, zone, "p3.2xlarge"), value)
+
+
+def test_capacity_that_was_watched_is_a_record_of_probes(tmp_path: Path) -> None:
+    store = PriceStore(tmp_path / "prices.db")
+    with pytest.raises(InputError, match="no source told capacity"):
+        probes_of_store(store)
+    counts = [3, 3, 0, 0, 0, 2, 2, 2, 0, 0, 1, 1, 1, 0, 0, 0, 5, 5, 0, 1] * 4
+    for place, count in enumerate(counts):
+        at_s = 600.0 * place
+        found = [Signal(at_s, SignalKind.CAPACITY, EAST, float(count))]
+        if place >= 2:
+            found.append(Signal(at_s, SignalKind.CAPACITY, WEST, float(count == 0)))
+        store.add_signals("vast", found, looked_at=at_s)
+    probes = probes_of_store(store)
+    of_east = probes[probes["zone"] == EAST.zone]
+    assert of_east["available"].tolist() == [int(count > 0) for count in counts]
+    # Nothing is made up of the time before a market was told of.
+    assert len(probes[probes["zone"] == WEST.zone]) == len(counts) - 2
+    models = fit_file(store.path)
+    assert set(models.by_market) == {str(EAST), str(WEST)}
+    assert exit_code("availability", "fit", str(store.path), "--out", str(tmp_path / "spells.json")) == 0
+    assert set(SpellModels.read(tmp_path / "spells.json").by_market) == set(models.by_market)
+
+
+def test_the_command_adjusts_models_to_what_was_watched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = eb.generate_prices(days=2)
+    prices.write(tmp_path / "prices.parquet")
+    market, *others = prices.markets
+    path, out = tmp_path / "prices.db", str(tmp_path / "spells.json")
+    store = PriceStore(path)
+    store.add(prices.to_frame(), looked_at=prices.end_s)
+    arguments = ("availability", "adjust", str(path), "--from", str(path), "--out", out)
+    assert exit_code(*arguments) == 2
+    assert "has no signals" in capsys.readouterr().err
+    own = Market("aws", market.region, market.zone, market.instance_type)
+    store.add_signals("spotlake", [Signal(5.0, SignalKind.INTERRUPTION, own, 0.25)], looked_at=9.0)
+    before = default_spell_models()
+    for source in (str(path), str(tmp_path / "prices.parquet")):
+        assert exit_code("availability", "adjust", source, "--from", str(path), "--out", out) == 0
+        told = capsys.readouterr().out
+        assert "1 signals, of 1970-01-01T00:00:05Z" in told
+        assert f"{len(others)} of {len(others) + 1} markets stay as they were" in told
+        after = SpellModels.read(Path(out))
+        assert after.of(market).per_hour[UP] == pytest.approx(2 * before.of(market).per_hour[UP])
+        assert after.of(others[0]).per_hour == pytest.approx(before.of(others[0]).per_hour)
+    assert (
+        exit_code("availability", "adjust", str(path), "--from", str(tmp_path / "prices.parquet"), "--out", out)
+        == 2
+    )
+    assert "is no price store" in capsys.readouterr().err
+    elsewhere = Market("gcp", "us-central1", "us-central1-a", "g2-standard-8")
+    other = PriceStore(tmp_path / "other.db")
+    other.add_signals("gcp", [Signal(5.0, SignalKind.INTERRUPTION, elsewhere, 0.2)], looked_at=9.0)
+    assert exit_code("availability", "adjust", str(path), "--from", str(other.path), "--out", out) == 2
+    assert "there is no signal of any of its markets" in capsys.readouterr().err
 
 
 def test_the_command_adjusts_the_models_of_a_price_file_s_markets(
@@ -95,7 +163,7 @@ def test_the_command_adjusts_the_models_of_a_price_file_s_markets(
     assert exit_code("availability", "adjust", files[0], *again) == 0
     assert SpellModels.read(files[1]).of(market).per_hour[UP] == pytest.approx(4 * before.of(market).per_hour[UP])
     assert exit_code("availability", "adjust", files[0], "--out", files[1]) == 2
-    assert "give --bands FILE, --scores or both" in capsys.readouterr().err
+    assert "give --from PRICES.db, --bands FILE or --scores" in capsys.readouterr().err
 
 
 def exit_code(*arguments: str) -> int:

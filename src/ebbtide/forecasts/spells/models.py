@@ -30,6 +30,8 @@ from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.signals import Signal, SignalKind
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.validation import parsed_times
 
@@ -212,12 +214,48 @@ def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -
     return table.drop_duplicates(keys, keep="last", ignore_index=True)
 
 
+def probes_of_store(store: PriceStore) -> pd.DataFrame:
+    """Probes from the capacity that live sources told: whether a market had a machine, each time it was asked.
+
+    Args:
+        store: A price store that `ebbtide watch` has kept.
+
+    Returns:
+        One row per probe, sorted by source, market and time, with the columns `PROBE_COLUMNS`.
+
+    Raises:
+        InputError: No source told capacity.
+    """
+    rows: list[tuple[Any, ...]] = []
+    looks_s = store.looks_s()
+    for source, signals in store.signals(SignalKind.CAPACITY).items():
+        times_s = np.array(looks_s[source])
+        by_market: dict[Market, list[Signal]] = {}
+        for signal in signals:
+            by_market.setdefault(signal.market, []).append(signal)
+        for market, own in by_market.items():
+            begins_s = np.array([signal.time_s for signal in own])
+            # Only changes are stored: at each request the last one held.
+            held = np.searchsorted(begins_s, times_s, side="right") - 1
+            where = (market.cloud, market.region, market.zone, market.instance_type)
+            rows += [
+                (pd.Timestamp(time_s, unit="s", tz="UTC"), *where, int(own[place].value >= 1.0))
+                for time_s, place in zip(times_s.tolist(), held.tolist(), strict=True)
+                if place >= 0
+            ]
+    if not rows:
+        raise InputError("no source told capacity; mithril and vast do", file=store.path)
+    return pd.DataFrame(rows, columns=list(PROBE_COLUMNS))
+
+
 def fit_file(path: Path) -> SpellModels:
-    """Fit a model per market to probes or capacity rounds; to ticks, whose times are unknown, one pooled model.
+    """Fit a model per market to probes, capacity rounds or a price store; one pooled model to ticks without times.
 
     Raises:
         InputError: The file cannot be read, or is none of these.
     """
+    if is_price_store(path):
+        return fit_market_spells(probes_of_store(PriceStore(path)), path)
     kind = kind_of(path)
     if kind == "ticks":
         records = read_records(path, 0.0)

@@ -1,16 +1,16 @@
-"""Public signals of capacity: AWS's interruption bands and spot placement scores, applied to spell models.
+"""Public signals of capacity, applied to spell models: shares of machines interrupted, chances of a request.
 
-Both are coarse and are not published together with outcomes, so their effect is an assumption, stated here: a band
-scales the hazard of up spells in proportion; a score changes the hazard of down spells so that machines are
-available for the share of time that it gives. Without signals, models stay as they were fitted.
+They are coarse and are not published together with outcomes, so their effect is an assumption, stated here: the
+share of machines that were interrupted scales the hazard of up spells in proportion; the chance of a request
+changes the hazard of down spells so that machines are available for that share of time. Without signals, models
+stay as they were fitted. Signals are those that `ebbtide watch` has kept, or of AWS's table of interruption bands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,47 +19,72 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.market.markets import Market
+from ebbtide.market.signals import Signal, SignalKind
+from ebbtide.market.sources.ec2_bands import BAND_SHARES, shares_of
 
-# Spot Instance Advisor's bands: share of machines interrupted in the last month, under 5 %, to 10, 15, 20, more.
-_BANDS = (0.025, 0.075, 0.125, 0.175, 0.25)
-_USUAL_BAND = 0.125
+# A market whose machines are interrupted this often has the hazard of the model.
+_USUAL_SHARE = 0.125
 
 _MOST, _LEAST = 0.95, 0.05
+
+# Cloud, zone or region, and instance type.
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class PublicSignals:
-    """The latest published signals.
+    """The latest signals, by cloud, zone or region, and instance type; a zone's go before its region's.
 
     Attributes:
-        bands: Interruption band by region and instance type, from 0 (rarely interrupted) to 4.
-        scores: Placement score by region or zone and instance type, from 1 to 10 (likely to succeed).
+        interrupted: Share of machines that were interrupted, 0 to 1.
+        available: Chance that a request for one machine succeeds, 0 to 1.
     """
 
-    bands: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    interrupted: Mapping[Key, float] = field(default_factory=dict)
+    available: Mapping[Key, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_signals(cls, signals: Iterable[Signal]) -> PublicSignals:
+        """The latest of some signals, whoever told them."""
+        found: dict[SignalKind, dict[Key, float]] = {SignalKind.INTERRUPTION: {}, SignalKind.AVAILABILITY: {}}
+        for signal in sorted(signals, key=lambda signal: signal.time_s):
+            market = signal.market
+            if signal.kind in found:
+                found[signal.kind][market.cloud, market.zone, market.instance_type] = signal.value
+        return cls(found[SignalKind.INTERRUPTION], found[SignalKind.AVAILABILITY])
+
+    def __or__(self, others: PublicSignals) -> PublicSignals:
+        """These and others; of both, the others'."""
+        return PublicSignals({**self.interrupted, **others.interrupted}, {**self.available, **others.available})
 
     def applied(self, model: SpellModel, market: Market) -> SpellModel:
         """A market's model with its signals applied; unchanged where there are none."""
         per_hour = np.array(model.per_hour)
-        band = self.bands.get((market.region, market.instance_type))
-        if band is not None:
-            per_hour[UP] *= _BANDS[band] / _USUAL_BAND
+        share = _of(self.interrupted, market)
+        if share is not None:
+            per_hour[UP] *= min(max(share, BAND_SHARES[0]), BAND_SHARES[-1]) / _USUAL_SHARE
         found = replace(model, per_hour=per_hour)
-        score = self.scores.get(
-            (market.zone, market.instance_type), self.scores.get((market.region, market.instance_type))
-        )
-        if score is not None:
-            wanted = min(max(score / 10.0, _LEAST), _MOST)
+        chance = _of(self.available, market)
+        if chance is not None:
+            wanted = min(max(chance, _LEAST), _MOST)
             now = min(max(found.share_up, _LEAST), _MOST)
             per_hour[DOWN] *= wanted / (1.0 - wanted) * (1.0 - now) / now
             found = replace(model, per_hour=per_hour)
         return found
 
+    def told_of(self, market: Market) -> bool:
+        """Whether there is any signal of a market."""
+        return _of(self.interrupted, market) is not None or _of(self.available, market) is not None
+
     def of(self, models: SpellModels, markets: Sequence[Market]) -> SpellModels:
         """The models with the signals of these markets applied."""
         own = {str(market): self.applied(models.of(market), market) for market in markets}
         return replace(models, by_market={**models.by_market, **own})
+
+
+def _of(values: Mapping[Key, float], market: Market) -> float | None:
+    of_zone = values.get((market.cloud, market.zone, market.instance_type))
+    return values.get((market.cloud, market.region, market.instance_type)) if of_zone is None else of_zone
 
 
 def read_interruption_bands(path: Path, product: str = "Linux") -> PublicSignals:
@@ -68,44 +93,9 @@ def read_interruption_bands(path: Path, product: str = "Linux") -> PublicSignals
     Raises:
         InputError: The file is not such a table.
     """
+    content = read_json(path)
     try:
-        regions = read_json(path)["spot_advisor"]
-        bands = {
-            (str(region), str(kind)): int(row["r"])
-            for region, products in regions.items()
-            for kind, row in products.get(product, {}).items()
-        }
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"is not the Spot Instance Advisor's table: {error!r}", file=path) from None
-    wrong = next((key for key, band in bands.items() if not 0 <= band < len(_BANDS)), None)
-    if wrong is not None:
-        problem = f"band {bands[wrong]} of {' '.join(wrong)} is not one of 0 to {len(_BANDS) - 1}"
-        raise InputError(problem, file=path)
-    return PublicSignals(bands=bands)
-
-
-class _Ec2(Protocol):
-    def get_spot_placement_scores(self, **options: Any) -> Any: ...
-
-
-def placement_scores(client: _Ec2, instance_types: Sequence[str], regions: Sequence[str]) -> PublicSignals:
-    """Ask EC2 for the placement score of one machine of each type, by region.
-
-    Args:
-        client: `boto3.client("ec2")`, with credentials of the standard chain.
-        instance_types: Types to score, one request each: a request for several gets one score for all.
-        regions: Names of the AWS regions to score.
-    """
-    scores: dict[tuple[str, str], int] = {}
-    for kind in instance_types:
-        asked: dict[str, Any] = {"InstanceTypes": [kind], "TargetCapacity": 1, "RegionNames": list(regions)}
-        while True:
-            answer = client.get_spot_placement_scores(**asked)
-            for row in answer.get("SpotPlacementScores", []):
-                scores[str(row["Region"]), kind] = int(row["Score"])
-            if not answer.get("NextToken"):
-                break
-            asked["NextToken"] = answer["NextToken"]
-    return PublicSignals(scores=scores)
+        shares = shares_of(content, product)
+    except InputError as error:
+        raise InputError(error.problem, file=path) from None
+    return PublicSignals({("aws", region, kind): share for (region, kind), share in shares.items()})

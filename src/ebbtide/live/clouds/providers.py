@@ -117,7 +117,7 @@ def with_billing(work: Runnable, provider: str) -> Runnable:
     if work.billing == _DEFAULT_BILLING:
         return work.model_copy(update={"billing": own})
     cloud = work.billing.partition("-")[0]
-    if (provider == SEVERAL and work.billing != own) or cloud in {"ec2", "gcp", "azure"} - {provider}:
+    if (provider == SEVERAL and work.billing != own) or cloud in {"ec2", "gcp", "azure", "mithril"} - {provider}:
         raise InputError(
             f"{work.billing} is not how {provider} charges; leave it out, or write {own}", field="billing"
         )

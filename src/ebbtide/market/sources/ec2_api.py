@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,15 +12,21 @@ import pandas as pd
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from ebbtide._utc import Time, from_epoch_s, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX
+from ebbtide.market.signals import Observation
 from ebbtide.market.sources.ec2_json import ec2_frame
 
 # The API keeps this much history.
 HISTORY_LIMIT = timedelta(days=90)
+
+# What boto3 raises: a refusal, no answer, and an answer that is not EC2's.
+EC2_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
+_SAID = 500
 
 _THROTTLED = {
     "RequestLimitExceeded",
@@ -30,6 +37,40 @@ _THROTTLED = {
     "InternalError",
     "Unavailable",
 }
+
+
+@dataclass(frozen=True)
+class Ec2Prices:
+    """EC2's spot prices as a live source.
+
+    Attributes:
+        regions: Names of the AWS regions to ask.
+        instance_types: Names of the instance types to fetch; all if empty.
+        endpoint_url: Address of another EC2 endpoint, for tests.
+        attempts: Number of times one page is tried before giving up.
+        first_wait_s: Wait after the first throttled try, seconds.
+    """
+
+    regions: Sequence[str]
+    instance_types: Sequence[str] = ()
+    endpoint_url: str | None = None
+    attempts: int = 8
+    first_wait_s: float = 1.0
+    name = "ec2-prices"
+    every_s = 0.0
+
+    def observe(self, since_s: Mapping[str, float], now_s: float) -> Observation:
+        """See `LiveSource`."""
+        prices = fetch_prices(
+            self.regions,
+            instance_types=self.instance_types,
+            since=since_s,
+            until=now_s,
+            endpoint_url=self.endpoint_url,
+            attempts=self.attempts,
+            first_wait_s=self.first_wait_s,
+        )
+        return Observation(prices, places=dict.fromkeys(self.regions, "aws"))
 
 
 def fetch_prices(
@@ -96,27 +137,52 @@ def _pages(
     }
     if instance_types:
         request["InstanceTypes"] = list(instance_types)
-    retrying = Retrying(
+    again = retrying(attempts, first_wait_s)
+    try:
+        client = ec2_client(region, endpoint_url)
+        token = ""
+        while True:
+            page_request = {**request, "NextToken": token} if token else request
+            page: Any = again(client.describe_spot_price_history, **page_request)
+            yield page["SpotPriceHistory"]
+            token = page.get("NextToken") or ""
+            if not token:
+                return
+    except EC2_ERRORS as error:
+        raise refused(f"EC2 price history of {region}", error) from None
+
+
+def refused(what: str, error: BaseException) -> InputError:
+    """The error of a request that failed, without the whole of an answer that is none.
+
+    Args:
+        what: What was asked for, at the beginning of the message.
+        error: The error that came, one of `EC2_ERRORS`.
+    """
+    return InputError(f"{what}: {str(error)[:_SAID]}")
+
+
+def ec2_client(region: str, endpoint_url: str | None) -> Any:
+    """A client of EC2 in a region, with credentials of the standard chain."""
+    # botocore's own retries are off, since they would multiply with ours.
+    config = Config(retries={"total_max_attempts": 1}, user_agent_extra="ebbtide")
+    # A new session each time, so that renewed credentials are used.
+    return boto3.Session().client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
+
+
+def retrying(attempts: int, first_wait_s: float) -> Retrying:
+    """Calls a function again where that may help.
+
+    Args:
+        attempts: Number of calls before giving up.
+        first_wait_s: Wait after the first call that failed, seconds; doubled, with jitter, up to a minute.
+    """
+    return Retrying(
         retry=retry_if_exception(_is_passing),
         stop=stop_after_attempt(attempts),
         wait=wait_exponential_jitter(multiplier=first_wait_s, max=60.0, jitter=first_wait_s),
         reraise=True,
     )
-    try:
-        # botocore's own retries are off, since they would multiply with ours.
-        config = Config(retries={"total_max_attempts": 1}, user_agent_extra="ebbtide")
-        # A new session each time, so that renewed credentials are used.
-        client = boto3.Session().client("ec2", region_name=region, endpoint_url=endpoint_url, config=config)
-        token = ""
-        while True:
-            page_request = {**request, "NextToken": token} if token else request
-            page: Any = retrying(client.describe_spot_price_history, **page_request)
-            yield page["SpotPriceHistory"]
-            token = page.get("NextToken") or ""
-            if not token:
-                return
-    except (ClientError, BotoCoreError) as error:
-        raise InputError(f"EC2 price history of {region}: {error}") from None
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -125,4 +191,4 @@ def _is_passing(error: BaseException) -> bool:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error.response.get("Error", {}).get("Code") in _THROTTLED or status >= 500
 
-    return isinstance(error, (BotoConnectionError, HTTPClientError))
+    return isinstance(error, (BotoConnectionError, HTTPClientError, ResponseParserError))

@@ -171,8 +171,13 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
         "",
         parsed_prices(table["retailPrice"], path, "retailPrice"),
     )
-    names = table["armSkuName"].astype(str).str.removeprefix("Standard_").str.replace("_", " ")
+    names = table["armSkuName"].astype(str).map(azure_type_name)
     return frame.assign(region=table["armRegionName"], zone=table["armRegionName"], instance_type=names)
+
+
+def azure_type_name(arm_sku_name: str) -> str:
+    """An instance type's name in the catalogue: `Standard_NC6s_v3` is `NC6s v3`."""
+    return arm_sku_name.removeprefix("Standard_").replace("_", " ")
 
 
 def _frame(times: pd.Series, region: str, instance_type: str, prices: pd.Series) -> pd.DataFrame:

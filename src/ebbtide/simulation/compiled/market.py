@@ -33,10 +33,7 @@ def tape_of(prices: PriceHistory, catalogue: Catalogue) -> Tape:
     points["time_s"] = np.concatenate([series.times_s for series in prices.values()])
     points["price"] = np.concatenate([series.prices for series in prices.values()])
     _mark_above(points, markets)
-    before_s = np.roll(points["time_s"], 1)
-    before_s[markets["first"]] = -math.inf
-    order = np.lexsort((before_s, points["time_s"]))
-    points["by_time_s"], points["set_before_s"] = points["time_s"][order], before_s[order]
+    points["by_time_s"] = np.sort(points["time_s"])
     return Tape(points, markets)
 
 
@@ -51,6 +48,7 @@ def charging_of(billing: Billing) -> dict[str, float]:
         "notice_s": billing.notice_s,
         "price_revokes": billing.price_revokes,
         "max_lifetime_s": billing.max_lifetime_s,
+        "round_s": billing.round_s,
     }
 
 

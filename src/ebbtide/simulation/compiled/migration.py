@@ -57,8 +57,10 @@ def _request(world: Any, run: Any, market: int, max_price: float) -> None:
     lease.started_s, lease.running_s, lease.revoke_at_s = math.nan, math.nan, math.inf
     lease.leave_at_s, lease.look_s, lease.notice_at_s = math.inf, math.inf, math.inf
     lease.assigned, lease.for_job, lease.draining, lease.left = False, True, False, False
-    delay_s = _delay_s(world.delays, run.now_s, number, 0)
-    _enter(lease, LAUNCH, run.now_s + delay_s, run.now_s)
+    given_s = run.now_s + _delay_s(world.delays, run.now_s, number, 0)
+    if world.rule.round_s > 0.0:
+        given_s = math.ceil(given_s / world.rule.round_s) * world.rule.round_s
+    _enter(lease, LAUNCH, given_s, run.now_s)
     world.opened[run.open] = number
     run.leases, run.open = number + 1, run.open + 1
 
@@ -274,10 +276,8 @@ def _go_on(world: Any, run: Any) -> bool:
     number = _next_lease(world.leases, world.opened, run)
     lease_s = math.inf if number == NONE else world.leases[number].due_s
     change_s = world.points[run.change].by_time_s if run.change < len(world.points) else math.inf
-    is_change = change_s < lease_s
-    if change_s == lease_s and change_s < math.inf:
-        # Of two at one moment, the one that was known of first.
-        is_change = max(world.points[run.change].set_before_s, run.start_s) < world.leases[number].entered_s
+    # Prices of one moment are told before what comes of them.
+    is_change = change_s <= lease_s
     market_s = min(change_s, lease_s, world.rule.end_s)
     if min(training_s, market_s) > timer_s:
         run.now_s = max(run.now_s, timer_s)

@@ -28,7 +28,8 @@ class LoopbackServer:
         quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
         self._server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=quiet)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # It looks this often whether it is to end, seconds.
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
         """Stop serving."""

@@ -6,13 +6,13 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.price_store import PriceMonitor, PriceStore
+from ebbtide.market.monitor import Monitor
+from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.sources.ec2_api import fetch_prices
+from ebbtide.market.sources.ec2_api import Ec2Prices
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class CurrentPrices:
     ) -> None:
         self._catalogue = catalogue or default_catalogue()
         types = sweep.types_wanted(self._catalogue)
-        fetch = partial(fetch_prices, regions, instance_types=types)
-        self._monitor = PriceMonitor(lambda since: fetch(since=since), store, dict.fromkeys(regions, "aws"))
+        self._monitor = Monitor([Ec2Prices(regions, types)], store)
         self._store, self._sweep, self._every_s = store, sweep, every_s
         self._fetched_s = -math.inf
         self._history: PriceHistory | None = None

@@ -23,10 +23,12 @@ from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.local.machines import clear_left_machines, instance_of
 from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER, bills_of
+from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.simulation.replayed_market import cleared_prices
 
 _SERVER = "ebbtide.live.clouds.local.server"
 _STARTS_S = 60.0
@@ -79,6 +81,8 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
     folder.mkdir(parents=True, exist_ok=True)
     catalogue = Catalogue.read(settings.catalogue) if settings.catalogue else default_catalogue()
     prices = PriceHistory.read(settings.prices, catalogue)
+    # As the cloud itself has them: in an auction, a policy sees no price of the round under way.
+    prices = cleared_prices(prices, billing_preset(settings.billing))
     clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
         write_text(folder / "settings.json", json.dumps(asdict(settings)))
