@@ -51,3 +51,16 @@ def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float, p
     interval_s = max(best_interval_s(save_s, lives_s), 1.5 * save_s)
     checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})
     return job.model_copy(update={"checkpoint": checkpoint})
+
+
+def seconds_per_work_second(job: Job, vcpus: int, place: Place | None = None) -> float:
+    """How long a second of work takes with the saves in between, on a machine with this many vCPUs in a place.
+
+    1 where the job is saved only when a machine is released or revoked.
+    """
+    interval_s = job.checkpoint.interval_s if job.checkpoint else None
+    if interval_s is None:
+        return 1.0
+    # A save begins an interval after the last one began.
+    trains_s = interval_s - job.save_s(vcpus, place)
+    return interval_s / trains_s if trains_s > 0 else math.inf

@@ -150,6 +150,17 @@ def test_without_spot_machines_it_is_on_demand_and_in_time() -> None:
         assert len(held) <= (2 if rule is DeadlineRule.TABLE else 1)
 
 
+def test_saves_while_it_trains_count_as_time() -> None:
+    # 12 h of work with a minute of every ten for saves are 13 h 20 min.
+    never = np.zeros((2, HOURS * 6), dtype=bool)
+    saved = {"save_s": 60, "restore_s": 0, "interval_s": 600, "size_bytes": 0}
+    for rule in DeadlineRule:
+        rule_s = Deadline(rule, 15 * HOUR_S, models=MODELS, start_s=720.0)
+        assert not is_late(scenario(never, job(checkpoint=saved)).run(rule_s, BEGINS_S), 15.0)
+    with pytest.raises(InputError, match=r"cannot be done in 13\.0 h: on the fastest machine it takes 13\.3 h"):
+        scenario(never, job(checkpoint=saved)).run(Deadline(deadline_s=13 * HOUR_S, models=MODELS), BEGINS_S)
+
+
 def test_what_cannot_be_saved_is_not_put_on_a_machine_that_can_be_taken() -> None:
     always = np.ones((2, HOURS * 6), dtype=bool)
     outcome = scenario(always, job(checkpoint=None)).run(Deadline(models=MODELS), BEGINS_S)

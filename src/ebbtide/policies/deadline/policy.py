@@ -21,6 +21,8 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.jobs.checkpoint_interval import seconds_per_work_second
+from ebbtide.jobs.job import Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market, Place
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
@@ -197,7 +199,7 @@ class Deadline:
                 "as the way out"
             )
         mean = {market: view.mean_price(market, DAY_S) for market in able}
-        hours = {market: job.steps_left / view.steps_per_s(job.job, market) / HOUR_S for market in able}
+        hours = {market: _hours(view, job.job, market, job.steps_left) for market in able}
         vcpus = view.machine(able[0]).vcpus
         restart_s = self.start_s + job.job.restore_s(vcpus)
         deadline_s = self.deadline_s
@@ -247,13 +249,16 @@ class Deadline:
         leases: Sequence[LeaseView],
     ) -> ZonesNow:
         problem = self._question(own, zones, memory).problem()
-        rate = view.steps_per_s(job.job, zones[0])
         vcpus = view.machine(zones[0]).vcpus
-        save_s = job.job.save_s(vcpus, zones[own["zone"]].place)
+        place = zones[own["zone"]].place
+        save_s = job.job.save_s(vcpus, place)
+        stretch = seconds_per_work_second(job.job, vcpus, place)
+        rate = view.steps_per_s(job.job, zones[0]) / stretch
         left_s = own["ends_s"] - view.now_s
         if later_steps:
             left_s -= later_steps / rate + save_s + own["restart_s"]
-        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + save_s
+        # Of a job that is saved as it trains, a save may be under way as well.
+        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + (save_s if stretch == 1.0 else 2.0 * save_s)
         if save_s > view.billing.notice_s:
             # Steps that cannot be saved within the notice are to be done again.
             to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
@@ -334,12 +339,18 @@ def _in_words(duration_s: float) -> str:
     return f"{duration_s / HOUR_S:.1f} h" if duration_s >= HOUR_S else f"{duration_s / 60:.0f} min"
 
 
+def _hours(view: View, job: Job, market: Market, steps: float) -> float:
+    """Hours that steps take on a machine of a market, with the saves in between."""
+    stretch = seconds_per_work_second(job, view.machine(market).vcpus, market.place)
+    return steps / view.steps_per_s(job, market) * stretch / HOUR_S
+
+
 def _longest_h(view: View) -> float:
     """Hours of work of the longest job, each on the machine with the least cost of a step at list prices."""
     found = []
     for job in view.jobs:
         prices = [
-            (price / rate, job.job.steps / rate / HOUR_S)
+            (price / rate, _hours(view, job.job, market, job.job.steps))
             for market in view.markets
             if (rate := view.steps_per_s(job.job, market)) > 0
             and (price := view.on_demand_price(market)) is not None
