@@ -77,6 +77,20 @@ def test_a_market_that_never_has_one_costs_on_demand_and_too_slow_a_one_is_not_p
     assert {place.alone_usd for place in without} == {None}
 
 
+def test_saves_while_it_trains_are_work() -> None:
+    each = job()
+    assert each.checkpoint is not None
+    # Of every ten seconds one goes into a save: ten hours take eleven and a ninth.
+    saved = each.model_copy(update={"checkpoint": each.checkpoint.model_copy(update={"interval_s": 10.0})})
+    models = SpellModels(spells(1e3, 1e-9))
+    found = plan_places(saved, prices(), eb.default_catalogue(), models, deadline_h=24.0, start_s=0.0, outcomes=())
+    assert [place.work_h for place in found] == [
+        pytest.approx(10 / 0.9, rel=1e-3),
+        pytest.approx(8 / 0.9, rel=1e-3),
+    ]
+    assert found[0].alone_usd == pytest.approx(20 * 10 / 0.9, rel=0.01)
+
+
 def a_plan(places: tuple[PlanPlace, ...]) -> Plan:
     spread = Spread(200.0, 190.0, 210.0)
     estimate = Estimate(3, 0, spread, spread, 0.0, 0.0, {}, {}, (190.0, 200.0, 210.0), (10.0, 10.5, 12.0))

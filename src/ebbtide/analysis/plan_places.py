@@ -12,6 +12,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.jobs.checkpoint_interval import seconds_per_work_second
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
@@ -28,7 +29,7 @@ class PlanPlace:
         market: The market.
         usd_per_hour: The current spot price of all machines that a trial needs, USD per hour.
         on_demand_usd_per_hour: Their list price, USD per hour; None: unknown.
-        work_h: Hours of work of a trial there.
+        work_h: Hours of work of a trial there, with the saves in between.
         available: Share of time for which the market has a machine, by the spell models.
         lasts_h: Mean hours that a machine lasts, once it is rented.
         alone_usd: Expected cost of a trial there alone, within the deadline, on demand where that needs it, USD;
@@ -78,8 +79,8 @@ def plan_places(
         listed = catalogue.on_demand_usd_per_hour(market, prices.end_s)
         listed = None if listed is None else listed * job.most_machines
         model = spells.of(market)
-        work_h = job.steps / rate / HOUR_S
         vcpus = catalogue.machine_of(market).vcpus
+        work_h = job.steps / rate * seconds_per_work_second(job, vcpus, market.place) / HOUR_S
         restart_h = (start_s + job.restore_s(vcpus, market.place)) / HOUR_S
         alone = None
         if listed is not None and deadline_h is not None:
