@@ -15,6 +15,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 # On-demand prices, USD per accelerator-hour, that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from
 # the metadata of the published traces (SkyNomad's artifact, data/README.md).
@@ -36,7 +37,7 @@ def read_probed_zones(
         left_out: List to which data that cannot be studied are added.
 
     Raises:
-        InputError: The file is not a table of probes.
+        InputError: A file is not such a table, or has a time, a price or an interval that is none.
     """
     reasons = [] if left_out is None else left_out
     frame = _read(path, {"available"} | PROBES)
@@ -104,8 +105,8 @@ def read_capacity_rounds(
         left_out: List to which data that cannot be studied are added; if None, they are an error.
 
     Raises:
-        InputError: The file is not a table of rounds; or, without `left_out`, fewer than two zones have a list
-            price.
+        InputError: A file is not such a table, or has a time, a price or an interval that is none; or, without
+            `left_out`, there is no round of all zones, or fewer than two have a list price.
     """
     frame = _read(path, {"launched", "requested"} | PROBES)
     listed, moved = _listed(catalogues), _prices(prices)
@@ -122,7 +123,9 @@ def read_capacity_rounds(
             if (place.cloud, place.region, accelerator) in listed
         }
         problem = None
-        if len(usd) < 2:
+        if wide.empty:
+            problem = "no round has counts of all zones"
+        elif len(usd) < 2:
             problem = f"spot prices of {accelerator} are listed for {len(usd)} of its zones"
         elif accelerator not in _ON_DEMAND_USD:
             problem = f"no on-demand price is known for {accelerator}"
@@ -133,6 +136,8 @@ def read_capacity_rounds(
             raise InputError(problem, file=path)
         else:
             left_out += [LeftOut(accelerator, f"{path.name}: {problem}", gang) for gang in (False, True)]
+        if wide.empty:
+            continue
         recorded = _recorded_usd(moved[moved["instance_type"] == kind], wide.index, where)
         on_demand = _least_on_demand_usd(str(kind), {zone: where[zone] for zone in recorded}, _first_s(wide))
         if len(recorded) >= 2 and on_demand is not None:
@@ -200,6 +205,14 @@ def _read(path: Path, columns: set[str]) -> pd.DataFrame:
     missing = sorted(columns - set(frame.columns))
     if missing:
         raise InputError(f"has no column {missing[0]!r}; needs {', '.join(sorted(columns))}", file=path)
+    if "timestamp" in columns:
+        frame = frame.assign(timestamp=parsed_times(frame["timestamp"], path, "timestamp"))
+    if "price_usd_per_hour" in columns:
+        prices = parsed_prices(frame["price_usd_per_hour"], path, "price_usd_per_hour")
+        frame = frame.assign(price_usd_per_hour=prices)
+    if "interval_seconds" in columns and not (frame["interval_seconds"] > 0).all():
+        row = int(np.argmin((frame["interval_seconds"] > 0).to_numpy())) + 1
+        raise InputError("is not a positive number of seconds", file=path, row=row, field="interval_seconds")
     return frame
 
 
