@@ -117,6 +117,28 @@ def test_a_picture_that_cannot_be_is_refused(tmp_path: Path) -> None:
         plan_picture(a_plan(()), budget_usd=None, deadline_h=None)
 
 
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "plan.json"
+    asked = ["--picture", str(tmp_path / "plan.svg"), "--json", str(told), "--runs", "2", "--kind", "gpu"]
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(HERE / "examples" / "sweep.yaml"), *asked])
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "there is no picture of this plan" in said.err
+    assert "generated" not in said.err
+    assert not told.exists()
+
+
+def test_a_plan_names_the_kind_of_market_that_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", str(HERE / "examples" / "h100.yaml"), "--kind", "gpu"])
+    said = capsys.readouterr().err
+    assert "30 days of a market of kind gpu are generated" in said
+    assert "today" not in said
+
+
 def test_the_example_plans_where_to_train_on_a_market_of_today(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,15 @@ def check_picture(path: Path) -> None:
         )
 
 
+def check_drawable(*, is_measured: bool, by_capacity: bool) -> None:
+    """Raise `InputError` for a plan of a job whose speed is not measured, or where prices decide."""
+    if not is_measured or not by_capacity:
+        raise InputError(
+            "there is no picture of this plan: it shows where capacity decides (`decides: capacity`), for a job "
+            "whose steps_per_hour are known"
+        )
+
+
 def plan_picture(plan: Plan, *, budget_usd: float | None, deadline_h: float | None) -> Figure:
     """Draw a plan.
 
@@ -40,11 +49,8 @@ def plan_picture(plan: Plan, *, budget_usd: float | None, deadline_h: float | No
     Raises:
         InputError: The plan has no places or no estimate: its speed is not measured, or prices decide.
     """
-    if plan.estimate is None or not plan.places:
-        raise InputError(
-            "there is no picture of this plan: it shows where capacity decides (`decides: capacity`), for a job "
-            "whose steps_per_hour are known"
-        )
+    check_drawable(is_measured=plan.estimate is not None, by_capacity=bool(plan.places))
+    assert plan.estimate is not None
     figure = Figure(figsize=(11.0, 6.2), layout="constrained")
     figure.suptitle(f"{plan.sweep}: where it would train, at {iso(plan.as_of_s)}", fontsize=12)
     axes: dict[str, Axes] = figure.subplot_mosaic([["places", "usd"], ["places", "hours"]], width_ratios=[3, 2])

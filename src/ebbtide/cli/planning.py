@@ -16,8 +16,9 @@ from ebbtide._json import json_text
 from ebbtide._terminal import PlainConsole
 from ebbtide._utc import HOUR_S, iso
 from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
-from ebbtide.analysis.plan_picture import KINDS, check_picture, plan_picture, write_plan_picture
+from ebbtide.analysis.plan_picture import KINDS, check_drawable, check_picture, plan_picture, write_plan_picture
 from ebbtide.analysis.planning import plan
+from ebbtide.cli.generated import Kind
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -110,9 +111,13 @@ def plan_command(
         check_picture(picture)
     catalogue = catalogue_with(instance_types)
     wanted = read_sweep(sweep, catalogue)
+    if picture:
+        # A speed may be known to learnt models; a plan without one is made at once.
+        check_drawable(is_measured=True, by_capacity=wanted.decides is Decides.CAPACITY)
     if source.prices is None and source.generate is None:
         source = replace(source, generate=_GENERATED_DAYS)
-        made = f"{_GENERATED_DAYS:g} days of a market like today's are generated"
+        market = "a market like today's" if source.kind is Kind.TODAY else f"a market of kind {source.kind}"
+        made = f"{_GENERATED_DAYS:g} days of {market} are generated"
         typer.echo(f"no prices are named: {made}", err=True)
     history = source.history(backtests.seed, catalogue)
     bundle = learnt.bundle(history.end_s)
