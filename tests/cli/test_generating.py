@@ -95,6 +95,20 @@ def test_the_demo_overwrites_nobodys_file(name: str, tmp_path: Path, capsys: pyt
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
+def test_capacity_of_other_markets_and_a_kind_beside_prices_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today, auction = tmp_path / "today.parquet", tmp_path / "auction.parquet"
+    assert ended("generate", "--into", str(today), "--days", "3") == 0
+    assert ended("generate", "--into", str(auction), "--days", "3", "--kind", "auction") == 0
+    job = ("compare", str(Path(__file__).parents[2] / "examples" / "one-day.yaml"), "--starts", "1")
+    beside = tmp_path / "today-capacity.parquet"
+    assert ended(*job, "--prices", str(auction), "--availability", str(beside)) == 2
+    assert "has capacity of none of the markets with prices" in capsys.readouterr().err
+    assert ended(*job, "--prices", str(today), "--kind", "auction") == 2
+    assert "--kind auction is of a generated market" in capsys.readouterr().err
+
+
 def test_the_job_of_the_demo_is_the_example() -> None:
     """One file: the example is a link to what the package carries."""
     example = Path(__file__).parents[2] / "examples" / "one-day.yaml"

@@ -124,10 +124,18 @@ class Source:
             recorded: A Parquet record of capacity, if there is one.
 
         Raises:
-            InputError: The record is no such file.
+            InputError: The record is no such file, or has none of the markets.
         """
         if recorded is not None:
-            return Availability.read(recorded)
+            found = Availability.read(recorded)
+            if not set(found) & set(history):
+                # Markets without a record count as always there.
+                raise InputError(
+                    f"has capacity of none of the markets with prices, which are {len(history)}, as "
+                    f"{next(iter(history))}",
+                    file=recorded,
+                )
+            return found
         return None if self.generate is None else generated_capacity(self.kind, history, seed)
 
     def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
@@ -138,11 +146,13 @@ class Source:
             catalogue: Instance types and their list prices.
 
         Raises:
-            InputError: Both or neither is given.
+            InputError: Both or neither is given, or a kind of generated market beside prices.
         """
         if (self.prices is None) == (self.generate is None):
             raise InputError("give either --prices FILE or --generate DAYS")
         if self.prices is not None:
+            if self.kind is not type(self).kind:
+                raise InputError(f"--kind {self.kind} is of a generated market; it says nothing beside --prices")
             return PriceHistory.read(self.prices, catalogue)
         return generated(self.kind, self.generate or 0.0, seed)
 

@@ -16,7 +16,7 @@ from ebbtide.cli.live_sources import LiveSources
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
-from ebbtide.errors import InputError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.reading import read_jobs
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.monitor import Monitor
@@ -60,7 +60,7 @@ def watch_command(
         if number == looks:
             break
     if not answered:
-        raise InputError("no request was answered")
+        raise CloudError("no request was answered")
 
 
 def recommend_command(
