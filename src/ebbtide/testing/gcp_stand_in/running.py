@@ -76,7 +76,7 @@ def gcp_stand_in(
 
 
 def write_service_account(path: Path, token_url: str) -> None:
-    """Write the file of a service account with a new key, with which tokens are to be had at an address."""
+    """Write the file of a service account with a new key, with which tokens are available at an address."""
     from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
