@@ -195,6 +195,31 @@ class SpellModel:
         return found
 
 
+def onward_in(tick_s: float) -> Floats:
+    """Probability that a spell comes into its next bin of age in a tick: it leaves a bin after the bin's width in
+    the mean; shape (bins,)."""
+    onward: Floats = np.minimum(tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0)
+    return onward
+
+
+def a_tick_later(state: Floats, ends: Floats, onward: Floats) -> Floats:
+    """The probabilities of kind and age of a spell a tick later.
+
+    Args:
+        state: Those now, shape (kinds, bins of age).
+        ends: Probability that a spell ends within the tick, the same shape.
+        onward: Probability that one that does not comes into its next bin of age, shape (bins,).
+    """
+    ended = (state * ends).sum(1)
+    lasting = state * (1.0 - ends)
+    older = lasting * onward
+    later: Floats = lasting - older
+    later[:, 1:] += older[:, :-1]
+    later[UP, 0] += ended[DOWN]
+    later[DOWN, 0] += ended[UP]
+    return later
+
+
 def fit_spells(own: Spells | None, others: Sequence[Spells]) -> SpellModel:
     """Fit a zone's model by partial pooling: its own counts, with the model of all zones as the prior.
 

@@ -18,8 +18,16 @@ from scipy.special import expit
 
 from ebbtide._utc import HOUR_S, MINUTE_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, Bools, SpellModel
-from ebbtide.forecasts.spells.records import ZoneRecords
+from ebbtide.forecasts.spells.fitting import (
+    AGE_BINS_S,
+    DOWN,
+    UP,
+    Bools,
+    SpellModel,
+    a_tick_later,
+    onward_in,
+)
+from ebbtide.forecasts.spells.records import ZoneRecord, ZoneRecords
 from ebbtide.market.price_series import Floats
 
 # Spells that end within this time of each other end together.
@@ -112,24 +120,15 @@ _BINS = range(len(AGE_BINS_S))
 def _later(model: SpellModel, kind: int, age: int, tick_s: float, ticks: int) -> float:
     """The probability of capacity some ticks after a spell of this kind was in this bin of age."""
     ends = np.array([[model.ends_within(one, age_s, tick_s) for age_s in AGE_BINS_S] for one in (DOWN, UP)])
-    onward = np.minimum(tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0)
     state = np.zeros_like(ends)
     state[kind, age] = 1.0
     for _ in range(ticks):
-        ended = (state * ends).sum(1)
-        lasting = state * (1.0 - ends)
-        older = lasting * onward
-        state = lasting - older
-        state[:, 1:] += older[:, :-1]
-        state[UP, 0] += ended[DOWN]
-        state[DOWN, 0] += ended[UP]
+        state = a_tick_later(state, ends, onward_in(tick_s))
     return float(state[UP].sum())
 
 
 def _age_bins(up: Bools, tick_s: float) -> np.ndarray:
-    at = np.arange(len(up))
-    changed = np.concatenate([[0], np.flatnonzero(np.diff(up)) + 1])
-    ages_s = (at - changed[np.searchsorted(changed, at, side="right") - 1]) * tick_s
+    ages_s = ZoneRecord("", up, tick_s).ages_s()
     bins: np.ndarray = np.searchsorted(AGE_BINS_S, ages_s, side="right") - 1
     return bins
 

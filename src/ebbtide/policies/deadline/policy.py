@@ -340,7 +340,7 @@ def _in_words(duration_s: float) -> str:
 
 
 def _hours(view: View, job: Job, market: Market, steps: float) -> float:
-    """Hours that steps take on a machine of a market, with the saves in between."""
+    """Hours that steps take on a machine of a market, periodic saves included."""
     stretch = seconds_per_work_second(job, view.machine(market).vcpus, market.place)
     return steps / view.steps_per_s(job, market) * stretch / HOUR_S
 

@@ -26,7 +26,15 @@ from ebbtide._compiled_records import (
 )
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel, part_of_day
+from ebbtide.forecasts.spells.fitting import (
+    AGE_BINS_S,
+    DOWN,
+    UP,
+    SpellModel,
+    a_tick_later,
+    onward_in,
+    part_of_day,
+)
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
@@ -75,18 +83,11 @@ def solve_deadline(problem: DeadlineProblem, model: SpellModel) -> DeadlineTable
         math.ceil(problem.deadline_h * HOUR_S / tick_s), tick_s, math.ceil(slack_s / step_s) + 2, step_s
     )
     ends = np.array([[model.ends_within(kind, age, tick_s) for age in AGE_BINS_S] for kind in (DOWN, UP)])
-    choices, costs = solved_zone(grid, problem.task, SpellChances(ends, np.tile(_onward(tick_s), (2, 1))))
+    choices, costs = solved_zone(grid, problem.task, SpellChances(ends, np.tile(onward_in(tick_s), (2, 1))))
     place = slack_s / step_s
     low, share = int(place), place - int(place)
     expected = [(1 - share) * costs[kind, 0, 0, low] + share * costs[kind, 0, 0, low + 1] for kind in (DOWN, UP)]
     return DeadlineTable(problem, choices, (float(expected[0]), float(expected[1])))
-
-
-def _onward(tick_s: float) -> Floats:
-    """Probability that a spell comes into its next bin of age in a tick: it leaves a bin after the bin's width in
-    the mean; shape (bins,)."""
-    onward: Floats = np.minimum(tick_s / np.diff(AGE_BINS_S, append=np.inf), 1.0)
-    return onward
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def solve_zones(
     refused = [_after_refusal(model, in_tick[zone], tick_s) for zone, model in enumerate(models)]
     up_since, ages = np.stack([one[0] for one in refused]), np.stack([one[1] for one in refused])
     share_up = np.array([model.share_up for model in models])
-    chances = ZonesChances(ends, _onward(tick_s), found, up_since, ages, parts)
+    chances = ZonesChances(ends, onward_in(tick_s), found, up_since, ages, parts)
     usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, tick_s), problem.task, chances, gamma))
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
@@ -235,7 +236,7 @@ def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floa
         Probability that it is up, by bin of the time since then, shape (bins,); and that of each age of its spell,
         if it is up, shape (bins since, bins of age). The last bin is for any time.
     """
-    bins, onward = len(AGE_BINS_S), _onward(tick_s)
+    bins, onward = len(AGE_BINS_S), onward_in(tick_s)
     # A refusal shows that it is down, not since when.
     state = np.zeros((2, bins))
     state[DOWN] = model.ages(DOWN)
@@ -243,14 +244,7 @@ def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floa
     middle_s = np.append((AGE_BINS_S[:-1] + AGE_BINS_S[1:]) / 2.0, np.inf)
     at, tick = 0, 0
     while at < bins - 1:
-        ended = (state * ends).sum(1)
-        lasting = state * (1.0 - ends)
-        older = lasting * onward
-        state = lasting - older
-        state[:, 1:] += older[:, :-1]
-        state[:, -1] += older[:, -1]
-        state[UP, 0] += ended[DOWN]
-        state[DOWN, 0] += ended[UP]
+        state = a_tick_later(state, ends, onward)
         tick += 1
         while at < bins - 1 and tick * tick_s >= middle_s[at]:
             up_since[at], ages[at] = state[UP].sum(), state[UP] / state[UP].sum()
