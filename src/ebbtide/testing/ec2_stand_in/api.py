@@ -20,7 +20,7 @@ from ebbtide._utc import iso
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.testing.ec2_stand_in.instances import instances
+from ebbtide.testing.ec2_stand_in.instances import LAUNCHING, instances
 from ebbtide.testing.stand_in.server import LoopbackServer, moto_application, sent
 
 _KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/ec2/")
@@ -121,6 +121,9 @@ class StandInApi:
             return sent(start, "200 OK", self._history(signed.group(2), asked))
         if action == "CopyImage":
             self.copied.append(asked)
+        if action == "RunInstances":
+            with LAUNCHING:
+                return self._passed(environ, start)
         if action == "DescribeInstances":
             self._give_addresses()
         return self._passed(environ, start)

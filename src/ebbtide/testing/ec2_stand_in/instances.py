@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +13,17 @@ from ebbtide.testing.stand_in.machines import Rented
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
+# Held while moto launches instances: it lists one before it notes that it is a spot instance.
+LAUNCHING = threading.Lock()
+
 
 class MotoInstances:
     """The instances of moto, which is one for the whole process."""
 
     def running(self) -> Sequence[Rented]:
         """Those that run."""
-        return [_rented(instance) for instance in instances() if str(instance._state.name) == "running"]
+        with LAUNCHING:
+            return [_rented(instance) for instance in instances() if str(instance._state.name) == "running"]
 
     def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
         """Terminate one as EC2 does, not as a user does."""
