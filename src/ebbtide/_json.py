@@ -1,4 +1,4 @@
-"""JSON that every reader accepts: it has no NaN and no infinity, so figures that are not finite become null."""
+"""JSON that every reader accepts, without NaN and infinity; and what is wrong with a document, in words."""
 
 from __future__ import annotations
 
@@ -19,5 +19,19 @@ def finite(value: Any) -> Any:
 
 
 def json_text(content: Any) -> str:
-    """Plain values as the text of a JSON file: the same bytes for the same values."""
+    """Plain values as the text of a JSON file, figures that are not finite as null: the same bytes for the same
+    values."""
     return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def misfit(error: Exception) -> str:
+    """What is wrong with a parsed document, in words, by the error that reading it as another kind has raised."""
+    match error:
+        case KeyError(args=(name, *_)):
+            return f"it has no {name!r}"
+        case IndexError():
+            return "a list in it is too short"
+        case TypeError() | AttributeError():
+            return "a part of it is of another kind"
+        case _:
+            return " ".join(str(error).split()) or "a value in it cannot be read"

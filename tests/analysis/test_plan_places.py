@@ -113,6 +113,9 @@ def test_the_picture_has_every_market_and_both_limits(tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'\.doc'; a picture is one of \.svg, \.png, \.pdf"):
         check_picture(tmp_path / "plan.doc")
+    with pytest.raises(InputError, match="plan: has no ending; a picture is one of"):
+        check_picture(tmp_path / "plan")
+    check_picture(tmp_path / "plan.SVG")
     with pytest.raises(InputError, match="there is no picture of this plan"):
         plan_picture(a_plan(()), budget_usd=None, deadline_h=None)
 

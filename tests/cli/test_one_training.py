@@ -30,6 +30,7 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.choice import DEFAULT_NAME, policy_for
 from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.simulation.generated_markets import Kind
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
 
@@ -136,7 +137,7 @@ def test_a_job_file_with_a_command_and_nothing_else_runs(
     (project / "job.yaml").write_text("command: python -c 'print(\"epoch 1\")'\n")
     code, out, _ = command(capsys, "run", "job.yaml")
     assert code == 0
-    assert "a market of 20 days is generated" in out
+    assert "20 days of a market are generated (--kind today" in out
     assert "its speed is not known: it is measured while it runs" in out
 
 
@@ -183,12 +184,19 @@ def test_an_absolute_folder_is_told_to_the_program_by_what_it_is_elsewhere(proje
 
 def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None:
     catalogue = default_catalogue()
-    of_demo = generated_market(wanted("x", cpus=4), 0, catalogue)
-    assert {market.instance_type for market in of_demo} == {"c3.xlarge", "g2.2xlarge"}
-    others = generated_market(wanted("x", accelerators="K80:1"), 0, catalogue)
-    assert {market.instance_type for market in others} == {"p2.xlarge"}
-    today = generated_market(wanted("x", accelerators="H100:8"), 0, catalogue)
-    assert {market.instance_type for market in today} >= {"p5.48xlarge"}
+
+    def types(kind: Kind = Kind.TODAY, **asked: Any) -> set[str]:
+        market = generated_market(wanted("x", **asked), 0, catalogue, kind=kind)
+        # Where capacity decides, every market has its own.
+        assert set(market.availability or ()) == (set(market.prices) if kind is Kind.TODAY else set())
+        return {market.instance_type for market in market.prices}
+
+    assert types(accelerators="H100:8") == {"a3-highgpu-8g", "p5.48xlarge"}
+    assert "g6.2xlarge" in types(cpus=4)
+    assert types(Kind.AUCTION, cpus=4) == {"c3.xlarge", "g2.2xlarge"}
+    assert types(Kind.GPU, accelerators="V100:1") == {"p3.2xlarge"}
+    # None of the usual types: others of AWS.
+    assert types(accelerators="K80:1") == types(Kind.AUCTION, accelerators="K80:1") == {"p2.xlarge"}
     more = [InstanceType("aws", "x9.large", 4, 16.0, "NVIDIA X9", 1)]
     unpriced = catalogue + more
     asked = wanted_from(["x"], TrainingOptions(accelerators="X9:1"), unpriced).sweep

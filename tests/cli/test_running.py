@@ -118,7 +118,7 @@ def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     wanted = {
         "theta": "1.0",
         "mcnt": "3",
-        "billing": "ec2-second",
+        "billing": "by-cloud",
         "policy": "exosphere",
         "policy.free_list_s": "300",
         "provider": "local",

@@ -1,9 +1,12 @@
 import math
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ebbtide.errors import InputError
 from ebbtide.market.availability import Availability, CapacitySeries
@@ -101,3 +104,24 @@ def test_real_probes_and_rounds_are_read(traces: Path) -> None:
     rounds = Availability.read(traces / "gcp-h100-capacity-2025.parquet")
     assert len(rounds) == 10
     assert max(int(series.nodes.max()) for series in rounds.values()) == 16
+
+
+@given(
+    counts=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    gaps=st.lists(st.integers(1, 10_000), min_size=12, max_size=12),
+    last=st.integers(1, 10_000),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_written_is_read_as_it_was(counts: list[int], gaps: list[int], last: int) -> None:
+    times_s = 1.7e9 + np.cumsum(np.array(gaps[: len(counts)], dtype=float))
+    market = Market("gcp", "us-west1", "us-west1-a", "a2-highgpu-1g")
+    known = CapacitySeries(times_s, np.array(counts), float(times_s[-1]) + last)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "capacity.parquet"
+        Availability({market: known}).write(path)
+        ((again, read),) = Availability.read(path).items()
+    assert again == market
+    moments = np.concatenate([times_s - 0.5, times_s, times_s + 0.5, [known.end_s - 0.5, known.end_s, 1.8e9]])
+    assert [read.at(moment) for moment in moments] == [known.at(moment) for moment in moments]
+    for moment in moments.tolist():
+        assert read.next_below(moment, 1) == known.next_below(moment, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._files import write_text
+from ebbtide._json import misfit
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import Verdict
 
@@ -77,7 +78,7 @@ class NightState:
         except FileNotFoundError:
             return None
         except (KeyError, TypeError, ValueError) as error:
-            problem = f"is no state of a nightly run ({error!r}); delete it to begin a new night"
+            problem = f"is no state of a nightly run ({misfit(error)}); delete it to begin a new night"
             raise InputError(problem, file=path) from None
 
 

@@ -23,10 +23,9 @@ _LIMIT = "#D55E00"
 
 def check_picture(path: Path) -> None:
     """Raise `InputError` for a file whose ending is of no kind of picture."""
-    if path.suffix not in KINDS:
-        raise InputError(
-            f"ends in {path.suffix or 'nothing'!r}; a picture is one of {', '.join(KINDS)}", file=path
-        )
+    if path.suffix.lower() not in KINDS:
+        ends = f"ends in {path.suffix!r}" if path.suffix else "has no ending"
+        raise InputError(f"{ends}; a picture is one of {', '.join(KINDS)}", file=path)
 
 
 def check_drawable(*, is_measured: bool, by_capacity: bool) -> None:
@@ -65,7 +64,7 @@ def write_plan_picture(figure: Figure, path: Path) -> None:
     """Write a picture as SVG, PNG or PDF, by the ending of its name; atomic."""
     check_picture(path)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
 
 
 def _places(axes: Axes, places: tuple[PlanPlace, ...], budget_usd: float | None) -> None:

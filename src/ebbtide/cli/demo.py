@@ -12,7 +12,6 @@ import typer
 from ebbtide._files import write_text
 from ebbtide.analysis.backtest import backtest
 from ebbtide.analysis.report import write_report
-from ebbtide.cli.generated import Kind, generated_capacity
 from ebbtide.cli.generating import capacity_path, refuse_other, write_generated
 from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
@@ -22,6 +21,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.generator_today import generate_today, today_markets
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
+from ebbtide.simulation.generated_markets import Kind, generated_capacity
 
 # The fastest policies; `ebbtide compare` has more.
 _POLICIES = "on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"

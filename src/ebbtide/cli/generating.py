@@ -11,12 +11,12 @@ import pandas as pd
 import typer
 
 from ebbtide._utc import iso
-from ebbtide.cli.generated import KINDS_HELP, Kind, generated, generated_capacity
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.probes import probes_of_capacity, read_probes, write_probes
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.simulation.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
 
 # Suggested as the next step if the file exists.
 _EXAMPLE = Path("examples/one-day.yaml")

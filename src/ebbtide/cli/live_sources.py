@@ -57,6 +57,10 @@ class LiveSources:
         unknown = next((name for name in names if name not in _MAKERS), None)
         if unknown is not None:
             raise unknown_name("source", unknown, _MAKERS)
+        if self.endpoint_url is not None:
+            from ebbtide.market.sources.web import check_address
+
+            check_address(self.endpoint_url)
         return [_MAKERS[name](self) for name in dict.fromkeys(names)]
 
     def _needs(self, name: str, **options: object) -> None:

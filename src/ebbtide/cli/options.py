@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from ebbtide._terminal import PlainConsole
-from ebbtide.cli.generated import KINDS_HELP, Kind, generated, generated_capacity
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.champions import default_models, read_models
@@ -21,6 +20,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, with_own
 from ebbtide.market.prices import PriceHistory
+from ebbtide.simulation.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
 
 TABLE_WIDTH = 120
 

@@ -18,7 +18,6 @@ from ebbtide._utc import HOUR_S, iso
 from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
 from ebbtide.analysis.plan_picture import KINDS, check_drawable, check_picture, plan_picture, write_plan_picture
 from ebbtide.analysis.planning import plan
-from ebbtide.cli.generated import Kind
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -36,6 +35,7 @@ from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.spottune.offers import BestBid
+from ebbtide.simulation.generated_markets import Kind
 
 # Exit code: the budget or the deadline is not feasible.
 INFEASIBLE = 3

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,6 @@ from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.analysis.summary import models_note
 from ebbtide.cli.foreground import run_in_foreground
-from ebbtide.cli.generated import KINDS_HELP, Kind
 from ebbtide.cli.live_table import policy_words
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
@@ -46,6 +45,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.choice import DEFAULT, asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, POLICIES
+from ebbtide.simulation.generated_markets import Kind
 
 # Fields of a job's file, or of a job in a list, that name a program.
 _PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
@@ -85,7 +85,10 @@ class ReplayedSource(Source):
     """The market that is replayed, from when, and how fast."""
 
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None
-    kind: Annotated[Kind, typer.Option("--kind", help=f"Kind of a generated market. {KINDS_HELP}")] = Kind.AUCTION
+    availability: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A Parquet record of capacity, beside --prices."),
+    ] = None
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
     ] = None
@@ -151,8 +154,14 @@ def run_command(
         "parameters": parameters,
     }
     generates = source.prices is None and source.generate is None and provider == "local"
-    if provider not in RENTED and not generates:
-        options["prices"] = source.history(source.seed, catalogue)
+    if generates:
+        if source.availability is not None:
+            raise InputError("--availability is of markets whose prices are given; give --prices FILE, too")
+        options["kind"] = source.kind
+    elif provider not in RENTED:
+        history = source.history(source.seed, catalogue)
+        options["prices"] = history
+        options["availability"] = source.capacity(history, source.seed, source.availability)
     models = _models(kept.models, provider, chosen, sweep, options)
     options["models"] = models
     if models is not None:
@@ -168,7 +177,10 @@ def run_command(
             raise
         raise InputError(error.problem, file=wanted.file, field=error.field) from None
     if generates:
-        typer.echo(f"no prices are named: a market of {GENERATED_DAYS:g} days is generated (--seed {source.seed})")
+        typer.echo(
+            f"no prices are named: {GENERATED_DAYS:g} days of a market are generated "
+            f"(--kind {source.kind} --seed {source.seed})"
+        )
     _print_policy(wanted, chosen, parameters)
     try:
         run_in_foreground(started.kept, started.policy, sweep, kept.track)
@@ -185,10 +197,15 @@ def _models(
     if named is not None or provider in RENTED or not DEFAULT_BUNDLE.exists():
         return Models(named).bundle(time.time())
     prices, start = options.get("prices"), options.get("start")
-    if prices is None:
-        prices = generated_market(sweep, options["seed"], options.get("catalogue") or default_catalogue())
-        options["prices"] = prices
-    return Models().bundle(LocalMarket(prices, None if start is None else to_epoch_s(start)).begins_s)
+    catalogue = options.get("catalogue") or default_catalogue()
+    market = (
+        generated_market(sweep, options["seed"], catalogue, kind=Kind(options["kind"]))
+        if prices is None
+        else LocalMarket(prices)
+    )
+    if start is not None:
+        market = replace(market, start_s=to_epoch_s(start))
+    return Models().bundle(market.begins_s)
 
 
 def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide._files import write_text
 from ebbtide._input_files import read_json
+from ebbtide._json import misfit
 from ebbtide._utc import Time, iso, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
@@ -155,7 +156,7 @@ class ModelBundle:
                 )
             parts = {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(f"is no manifest of a model bundle: {error!r}", file=path) from None
+            raise InputError(f"is no manifest of a model bundle: {misfit(error)}", file=path) from None
         if not parts:
             raise InputError("names no model; the pipeline's stage `bundle` writes one anew", file=path)
         parts |= _solved_parts(folder, parts)
@@ -378,7 +379,7 @@ def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
             return {}
         return {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"is no manifest of what was solved: {error!r}", file=path) from None
+        raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
 
 
 def _model_versions(parts: Mapping[str, Part]) -> dict[str, str]:

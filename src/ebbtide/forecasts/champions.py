@@ -21,6 +21,7 @@ import platformdirs
 import yaml
 
 from ebbtide._files import write_text
+from ebbtide._json import misfit
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, MODEL_PARTS, ModelBundle, Part, joined, version_of
@@ -217,7 +218,7 @@ def part_of_version(version: ModelVersion) -> Part:
         return Part.from_dict({**values, **own, "version": version.tags[DIGEST]})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{version.name} {version.version} of the registry is no part of a bundle: {error!r}"
+            f"{version.name} {version.version} of the registry is no part of a bundle: {misfit(error)}"
         ) from None
 
 

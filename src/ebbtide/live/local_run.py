@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebbtide._utc import Time, to_epoch_s
+from ebbtide._utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import ModelBundle
@@ -32,11 +32,12 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
+from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import Catalogue
-from ebbtide.market.generator import demo_markets, generate_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.simulation.generated_markets import Kind, generated, generated_capacity, usual_begin, usual_markets
 
 # One market hour takes two minutes: ten seconds of imports cost a program five minutes of the market.
 SPEED = 30.0
@@ -47,6 +48,9 @@ _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
 
+# Files of a run's folder.
+_PRICES, _CAPACITY = "prices.parquet", "capacity.parquet"
+
 # A folder with more files holds data, and is not copied for each training.
 _MOST_FILES = 5_000
 
@@ -54,7 +58,7 @@ _MOST_FILES = 5_000
 _MTTR_S = 6 * 3600.0
 
 # Length of the market that is generated where no prices are given, and what is rented there.
-GENERATED_FROM, GENERATED_DAYS = "2015-04-01T00:00:00Z", 20.0
+GENERATED_DAYS = 20.0
 _MOST_TYPES = 4
 _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
@@ -67,6 +71,7 @@ class LocalMarket:
         prices: The price history that is replayed.
         start_s: Time in the prices at which the run begins, seconds since 1970; None: a quarter into them.
         speed: Market seconds in a real second.
+        availability: Capacity of the markets that have a record; the others always have machines.
 
     Raises:
         InputError: The speed is not a positive number.
@@ -75,6 +80,7 @@ class LocalMarket:
     prices: PriceHistory
     start_s: float | None = None
     speed: float = SPEED
+    availability: Availability | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.speed < math.inf:
@@ -109,35 +115,42 @@ class Ended:
 
 
 def generated_market(
-    sweep: Runnable, seed: int, catalogue: Catalogue, models: ModelBundle | None = None
-) -> PriceHistory:
-    """A market in which a sweep can be tried: the demo's types if they have what it asks for, else others.
+    sweep: Runnable | None,
+    seed: int,
+    catalogue: Catalogue,
+    models: ModelBundle | None = None,
+    kind: Kind = Kind.TODAY,
+) -> LocalMarket:
+    """A market in which a sweep can be tried: the kind's usual types if they have what it asks for, else others.
 
     With models it begins where the days end that they were trained on.
 
+    Args:
+        sweep: What is to be trained; None: any machine will do.
+        seed: Seed of prices and capacity.
+        catalogue: Instance types and list prices.
+        models: Models that the policy asks, if any.
+        kind: The kind of market.
+
     Raises:
-        InputError: No list price is known of any type that has it.
+        InputError: No list price is known of any type that has what is asked for.
     """
-    markets = [market for market in demo_markets() if sweep.allows(market, catalogue)]
-    if not markets:
-        markets = _markets_with(sweep, catalogue)
-    history = generate_prices(markets, start=generated_from(models), days=GENERATED_DAYS, seed=seed)
-    return sweep.allowed(history, catalogue)
+    trained_until_s = -math.inf if models is None else models.trained_until_s
+    start_s = max(trained_until_s, to_epoch_s(usual_begin(kind)))
+    markets = [market for market in usual_markets(kind) if sweep is None or sweep.allows(market, catalogue)]
+    if not markets and sweep is not None:
+        markets = _markets_with(sweep, catalogue, start_s)
+    prices = generated(kind, GENERATED_DAYS, seed, markets=markets, start=start_s, catalogue=catalogue)
+    return LocalMarket(prices, availability=generated_capacity(kind, prices, seed))
 
 
-def generated_from(models: ModelBundle | None) -> Time:
-    """When generated prices begin: no earlier than the end of the days that the models were trained on."""
-    until_s = -math.inf if models is None else models.trained_until_s
-    return max(until_s, to_epoch_s(GENERATED_FROM))
-
-
-def _markets_with(sweep: Runnable, catalogue: Catalogue) -> list[Market]:
+def _markets_with(sweep: Runnable, catalogue: Catalogue, start_s: float) -> list[Market]:
     """Markets of the cheapest fitting instance types, by list price at the start of the generated prices."""
     found = []
     for machine in catalogue.instance_types:
         markets = [Market(machine.cloud, zone[:-1], zone, machine.name) for zone in _ZONES]
         allowed = [market for market in markets if machine.cloud == "aws" and sweep.allows(market, catalogue)]
-        listed = catalogue.on_demand_usd_per_hour(allowed[0], 0.0) if allowed else None
+        listed = catalogue.on_demand_usd_per_hour(allowed[0], start_s) if allowed else None
         if listed is not None:
             found.append((listed, machine.name, allowed))
     if not found:
@@ -200,7 +213,9 @@ def begin_local(
         seed,
         dict(parameters or {}),
     )
-    prices.write(folder.path / "prices.parquet")
+    prices.write(folder.path / _PRICES)
+    if market.availability:
+        market.availability.write(folder.path / _CAPACITY)
     new.keep(folder)
     folder.begin(settings, catalogue)
     return folder
@@ -215,13 +230,14 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
     settings = folder.settings
     cloud = LocalCloudSettings(
         str(folder.path / "cloud"),
-        str(folder.path / "prices.parquet"),
+        str(folder.path / _PRICES),
         settings.options["start_s"],
         settings.options["speed"],
         settings.sweep["billing"],
         least_notice_s=_LEAST_NOTICE_S,
         lock=str(folder.path / LOCK),
         catalogue=str(folder.catalogue_file) if folder.catalogue_file.exists() else "",
+        availability=str(folder.path / _CAPACITY) if (folder.path / _CAPACITY).exists() else "",
     )
     return start_local_cloud(cloud)
 
@@ -296,7 +312,7 @@ def end_local(folder: RunFolder) -> int:
     if not (place / ADDRESS).exists():
         return left
     try:
-        cloud = LocalCloud(place, PriceHistory.read(folder.path / "prices.parquet", folder.catalogue))
+        cloud = LocalCloud(place, PriceHistory.read(folder.path / _PRICES, folder.catalogue))
         running = len(cloud.processes())
     except CloudError:
         return clear_dead_cloud(place)  # it has ended just now

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -22,17 +23,18 @@ from ebbtide.jobs.reading import read_runnable, read_work
 from ebbtide.jobs.single import sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.machines import MachineSettings
-from ebbtide.live.clouds.providers import Machines, machines_of, with_billing
+from ebbtide.live.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_billing
 from ebbtide.live.handle import Run, keep_policy
-from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_from, generated_market
+from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
 from ebbtide.live.settings import RENTED, RUNS, NewRun
+from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.generator import generate_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, policy_with, within_budget
 from ebbtide.policies.registry import policy as policy_named
+from ebbtide.simulation.generated_markets import Kind
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 from ebbtide.simulation.starts import work_s
@@ -50,9 +52,12 @@ class RunOptions(TypedDict, total=False):
 
     Attributes:
         prices: The price history that `local` and `replay` go through; by default a generated one.
+        availability: For `local` and `replay`: capacity of the markets that have a record, or the path of its
+            file; the others always have machines. Generated prices of today have their own.
+        kind: The kind of market that is generated where no prices are given: `today`, `gpu` or `auction`.
         start: Time in the prices at which the run begins; by default a quarter into them.
-        billing: Billing preset of spot leases, by name; by default the job's own, else `ec2-second`, on `gcp`
-            `gcp-spot`, and on `several` clouds each one's own. `replay` takes a `Billing` as well.
+        billing: Billing preset of spot leases, by name; by default the job's own, else that of the cloud, where
+            there are several or prices are replayed that of each one. `replay` takes a `Billing` as well.
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
@@ -73,6 +78,8 @@ class RunOptions(TypedDict, total=False):
     """
 
     prices: PriceHistory | None
+    availability: Availability | str | Path | None
+    kind: str
     start: Time | None
     billing: str | Billing | None
     seed: int
@@ -198,12 +205,7 @@ def begin(
             catalogue=catalogue,
         )
     else:
-        prices, start = options.get("prices"), options.get("start")
-        market = LocalMarket(
-            generated_market(sweep, seed, catalogue, models) if prices is None else prices,
-            None if start is None else to_epoch_s(start),
-            options.get("speed", SPEED),
-        )
+        market = _market_of(sweep, catalogue, models, options)
         if models is not None:
             models.check_unseen([market.begins_s])
         kept = begin_local(
@@ -218,6 +220,35 @@ def begin(
             catalogue=catalogue,
         )
     return Run(kept, decides)
+
+
+def _market_of(
+    work: Runnable | None, catalogue: Catalogue, models: ModelBundle | None, options: RunOptions
+) -> LocalMarket:
+    """The market that `local` and `replay` go through.
+
+    Raises:
+        InputError: What is given of it does not fit together, or none can be generated.
+    """
+    prices, given, start = options.get("prices"), options.get("availability"), options.get("start")
+    if prices is None:
+        if given is not None:
+            raise InputError("a record of capacity is of markets whose prices are given; give prices, too")
+        market = generated_market(work, options.get("seed", 0), catalogue, models, _kind_of(options))
+    else:
+        if "kind" in options:
+            raise InputError("a kind is of a generated market; it says nothing beside prices", field="kind")
+        capacity = Availability.read(given) if isinstance(given, str | Path) else given
+        market = LocalMarket(prices, availability=capacity)
+    start_s = None if start is None else to_epoch_s(start)
+    return replace(market, start_s=start_s, speed=options.get("speed", SPEED))
+
+
+def _kind_of(options: RunOptions) -> Kind:
+    named = options.get("kind", Kind.TODAY)
+    if named not in list(Kind):
+        raise unknown_name("kind of market", str(named), list(Kind))
+    return Kind(named)
 
 
 def _spells(options: RunOptions) -> SpellModels | None:
@@ -263,18 +294,13 @@ def _list_of(jobs: Sequence[Job]) -> JobList:
 def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     """One run in simulated time, with its timeline recorded."""
     catalogue = options.get("catalogue") or default_catalogue()
-    seed, prices = options.get("seed", 0), options.get("prices")
+    seed = options.get("seed", 0)
     sweep, jobs = _work_of(job, catalogue)
+    sweep = None if sweep is None else with_billing(sweep, "replay")
     models = read_models(options.get("models"))
-    if prices is None:
-        prices = (
-            generate_prices(start=generated_from(models), seed=seed)
-            if sweep is None
-            else generated_market(sweep, seed, catalogue, models)
-        )
-    elif sweep is not None:
-        prices = sweep.allowed(prices, catalogue)
-    billing = options.get("billing") or ("ec2-second" if sweep is None else sweep.billing)
+    market = _market_of(sweep, catalogue, models, options)
+    prices = market.prices if sweep is None else sweep.allowed(market.prices, catalogue)
+    billing = options.get("billing") or (EACH_CLOUDS if sweep is None else sweep.billing)
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     if isinstance(policy, str):
         if sweep is None:
@@ -287,9 +313,8 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
         # Refuses a job without a rate here. One that takes longer than the record may end on several machines.
         work_s(each, prices, catalogue)
     delay = options.get("delay") or StartDelay()
-    scenario = Scenario(jobs, prices, rule, delay=delay, catalogue=catalogue, seed=seed)
-    start = options.get("start")
-    start_s = to_epoch_s(start) if start is not None else prices.start_s + (prices.end_s - prices.start_s) // 4
+    scenario = Scenario(jobs, prices, rule, market.availability, delay=delay, catalogue=catalogue, seed=seed)
+    start_s = market.begins_s
     if models is not None:
         models.check_unseen([start_s])
     return scenario.run(decides, start_s, record=True)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from ebbtide._files import replacing
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.markets import LINUX, Market
+from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.ec2_json import region_of_zone
 from ebbtide.market.sources.parquet import load_parquet
@@ -117,6 +119,19 @@ class Availability(Mapping[Market, CapacitySeries]):
             f"{', '.join(map(str, frame.columns[:12]))}",
             file=path,
         )
+
+    def write(self, path: str | Path) -> None:
+        """Write as Parquet, atomically: one row per change, as capacity rounds, and one where a record ends."""
+        tables = []
+        for market, series in self.items():
+            times_s = np.append(series.times_s, series.end_s)
+            launched = np.append(series.nodes, 0)
+            times = pd.to_datetime(np.round(times_s * 1e6).astype(np.int64), unit="us", utc=True)
+            tables.append(pd.DataFrame({"timestamp": times, **asdict(market), "launched": launched}))
+        columns = ["timestamp", *MARKET_FIELDS, "launched"]
+        frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+        with replacing(path) as temporary:
+            frame.to_parquet(temporary, index=False, compression="zstd")
 
 
 def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -73,6 +73,9 @@ _MAX_HEIGHT = 10.0  # EC2 capped bids at ten times on-demand
 
 _MAX_DAYS = 3_660
 
+# When generated prices begin, unless told otherwise.
+AUCTION_FROM, SMOOTH_FROM = "2015-04-01T00:00:00Z", "2020-01-01T00:00:00Z"
+
 DEMO_TYPES = ("c3.xlarge", "g2.2xlarge", "m3.medium", "r3.large")
 DEMO_ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
@@ -85,9 +88,10 @@ def demo_markets() -> tuple[Market, ...]:
 def generate_prices(
     markets: Iterable[Market] | None = None,
     *,
-    start: Time = "2015-04-01T00:00:00Z",
+    start: Time = AUCTION_FROM,
     days: float = 60.0,
     seed: int = 0,
+    catalogue: Catalogue | None = None,
     profile: MarketProfile | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
@@ -98,30 +102,37 @@ def generate_prices(
         start: When the record begins, as text or seconds since 1970.
         days: Length of the record in days.
         seed: Random seed; a market's prices depend on its name and the seed alone.
+        catalogue: Instance types and list prices; by default those that ship with Ebbtide.
         profile: Properties of the markets; those of us-east-1 in 2015 by default.
         on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
         InputError: `days` is not positive or above ten years, or a market's on-demand price is unknown.
     """
-    if not days > 0:
-        raise InputError(f"days is {days}; it must be positive")
-    if days > _MAX_DAYS:
-        raise InputError(f"days is {days:g}; at most {_MAX_DAYS:,} are generated")
-    start_s = to_epoch_s(start)
-    end_s = start_s + days * DAY_S
+    start_s, end_s = _span(start, days)
     profile = profile or MarketProfile()
+    known = catalogue or default_catalogue()
     chosen = tuple(markets) if markets is not None else demo_markets()
     series = {}
     for market in chosen:
-        series[market] = _auction_series(market, _list_price(market, start_s), start_s, end_s, seed, profile)
+        listed = _list_price(known, market, start_s)
+        series[market] = _auction_series(market, listed, start_s, end_s, seed, profile)
         if on_progress:
             on_progress(len(series), len(chosen))
     return PriceHistory(series, start_s=start_s, end_s=end_s)
 
 
-def _list_price(market: Market, time_s: float) -> float:
-    found = default_catalogue().on_demand_usd_per_hour(market, time_s)
+def _span(start: Time, days: float) -> tuple[float, float]:
+    if not days > 0:
+        raise InputError(f"days is {days}; it must be positive")
+    if days > _MAX_DAYS:
+        raise InputError(f"days is {days:g}; at most {_MAX_DAYS:,} are generated")
+    start_s = to_epoch_s(start)
+    return start_s, start_s + days * DAY_S
+
+
+def _list_price(catalogue: Catalogue, market: Market, time_s: float) -> float:
+    found = catalogue.on_demand_usd_per_hour(market, time_s)
     if found is None:
         raise InputError(f"on-demand price of {market} is not known, so no price can be generated from it")
     return found
@@ -289,35 +300,35 @@ def gpu_markets() -> tuple[Market, ...]:
 
 
 def generate_smooth_prices(
+    markets: Iterable[Market] | None = None,
     *,
-    start: Time = "2020-01-01T00:00:00Z",
+    start: Time = SMOOTH_FROM,
     days: float = 60.0,
     seed: int = 0,
+    catalogue: Catalogue | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
     """Generate a price history of GPU machines in the style of the years since 2017.
 
     Args:
+        markets: Markets to generate, each with a known on-demand price; `gpu_markets` by default.
         start: When the record begins, as text or seconds since 1970.
         days: Length of the record in days.
         seed: Random seed; the same seed gives the same prices.
+        catalogue: Instance types and list prices; by default those that ship with Ebbtide.
         on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
-        InputError: `days` is not positive.
+        InputError: `days` is not positive or above ten years, or a market's on-demand price is unknown.
     """
-    if not days > 0:
-        raise InputError(f"days is {days}; it must be positive")
-    start_s = to_epoch_s(start)
-    end_s = start_s + days * DAY_S
-    markets = gpu_markets()
+    start_s, end_s = _span(start, days)
+    known = catalogue or default_catalogue()
+    chosen = tuple(markets) if markets is not None else gpu_markets()
     series = {}
-    for market in markets:
-        list_usd_per_hour = default_catalogue().on_demand_usd_per_hour(market, start_s)
-        assert list_usd_per_hour is not None, market
-        series[market] = smooth_series(market, list_usd_per_hour, start_s, end_s, seed)
+    for market in chosen:
+        series[market] = smooth_series(market, _list_price(known, market, start_s), start_s, end_s, seed)
         if on_progress:
-            on_progress(len(series), len(markets))
+            on_progress(len(series), len(chosen))
     return PriceHistory(series, start_s=start_s, end_s=end_s)
 
 

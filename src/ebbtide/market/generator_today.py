@@ -20,7 +20,7 @@ import numpy as np
 
 from ebbtide._utc import DAY_S, Time, to_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import smooth_series
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
@@ -95,6 +95,7 @@ def generate_today(
     start: Time = TODAY,
     days: float = 60.0,
     seed: int = 0,
+    catalogue: Catalogue | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
     """Generate a price history of machines with GPUs as they are in 2026.
@@ -105,6 +106,7 @@ def generate_today(
         start: When the record begins, as text or seconds since 1970.
         days: Length of the record in days.
         seed: Random seed; a market's prices depend on its name and the seed alone.
+        catalogue: Instance types and list prices; by default those that ship with Ebbtide.
         on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
@@ -116,7 +118,7 @@ def generate_today(
         raise InputError(f"days is {days:g}; at most {_MOST_DAYS:,} are generated")
     start_s = to_epoch_s(start)
     end_s = start_s + days * DAY_S
-    catalogue = default_catalogue()
+    catalogue = catalogue or default_catalogue()
     chosen = tuple(markets) if markets is not None else today_markets()
     series = {}
     for market in chosen:

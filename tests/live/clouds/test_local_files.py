@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.live.sweeps import START_S, A, flapping
 
@@ -17,6 +18,8 @@ from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.clouds.cloud import Wanted
 from ebbtide.live.clouds.local.client import LocalCloudSettings, start_local_cloud
 from ebbtide.live.clouds.local.server import _write_changed, bills_of
+from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.leases import LeaseState
 
 
 def test_a_file_is_written_where_it_differs_whatever_it_held(tmp_path: Path) -> None:
@@ -59,6 +62,35 @@ def test_machines_of_a_killed_cloud_are_billed_until_they_were_last_alive(tmp_pa
     finally:
         bills = cloud.end()
     assert [(bill["token"], bill["usd"]) for bill in bills] == [("m0", usd)]
+
+
+def test_a_machine_goes_when_its_capacity_does(tmp_path: Path) -> None:
+    flapping(every_h=5.0).write(tmp_path / "prices.parquet")
+    gone_s = START_S + 600.0
+    nodes = CapacitySeries(np.array([START_S - 60.0, gone_s]), np.array([1, 0]), START_S + 24 * 3600.0)
+    Availability({A: nodes}).write(tmp_path / "capacity.parquet")
+    settings = LocalCloudSettings(
+        str(tmp_path / "cloud"),
+        str(tmp_path / "prices.parquet"),
+        START_S,
+        240.0,
+        least_notice_s=0.5,
+        availability=str(tmp_path / "capacity.parquet"),
+    )
+    cloud = start_local_cloud(settings)
+    try:
+        for token in ("first", "second"):
+            agent = asdict(AgentConfig("run", token, str(tmp_path / "objects"), "", controller_limit_s=60.0))
+            cloud.launch(Wanted(token, A, math.inf, False, agent))
+        _wait(lambda: all(not math.isnan(one.ended_s) for one in cloud.instances()))
+        found = {one.token: one for one in cloud.instances()}
+    finally:
+        cloud.end()
+    assert (found["first"].state, found["second"].state) == (LeaseState.REVOKED, LeaseState.FAILED)
+    assert "capacity" in found["first"].why
+    assert "capacity" in found["second"].why
+    # It was told half a real second before it went.
+    assert found["first"].ended_s == pytest.approx(gone_s + 120.0, abs=1.0)
 
 
 def _wait(condition: Callable[[], object]) -> None:

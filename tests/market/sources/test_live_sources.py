@@ -306,3 +306,30 @@ def test_recorded_answers_are_given_in_turn() -> None:
         with pytest.raises(CloudError):
             client.get("/x")
         assert [client.get("/x"), client.get("/x")] == [2, 2]
+
+
+@pytest.mark.parametrize("address", ["nonsense", "ftp://host", "http://", "http://host:port", "http://a b", ""])
+def test_what_is_no_address_is_told_and_not_tried(address: str) -> None:
+    with pytest.raises(InputError, match=r"is no address; one such as https://host"):
+        web(address)
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        ({}, "it has no 'offers'"),
+        ([], "a part of it is of another kind"),
+        ({"offers": [{"min_bid": 1.0, "gpu_name": "H100"}]}, "it has no 'num_gpus'"),
+        (
+            {"offers": [{"min_bid": "much", "num_gpus": 1, "gpu_name": "H100"}]},
+            "could not convert string to float",
+        ),
+    ],
+)
+def test_an_answer_of_another_kind_is_told_in_words(offers: Any, said: str) -> None:
+    class Says(Web):
+        def get(self, _path: str, **_parameters: str) -> Any:
+            return offers
+
+    with pytest.raises(CloudError, match=f"^Vast answered something unknown: {said}"):
+        Vast((), Says("http://127.0.0.1:1", "Vast")).observe({}, NOW_S)

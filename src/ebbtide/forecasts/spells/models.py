@@ -16,6 +16,7 @@ import pandas as pd
 
 from ebbtide._files import write_text
 from ebbtide._input_files import read_json
+from ebbtide._json import misfit
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import (
     AGE_BINS_S,
@@ -92,7 +93,7 @@ class SpellModels:
             types = rows and ZoneTypes(tuple(map(_model, rows)), tuple(float(row["weight"]) for row in rows))
             return cls(_model(content["otherwise"]), markets, types or None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"is not a file of spell models: {error!r}", file=file) from None
+            raise InputError(f"is not a file of spell models: {misfit(error)}", file=file) from None
 
 
 @cache

@@ -21,7 +21,7 @@ PROVIDERS: Mapping[str, Provider[Any]] = {"ec2": Ec2Provider(), "gcp": GcpProvid
 Machines = Mapping[str, MachineSettings]
 
 # Billing where each cloud has its own.
-_EACH_CLOUDS = "by-cloud"
+EACH_CLOUDS = "by-cloud"
 # What a job has whose file names none.
 _DEFAULT_BILLING = "ec2-second"
 
@@ -111,11 +111,14 @@ def with_billing(work: Runnable, provider: str) -> Runnable:
     Raises:
         InputError: Its file names the rule of another cloud.
     """
-    if provider == "ec2" or provider not in RENTED:
+    if provider == "ec2":
         return work
-    own = _EACH_CLOUDS if provider == SEVERAL else PROVIDERS[provider].billing
+    # What is replayed may be of any cloud.
+    own = EACH_CLOUDS if provider not in PROVIDERS or provider == SEVERAL else PROVIDERS[provider].billing
     if work.billing == _DEFAULT_BILLING:
         return work.model_copy(update={"billing": own})
+    if provider not in RENTED:
+        return work
     cloud = work.billing.partition("-")[0]
     if (provider == SEVERAL and work.billing != own) or cloud in {"ec2", "gcp", "azure", "mithril"} - {provider}:
         raise InputError(

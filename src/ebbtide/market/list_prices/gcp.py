@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.list_prices.listed import Listed, PriceKey
@@ -100,7 +101,7 @@ def _parts(skus: Iterator[Mapping[str, Any]], regions: frozenset[str]) -> dict[s
             usd = _unit_usd(sku["pricingInfo"][-1]["pricingExpression"])
             here = regions.intersection(map(str, sku["serviceRegions"]))
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise CloudError(f"the Cloud Billing Catalog has a SKU that cannot be read: {error!r}") from None
+            raise CloudError(f"the Cloud Billing Catalog has a SKU that cannot be read: {misfit(error)}") from None
         if usd is not None:
             for region in here:
                 found[region][text.partition(" running in ")[0]] = usd

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.catalogue import Catalogue
@@ -83,7 +84,7 @@ class AzureSpot:
                         for one in row["spotPrices"]
                     ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CloudError(f"{self.web.name} answered something unknown: {error!r}") from None
+            raise CloudError(f"{self.web.name} answered something unknown: {misfit(error)}") from None
         return Observation(price_rows(prices), signals)
 
     def _market(self, row: Mapping[str, Any], names: Mapping[str, str]) -> Market | None:

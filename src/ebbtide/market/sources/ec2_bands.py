@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind
@@ -71,7 +72,7 @@ def shares_of(content: Any, product: str = "Linux") -> dict[tuple[str, str], flo
             for kind, row in products.get(product, {}).items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"is not the Spot Instance Advisor's table: {error!r}") from None
+        raise InputError(f"is not the Spot Instance Advisor's table: {misfit(error)}") from None
     wrong = next((key for key, band in bands.items() if not 0 <= band < len(BAND_SHARES)), None)
     if wrong is not None:
         raise InputError(f"band {bands[wrong]} of {' '.join(wrong)} is not one of 0 to {len(BAND_SHARES) - 1}")

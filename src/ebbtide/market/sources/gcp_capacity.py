@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
@@ -63,7 +64,7 @@ class GcpCapacity:
                     prices += _prices(past, market)
                 except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                     raise CloudError(
-                        f"{self.web.name} answered something unknown of {market}: {error!r}"
+                        f"{self.web.name} answered something unknown of {market}: {misfit(error)}"
                     ) from None
         return Observation(price_rows(prices), signals)
 

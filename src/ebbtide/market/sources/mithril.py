@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows
@@ -46,7 +47,7 @@ class Mithril:
                 if usd > 0.0:
                     prices.append((now_s, market, usd))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CloudError(f"{self.web.name} answered something unknown: {error!r}") from None
+            raise CloudError(f"{self.web.name} answered something unknown: {misfit(error)}") from None
         regions = dict.fromkeys((market.region for _, market, _ in prices), "mithril")
         return Observation(price_rows(prices), signals, regions, whole=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide._json import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows
@@ -74,7 +75,7 @@ class SpotLake:
                 if usd > 0.0:
                     prices.append((time_s, market, usd))
         except (KeyError, TypeError, ValueError) as error:
-            raise CloudError(f"SpotLake answered a row that cannot be read: {error!r}") from None
+            raise CloudError(f"SpotLake answered a row that cannot be read: {misfit(error)}") from None
         signals += [
             Signal(time_s, SignalKind.AVAILABILITY, market, float(np.mean(chances)))
             for market, chances in of_region.items()

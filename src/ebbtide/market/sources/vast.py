@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ebbtide._json import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows
@@ -47,7 +48,7 @@ class Vast:
                 if usd > 0.0 and (not self.instance_types or kind in self.instance_types):
                     bids[Market("vast", country, country, kind)].append(usd)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CloudError(f"Vast answered something unknown: {error!r}") from None
+            raise CloudError(f"Vast answered something unknown: {misfit(error)}") from None
         return Observation(
             price_rows((now_s, market, min(each)) for market, each in bids.items()),
             [Signal(now_s, SignalKind.CAPACITY, market, float(len(each))) for market, each in bids.items()],

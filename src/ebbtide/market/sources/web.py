@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from urllib3.exceptions import HTTPError
 from urllib3.util import Timeout
 
-from ebbtide.errors import CloudError
+from ebbtide.errors import CloudError, InputError
 
 _MAX_JSON_BYTES = 256 << 20
 _CONNECT_S, _READ_S = 10.0, 60.0
@@ -42,6 +42,9 @@ class Web:
         headers: Gives the headers of each request, credentials among them; never shown.
         attempts: Number of times one request is sent before giving up.
         first_wait_s: Wait after the first try that failed, seconds; doubled, with jitter, up to a minute.
+
+    Raises:
+        InputError: The address is none.
     """
 
     base: str
@@ -49,6 +52,9 @@ class Web:
     headers: Callable[[], Mapping[str, str]] | None = None
     attempts: int = 4
     first_wait_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_address(self.base)
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON at a path.
@@ -155,6 +161,17 @@ class Web:
             answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         )
         raise (_BusyError if is_busy else CloudError)(problem)
+
+
+def check_address(url: str) -> None:
+    """Raise `InputError` for an address to which no request can be sent."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_one = False
+    if not is_one or any(letter.isspace() or not letter.isprintable() for letter in url):
+        raise InputError(f"{url!r:.80} is no address; one such as https://host or http://127.0.0.1:8080 is needed")
 
 
 # Tries are counted by `Web`, so urllib3 does not repeat any by itself.

@@ -55,6 +55,7 @@ class LocalCloudSettings:
         unused_s: Real seconds without a request after which it ends itself if nobody holds that lock and no
             machine of it is open.
         catalogue: Path of a file of instance types and list prices; empty: those that ship with Ebbtide.
+        availability: Path of a file of the markets' capacity; empty: they always have machines.
     """
 
     folder: str
@@ -69,6 +70,7 @@ class LocalCloudSettings:
     lock: str = ""
     unused_s: float = 10.0
     catalogue: str = ""
+    availability: str = ""
 
 
 def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:

@@ -27,6 +27,7 @@ from ebbtide.errors import InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.local.machines import Machines, instance_of, instance_values
 from ebbtide.live.clouds.metadata import MetadataService
+from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
@@ -131,7 +132,9 @@ def serve(settings: dict[str, Any]) -> None:
     billing = billing.with_least_notice(settings["least_notice_s"] * speed)
     delay = StartDelay(settings["request_s"], settings["boot_s"])
     # The market continues where an earlier cloud in this folder ended, whose machines are still listed and billed.
-    market = ReplayedMarket(prices, began_at(folder, settings["start_s"]), billing, delay=delay)
+    capacity = Availability.read(settings["availability"]) if settings["availability"] else None
+    begins_s = began_at(folder, settings["start_s"])
+    market = ReplayedMarket(prices, begins_s, billing, availability=capacity, delay=delay)
     # Those that a killed cloud left have ended when it last wrote, which is when this one's market goes on.
     billed, past = bills_of(folder), _ended(folder)
     left = _left_open(folder, {instance.token for instance in past})
