@@ -7,31 +7,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, cheapest, mean_costs_usd, need_more
+from ebbtide.analysis.benchmark_records import LeftOut
+from ebbtide.analysis.benchmark_rounds import Rounds, Task
+from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, cheapest, mean_costs_usd, more_starts
 
 
 def runs(*costs_usd: float, misses: int = 0) -> Replays:
     return Replays(costs_usd, tuple(1.0 for _ in costs_usd), misses, 0)
 
 
-def test_policies_that_two_starts_tell_apart_need_no_more() -> None:
-    assert need_more({"good": runs(1.0, 2.0), "dear": runs(2.0, 3.0)}, "good") == ()
+def test_policies_whose_difference_is_known_need_no_more() -> None:
+    assert more_starts({"good": runs(1.0, 2.0), "dear": runs(2.0, 3.0)}, "good") == {}
     # The same cost in every start: it makes no difference which is the cheapest.
-    assert need_more({"one": runs(1.0, 2.0), "twin": runs(1.0, 2.0)}, "one") == ()
+    assert more_starts({"one": runs(1.0, 2.0), "twin": runs(1.0, 2.0)}, "one") == {}
+    assert more_starts({"one": runs(1.0), "twin": runs(1.0)}, "one") == {}
+
+
+def test_after_one_start_only_what_is_much_dearer_is_out() -> None:
+    found = {"good": runs(1.0), "near": runs(1.4), "dear": runs(1.6)}
+    assert more_starts(found, "good") == {"good": 2, "near": 2}
+    assert more_starts(found, "dear") == {"dear": 2, "good": 2, "near": 2}
 
 
 def test_policies_that_may_be_the_cheapest_run_on_and_so_does_the_default() -> None:
     found = {"lucky": runs(1.0, 1.0), "rival": runs(0.5, 2.0), "dear": runs(9.0, 9.0), "default": runs(3.0, 3.0)}
-    assert need_more(found, "default") == ("default", "lucky", "rival")
-    # A policy that misses something is no measure.
-    assert need_more(found | {"rival": runs(0.5, 2.0, misses=1)}, "default") == ()
+    assert more_starts(found, "default") == {"default": 4, "lucky": 4, "rival": 4}
+    # A policy that misses something is no measure; how much dearer the default is, is known.
+    assert more_starts(found | {"rival": runs(0.5, 2.0, misses=1)}, "default") == {}
+    assert more_starts({"good": runs(1.0, 1.0), "default": runs(2.0, 4.0)}, "default") == {"default": 4, "good": 4}
 
 
-def test_there_is_an_end_and_one_start_tells_nothing() -> None:
+def test_who_stopped_because_of_one_that_broke_a_promise_since_goes_on() -> None:
+    found = {"late": runs(1.0, 1.0, 1.0, 1.0, misses=1), "kept": runs(3.0, 3.0, 3.0, 3.0), "early": runs(2.0, 2.0)}
+    assert cheapest(found) == "kept"
+    assert more_starts(found, "kept") == {"early": 4}
+    # It kept its promise in its two starts, where all with four broke one.
+    assert more_starts({"late": found["late"], "early": runs(9.0, 9.5)}, "late") == {}
+    assert more_starts({"late": found["late"], "early": runs(0.9, 1.1)}, "late") == {"early": 4}
+
+
+def test_there_is_an_end() -> None:
     random = np.random.default_rng(1)
     noisy = {name: runs(*random.uniform(1.0, 9.0, MOST_STARTS).tolist()) for name in "ab"}
-    assert need_more(noisy, "a") == ()
-    assert need_more({"a": runs(1.0), "b": runs(9.0)}, "a") == ()
+    assert more_starts(noisy, "a") == {}
+    assert more_starts({"a": runs(1.0), "b": runs(1.1)}, "a", most=1) == {}
 
 
 def test_what_stopped_early_costs_its_ratio_to_what_was_cheaper() -> None:
@@ -42,12 +61,34 @@ def test_what_stopped_early_costs_its_ratio_to_what_was_cheaper() -> None:
 
 
 @given(
-    st.lists(st.lists(st.floats(0.1, 100.0), min_size=4, max_size=4), min_size=2, max_size=6),
+    st.lists(st.lists(st.floats(0.1, 100.0), min_size=MOST_STARTS, max_size=MOST_STARTS), min_size=2, max_size=6),
     st.integers(0, 5),
+    st.sampled_from([1, 2, 4]),
 )
-def test_the_cheapest_and_the_default_are_always_among_them(costs: list[list[float]], default: int) -> None:
-    found = {str(place): runs(*one) for place, one in enumerate(costs)}
-    name = str(min(default, len(costs) - 1))
-    more = need_more(found, name)
-    assert not more or {cheapest(found), name} <= set(more)
-    assert min(mean_costs_usd(found).values()) == pytest.approx(np.mean(found[cheapest(found)].costs_usd))
+def test_rounds_end_and_none_that_stopped_seems_cheaper(
+    costs: list[list[float]], default: int, first: int
+) -> None:
+    always = str(min(default, len(costs) - 1))
+    rounds = Rounds({(0, 0): first}, [str(place) for place in range(len(costs))], always, MOST_STARTS)
+    for _ in range(20):
+        for task in rounds.tasks:
+            rounds.note(task, runs(*costs[int(task.policy)][task.first : task.end]))
+        rounds.end()
+        if not rounds.tasks:
+            break
+    assert rounds.tasks == []
+    group = rounds.groups[0, 0]
+    assert all(one.costs_usd == tuple(costs[int(name)][: one.starts]) for name, one in group.items())
+    best = cheapest(group)
+    assert {group[best].starts, group[always].starts} == {max(one.starts for one in group.values())}
+    assert min(mean_costs_usd(group).values()) == pytest.approx(np.mean(group[best].costs_usd))
+
+
+def test_a_policy_that_fails_in_a_part_of_its_starts_is_left_out_whole() -> None:
+    rounds = Rounds({(0, 0): 8}, ["good", "bad"], "good", MOST_STARTS)
+    assert [(task.first, task.end) for task in rounds.tasks if task.policy == "bad"] == [(0, 4), (4, 8)]
+    why = LeftOut("bad", "it fails")
+    for task in rounds.tasks:
+        rounds.note(task, why if task == Task(0, 0, "bad", 4, 8) else runs(1.0, 1.0, 1.0, 1.0))
+    rounds.end()
+    assert (set(rounds.groups[0, 0]), rounds.left_out, rounds.tasks) == ({"good"}, [why], [])

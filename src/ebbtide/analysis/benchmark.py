@@ -24,7 +24,8 @@ from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
-from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, mean_costs_usd, need_more
+from ebbtide.analysis.benchmark_rounds import Rounds, Task
+from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, mean_costs_usd
 from ebbtide.analysis.benchmark_work import AUCTION_STARTS, KINDS, Work, works_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
@@ -133,23 +134,12 @@ class Benchmark:
         write_text(path, json_text(self.to_dict()))
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One policy on one record, for one kind of work, from some of its starts."""
-
-    record: int
-    work: int
-    policy: str
-    first: int
-    end: int
-
-
 def benchmark(
     folder: str | Path,
     *,
     policies: Sequence[str] = (),
     kinds: Sequence[str] = KINDS,
-    starts: int = 2,
+    starts: int = 1,
     seed: int = 0,
     quick: bool = False,
     only: str = "",
@@ -187,54 +177,34 @@ def benchmark(
         places = np.linspace(0, len(records) - 1, min(_QUICK_RECORDS, len(records))).round().astype(int)
         records, starts = [records[place] for place in places.tolist()], 1
     chosen = tuple(records)
-    groups: dict[tuple[int, int], dict[str, Replays]] = {}
     kinds_of: dict[tuple[int, int], str] = {}
-    tasks: list[_Task] = []
+    first_starts: dict[tuple[int, int], int] = {}
     for number, record in enumerate(chosen):
         works = works_of(record, kinds, MOST_STARTS, seed)
         missing = [kind for kind in kinds if kind not in {work.kind for work in works}]
         left_out += [LeftOut(f"{record.name}: {kind}", "too few machines at once") for kind in missing]
         for place, work in enumerate(works):
             kinds_of[number, place] = work.kind
-            groups[number, place] = {}
-            first = min(starts * (AUCTION_STARTS if record.is_auction else 1), MOST_STARTS)
-            tasks += [_Task(number, place, name, 0, first) for name in names]
-    done, total = 0, len(tasks)
+            first = 1 if quick else starts * (AUCTION_STARTS if record.is_auction else 1)
+            first_starts[number, place] = min(first, MOST_STARTS)
+    rounds = Rounds(first_starts, names, DEFAULT_NAME, 1 if quick else MOST_STARTS)
+    done, total = 0, len(rounds.tasks)
     with _replaying(chosen, tuple(kinds), seed, workers) as replayed:
-        while tasks:
-            found: dict[_Task, Replays | LeftOut] = {}
-            for task, one in replayed(tasks):
-                found[task] = one
+        while rounds.tasks:
+            for task, one in replayed(rounds.tasks):
+                rounds.note(task, one)
                 done += 1
                 if on_progress:
                     on_progress(done, total)
-            for task in tasks:
-                group, one = groups[task.record, task.work], found[task]
-                if isinstance(one, LeftOut):
-                    left_out.append(one)
-                    # What fails in a later start is left out whole.
-                    group.pop(task.policy, None)
-                else:
-                    group[task.policy] = group[task.policy] + one if task.policy in group else one
-            tasks = _more(groups)
-            total += len(tasks)
+            rounds.end()
+            total += len(rounds.tasks)
     cells = [
         cell
-        for (number, place), group in groups.items()
+        for (number, place), group in rounds.groups.items()
         if group
         for cell in _cells(chosen[number].name, kinds_of[number, place], group)
     ]
-    return Benchmark(_with_regrets(cells), tuple(left_out), starts)
-
-
-def _more(groups: Mapping[tuple[int, int], Mapping[str, Replays]]) -> list[_Task]:
-    """What is to run from twice as many starts."""
-    tasks = []
-    for (number, place), group in groups.items():
-        for name in need_more(group, DEFAULT_NAME) if group else ():
-            end = min(2 * max(one.starts for one in group.values()), MOST_STARTS)
-            tasks.append(_Task(number, place, name, group[name].starts, end))
-    return tasks
+    return Benchmark(_with_regrets(cells), (*left_out, *rounds.left_out), starts)
 
 
 def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
@@ -255,7 +225,7 @@ def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
     ]
 
 
-Replaying = Callable[[Sequence[_Task]], Iterator[tuple[_Task, Replays | LeftOut]]]
+Replaying = Callable[[Sequence[Task]], Iterator[tuple[Task, Replays | LeftOut]]]
 
 
 @contextmanager
@@ -266,7 +236,7 @@ def _replaying(
     _begin(records, kinds, seed)
     if workers < 2:
 
-        def one_by_one(tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Replays | LeftOut]]:
+        def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Replays | LeftOut]]:
             for task in tasks:
                 yield task, _replays(task)
 
@@ -277,8 +247,8 @@ def _replaying(
     how = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(workers, how, _begin_worker, (records, kinds, seed)) as pool:
 
-        def in_processes(tasks: Sequence[_Task]) -> Iterator[tuple[_Task, Replays | LeftOut]]:
-            waiting: dict[Future[Replays | LeftOut], _Task] = {pool.submit(_replays, one): one for one in tasks}
+        def in_processes(tasks: Sequence[Task]) -> Iterator[tuple[Task, Replays | LeftOut]]:
+            waiting: dict[Future[Replays | LeftOut], Task] = {pool.submit(_replays, one): one for one in tasks}
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
@@ -307,7 +277,7 @@ def _begin_worker(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], 
     _begin(records, kinds, seed)
 
 
-def _replays(task: _Task) -> Replays | LeftOut:
+def _replays(task: Task) -> Replays | LeftOut:
     record, (kinds, seed) = _RECORDS[task.record], _MAKING
     if task.record not in _WORKS:
         _WORKS[task.record] = works_of(record, kinds, MOST_STARTS, seed)

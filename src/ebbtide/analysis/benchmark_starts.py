@@ -1,7 +1,7 @@
-"""How many starts a cell of the benchmark takes: a few for each policy, more for those that few cannot tell apart.
+"""How many starts a cell of the benchmark takes: few for policies that are clearly dearer, more for the others.
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
-twice as many starts, and again, until it is known which is, or until it makes no difference, or there are
+twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
 `MOST_STARTS`. What is asked for does not depend on which policy is ahead.
 """
 
@@ -16,9 +16,12 @@ from scipy.stats import t as student
 # The most starts of a cell.
 MOST_STARTS = 32
 
-# Two policies are told apart at this confidence, one-sided; or it is enough to know that they differ by less than
-# this share of the cheaper one's cost.
-_CONFIDENCE, _CLOSE = 0.9, 0.04
+# Two policies are told apart at this confidence, one-sided, and it is enough to know their difference to this
+# share of the cheaper one's cost.
+_CONFIDENCE, _CLOSE = 0.95, 0.04
+
+# After a single start only a policy that costs so many times as much is clearly dearer.
+_CLEARLY = 1.5
 
 
 @dataclass(frozen=True)
@@ -65,53 +68,55 @@ def cheapest(replays: Mapping[str, Replays]) -> str:
     return min(able, key=lambda name: (float(np.mean(able[name].costs_usd)), name))
 
 
-def need_more(replays: Mapping[str, Replays], always: str) -> tuple[str, ...]:
-    """The policies of a cell that need more starts, by name; empty: none does.
+def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_STARTS) -> dict[str, int]:
+    """The policies of a cell that need more starts, and how many each is to have; empty: none does.
 
     Args:
         replays: The runs of each policy so far, from the same first starts.
-        always: A policy that runs whenever others do.
+        always: A policy whose difference to the cheapest is to be known, too.
+        most: The most starts.
     """
     best = cheapest(replays)
     known = replays[best]
-    if not 2 <= known.starts < MOST_STARTS:
-        return ()
-    rivals = {
-        name: one
-        for name, one in replays.items()
-        if name != best and (one.starts, one.failures) == (known.starts, known.failures)
-    }
-    quantile = float(student.ppf(_CONFIDENCE, known.starts - 1))
-    mean_usd = float(np.mean(known.costs_usd))
-    maybe, matters = {best, always}, False
-    for name, one in rivals.items():
-        more_usd = np.subtract(one.costs_usd, known.costs_usd)
-        width_usd = quantile * float(more_usd.std(ddof=1)) / np.sqrt(known.starts)
-        if more_usd.mean() < width_usd:
+    maybe, unsure = {best, always} & set(replays), False
+    for name, one in replays.items():
+        if name == best or one.failures > known.failures:
+            continue
+        more_usd, width_usd = _difference_usd(one, known)
+        if more_usd < width_usd:
             maybe.add(name)
-            matters |= width_usd > _CLOSE * mean_usd
-    return tuple(sorted(maybe & set(replays))) if matters else ()
+        if name in maybe:
+            unsure |= width_usd > _CLOSE * float(np.mean(known.costs_usd))
+    # The cheapest so far may have been another, with promises broken since: who stopped because of it goes on.
+    behind = {name: known.starts for name in maybe if replays[name].starts < known.starts}
+    if behind or not unsure or known.starts >= most:
+        return behind
+    return dict.fromkeys(sorted(maybe), min(2 * known.starts, most))
+
+
+def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
+    """By how much a policy costs more than another over the starts of both, USD, and how sure that is."""
+    more_usd = np.subtract(one.costs_usd, known.costs_usd[: one.starts])
+    mean_usd = float(more_usd.mean())
+    if one.starts < 2:
+        dear_usd = (_CLEARLY - 1.0) * float(np.mean(known.costs_usd[: one.starts]))
+        return mean_usd, 0.0 if mean_usd == 0.0 else dear_usd
+    quantile = float(student.ppf(_CONFIDENCE, one.starts - 1))
+    return mean_usd, quantile * float(more_usd.std(ddof=1)) / float(np.sqrt(one.starts))
 
 
 def mean_costs_usd(replays: Mapping[str, Replays]) -> dict[str, float]:
     """The mean cost of each policy over the most starts that any has, USD.
 
-    A policy has fewer because another was cheaper over these. Its cost is its ratio to that one over the starts of
-    both, times the mean of that one over all.
+    A policy has fewer because the cheapest was cheaper over these. Its cost is its ratio to that one over the
+    starts of both, times the mean of that one over all.
     """
-    most = max(one.starts for one in replays.values())
-    whole = [one for one in replays.values() if one.starts == most]
+    most, known = max(one.starts for one in replays.values()), replays[cheapest(replays)]
     found = {}
     for name, one in replays.items():
         own = float(np.mean(one.costs_usd))
         if one.starts < most:
-            cheaper = min(whole, key=lambda rival: (rival.failures, _first_usd(rival, one.starts)))
-            shared = _first_usd(cheaper, one.starts)
-            own *= float(np.mean(cheaper.costs_usd)) / shared if shared > 0.0 else 1.0
+            shared = float(np.mean(known.costs_usd[: one.starts]))
+            own *= float(np.mean(known.costs_usd)) / shared if shared > 0.0 else 1.0
         found[name] = own
     return found
-
-
-def _first_usd(one: Replays, starts: int) -> float:
-    """The mean cost of the first starts, USD."""
-    return float(np.mean(one.costs_usd[:starts]))

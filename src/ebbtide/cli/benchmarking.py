@@ -30,7 +30,7 @@ class Selection:
         typer.Option("--policies", metavar="NAMES", help="Policies, with commas between; all by default."),
     ] = None
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only records with this text in their name.")] = ""
-    starts: Annotated[int, typer.Option(min=1, help="Starts of each cell; in auctions twice as many.")] = 2
+    starts: Annotated[int, typer.Option(min=1, help="Starts of each cell; in auctions twice as many.")] = 1
     seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0
     quick: Annotated[
         bool, typer.Option("--quick", help="A few records and simple policies, one start: a minute.")

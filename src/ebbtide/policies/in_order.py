@@ -110,12 +110,11 @@ class InOrder:
             if not (states.get(group.name) or {"closed": True}).get("closed")
         }
         of_job = {job_id: number for number, group in begun.items() for job_id in group.jobs}
-        of_lease = {lease: number for number, group in begun.items() for lease in states[group.name]["leases"]}
         found: dict[int, list[Event]] = {}
         for event in view.events:
             wanted = [number for number, group in begun.items() if event.wake in _ALWAYS | group.policy.wakes_on]
             if event.lease_id >= 0:
-                wanted = [number for number in wanted if of_lease.get(event.lease_id) == number]
+                wanted = [number for number in wanted if event.lease_id in states[begun[number].name]["leases"]]
             if event.job_id >= 0:
                 wanted = [number for number in wanted if of_job.get(event.job_id) == number]
             for number in wanted:

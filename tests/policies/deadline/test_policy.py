@@ -198,6 +198,30 @@ def test_a_deadline_that_is_not_given_leaves_time_for_starts() -> None:
         scenario(np.ones((2, HOURS * 6), bool), job(1 / 60)).run(Deadline(deadline_s=360.0), BEGINS_S)
 
 
+@pytest.mark.parametrize(
+    "chosen", [Deadline(deadline_s=30 * HOUR_S), Ebbtide(deadline_s=30 * HOUR_S)], ids=lambda one: one.name
+)
+def test_in_a_shortage_each_market_is_asked_once_in_a_look(chosen: Any) -> None:
+    nothing = np.zeros((2, HOURS * 6), dtype=bool)
+    short = Scenario(
+        (job(12.0),),
+        PRICES,
+        billing_preset("gcp-spot"),
+        availability=recorded(nothing),
+        delay=StartDelay(20.0, 60.0),
+    )
+    outcome = short.run(chosen, BEGINS_S, record=True)
+    refused = [lease for lease in outcome.leases if lease.state is LeaseState.FAILED]
+    asked_s = {
+        market: sorted(one.requested_s for one in refused if one.market == market) for market in (EAST, WEST)
+    }
+    for times_s in asked_s.values():
+        assert len(times_s) > 20
+        # After a first refusal or two `ebbtide` asks again sooner.
+        assert np.diff(times_s)[3:].min() >= min(chosen.look_every_s, 600.0) / 2.0
+    assert not is_late(outcome, 30.0)
+
+
 def test_markets_that_are_backed_off_from_are_not_asked() -> None:
     """As on EC2: who has just refused is not shown for a while."""
     up = np.repeat(np.array([[1, 0, 0, 1], [0, 0, 1, 0]], dtype=bool), HOURS * 6 // 4, axis=1)[:, : HOURS * 6]

@@ -277,10 +277,15 @@ class Deadline:
                 memory["refused"][str(last.market)] = view.now_s
                 self._saw(memory, last.market, view.now_s, is_up=False)
         since_s = spot.started_s if spot is not None else own["fell_s"]
-        # A market that the view does not show is backed off from: it counts as having refused just now.
+        # A market is asked once in a look. One that the view does not show is backed off from. Neither is asked
+        # now, as if it had just refused.
+        just_s = view.now_s - self.look_every_s / 2.0
         times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
         shown = set(view.markets)
-        refused = [time_s if one in shown else view.now_s for one, time_s in zip(zones, times_s, strict=True)]
+        refused = [
+            time_s if one in shown and time_s <= just_s else view.now_s
+            for one, time_s in zip(zones, times_s, strict=True)
+        ]
         return ZonesNow(
             left_s,
             left_s - to_do_s,

@@ -45,6 +45,9 @@ from ebbtide.policies.deadline.solving import solved_zone, solved_zones
 _ONE_ZONE_TICK_S, _ONE_ZONE_STEP_S = 300.0, 120.0
 _TICK_S, _STEP_S = 600.0, 600.0
 
+# Numbers in a table over several zones: with more, ticks are made longer. It takes some four seconds to solve.
+_MOST_CELLS = 30_000_000
+
 
 @dataclass(frozen=True)
 class DeadlineTable:
@@ -164,6 +167,12 @@ def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float) -> tuple[flo
     deviation = np.maximum(risky.beginnings()[1] - means, 0.0) / gamma
     mean = float(chances @ means)
     return mean, float(np.sqrt(max(float(chances @ (deviation**2 + means**2)) - mean**2, 0.0)))
+
+
+def zones_tick_s(problem: ZonesProblem) -> float:
+    """The length of the ticks of a job's table, seconds: the usual one, or as short as the table's size allows."""
+    cells = 3.0 * len(problem.zones) * len(AGE_BINS_S) * max(problem.slack_s, HOUR_S) * problem.deadline_h * HOUR_S
+    return max(_TICK_S, math.sqrt(cells / _MOST_CELLS))
 
 
 def solve_zones(
@@ -307,10 +316,12 @@ def table_for(question: Question) -> ZoneTable:
         SpellModel(np.frombuffer(hazards).reshape(2, -1), np.frombuffer(parts).reshape(2, -1))
         for hazards, parts in question.models
     ]
+    problem = question.problem()
     return solve_zones(
-        question.problem(),
+        problem,
         models,
         begins_s=question.begins_s,
         ask_every_s=question.ask_every_s,
         gamma=question.gamma,
+        tick_s=zones_tick_s(problem),
     )

@@ -20,7 +20,7 @@ from ebbtide.policies.deadline.advising_zones import LOOK, chosen_zone, seen_zon
 from ebbtide.policies.deadline.advisor import Kind
 from ebbtide.policies.deadline.asking import ASKS_EVERY_S, number, truth, types_of, usable_hours
 from ebbtide.policies.deadline.problem import ZonesProblem, check_times
-from ebbtide.policies.deadline.table import ZoneTable, solve_zones
+from ebbtide.policies.deadline.table import ZoneTable, solve_zones, zones_tick_s
 
 ZoneAdvice = tuple[Literal["spot", "on-demand", "look"], str] | Literal["wait"]
 
@@ -29,9 +29,6 @@ _HELD = {"spot": SPOT, "on-demand": ON_DEMAND}
 
 # Times closer than this are the same, seconds.
 _SAME_S = 1e-3
-
-# Ticks of a table, seconds, and numbers in it, times the number of zones: with more, ticks are made longer.
-_TABLE_TICK_S, _MOST_CELLS = 600.0, 200_000_000
 
 
 class ZonesAdvisor:
@@ -267,9 +264,5 @@ def _table(
         work_h, deadline_h, restart_h, on_demand_usd, zones, spot_usd, (0,) * len(zones), nowhere, nowhere
     )
     model = SpellModel(np.frombuffer(hazards).reshape(2, -1))
-    # As fine as the table's size allows.
-    tick_s = _TABLE_TICK_S
-    a_step = 3 * len(zones) * len(AGE_BINS_S) * max(problem.slack_s, HOUR_S) * deadline_h * HOUR_S
-    while a_step / tick_s**2 > _MOST_CELLS / len(zones):
-        tick_s *= 1.25
+    tick_s = zones_tick_s(problem)
     return solve_zones(problem, [model] * len(zones), ask_every_s=tick_s, tick_s=tick_s)
