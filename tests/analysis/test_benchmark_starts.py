@@ -46,6 +46,18 @@ def test_who_stopped_because_of_one_that_broke_a_promise_since_goes_on() -> None
     assert more_starts({"late": found["late"], "early": runs(0.9, 1.1)}, "late") == {"early": 4}
 
 
+def test_of_two_that_always_cost_the_same_one_runs_on() -> None:
+    found = {"a": runs(1.0, 2.0), "b": runs(1.0, 2.0), "rival": runs(2.0, 1.0), "default": runs(1.0, 2.0)}
+    assert more_starts(found, "default") == {"a": 4, "default": 4, "rival": 4}
+    longer = {
+        "a": runs(1.0, 2.0, 1.0, 1.5),
+        "rival": runs(2.0, 1.0, 1.0, 2.0),
+        "default": runs(1.0, 2.0, 1.0, 1.5),
+    }
+    # It is not behind because of its twin.
+    assert "b" not in more_starts(found | longer, "default")
+
+
 def test_there_is_an_end() -> None:
     random = np.random.default_rng(1)
     noisy = {name: runs(*random.uniform(1.0, 9.0, MOST_STARTS).tolist()) for name in "ab"}

@@ -7,7 +7,7 @@ twice as many starts, and again, and so does the default, until it is known by h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,11 +87,23 @@ def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_ST
             maybe.add(name)
         if name in maybe:
             unsure |= width_usd > _CLOSE * float(np.mean(known.costs_usd))
+    maybe = _without_twins(maybe, replays, {best, always})
     # The cheapest so far may have been another, with promises broken since: who stopped because of it goes on.
     behind = {name: known.starts for name in maybe if replays[name].starts < known.starts}
     if behind or not unsure or known.starts >= most:
         return behind
     return dict.fromkeys(sorted(maybe), min(2 * known.starts, most))
+
+
+def _without_twins(names: Set[str], replays: Mapping[str, Replays], kept: Set[str]) -> set[str]:
+    """The policies without those that have cost the same as another from each start so far: it stands for both."""
+    found: list[str] = []
+    for name in sorted(names, key=lambda one: (one not in kept, -replays[one].starts, one)):
+        own = replays[name].costs_usd
+        is_twin = len(own) > 1 and any(replays[other].costs_usd[: len(own)] == own for other in found)
+        if name in kept or not is_twin:
+            found.append(name)
+    return set(found)
 
 
 def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
