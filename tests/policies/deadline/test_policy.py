@@ -31,7 +31,7 @@ from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
 from ebbtide.policies.ebbtide.policy import Ebbtide
-from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.refusals import BacksOff, backing_off
 from ebbtide.policies.registry import policy
 from ebbtide.simulation.deadline_runs import run_zones
 from ebbtide.simulation.scenario import Scenario
@@ -201,24 +201,17 @@ def test_a_deadline_that_is_not_given_leaves_time_for_starts() -> None:
 @pytest.mark.parametrize(
     "chosen", [Deadline(deadline_s=30 * HOUR_S), Ebbtide(deadline_s=30 * HOUR_S)], ids=lambda one: one.name
 )
-def test_in_a_shortage_each_market_is_asked_once_in_a_look(chosen: Any) -> None:
+def test_in_a_shortage_each_market_is_asked_once_a_minute(chosen: Any) -> None:
     nothing = np.zeros((2, HOURS * 6), dtype=bool)
-    short = Scenario(
-        (job(12.0),),
-        PRICES,
-        billing_preset("gcp-spot"),
-        availability=recorded(nothing),
-        delay=StartDelay(20.0, 60.0),
-    )
-    outcome = short.run(chosen, BEGINS_S, record=True)
+    delay = StartDelay(20.0, 60.0)
+    short = Scenario((job(12.0),), PRICES, billing_preset("gcp-spot"), availability=recorded(nothing), delay=delay)
+    outcome = short.run(backing_off(chosen), BEGINS_S, record=True)
     refused = [lease for lease in outcome.leases if lease.state is LeaseState.FAILED]
-    asked_s = {
-        market: sorted(one.requested_s for one in refused if one.market == market) for market in (EAST, WEST)
-    }
-    for times_s in asked_s.values():
-        assert len(times_s) > 20
-        # After a first refusal or two `ebbtide` asks again sooner.
-        assert np.diff(times_s)[3:].min() >= min(chosen.look_every_s, 600.0) / 2.0
+    for market in (EAST, WEST):
+        times_s = sorted(lease.requested_s for lease in refused if lease.market == market)
+        # A refusal takes 20 s to come.
+        assert np.diff(times_s).min() >= 80.0
+        assert len(times_s) >= 15 * 60 * 60 / 100.0
     assert not is_late(outcome, 30.0)
 
 
@@ -313,7 +306,9 @@ def test_its_own_probes_teach_it() -> None:
     """What a run asked for and held, fitted: a zone that is mostly down differs from one that is mostly up."""
     random = np.random.default_rng(8)
     up = np.stack([random.random(HOURS * 6) < 0.95, random.random(HOURS * 6) < 0.1])
-    outcome = scenario(up, job(20.0)).run(Deadline(DeadlineRule.GREEDY, 40 * HOUR_S, start_s=720.0), BEGINS_S)
+    outcome = scenario(up, job(20.0)).run(
+        Deadline(DeadlineRule.GREEDY, 40 * HOUR_S, start_s=720.0, retry_s=TICK_S), BEGINS_S
+    )
     probes = probes_of(outcome.leases, outcome.end_s)
     asked = {(row.zone, row.available) for row in probes.itertuples()}
     assert ("us-east-1a", 1) in asked

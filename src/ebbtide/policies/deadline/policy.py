@@ -68,12 +68,16 @@ class Deadline:
         gamma: USD of expected cost that a USD of standard deviation is worth.
         ask_every_s: Seconds between requests to other zones while a spot machine is held.
         look_every_s: Seconds from one decision to the next.
+        retry_s: Seconds after which a market that has refused is asked again: where spells are short, each minute
+            in which nothing runs counts.
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
         learn_every_s: Seconds after which the models take in what the run has seen of its zones; infinity: never.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
 
     one_machine_a_job: ClassVar[bool] = True
+    # It does not ask a market that refuses again at once.
+    backs_off: ClassVar[bool] = True
 
     rule: DeadlineRule = DeadlineRule.TABLE
     deadline_s: float = math.inf
@@ -82,6 +86,7 @@ class Deadline:
     gamma: float = 0.0
     ask_every_s: float = 2 * HOUR_S
     look_every_s: float = 600.0
+    retry_s: float = 60.0
     start_s: float = 300.0
     learn_every_s: float = math.inf
     wakes_on: frozenset[Wake] = frozenset()
@@ -91,7 +96,7 @@ class Deadline:
             self,
             positive=("deadline_s", "times_work", "start_s", "learn_every_s"),
             not_negative=("gamma", "ask_every_s"),
-            between={"look_every_s": (1.0, DAY_S)},
+            between={"look_every_s": (1.0, DAY_S), "retry_s": (1.0, DAY_S)},
         )
 
     @property
@@ -117,6 +122,7 @@ class Deadline:
                 if not lease.on_demand:
                     memory["refused"][str(lease.market)] = view.now_s
                     self._saw(memory, lease.market, view.now_s, is_up=False)
+                    yield WakeAt(view.now_s + self.retry_s)
             elif event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
         for job, later_steps in jobs:
@@ -277,13 +283,12 @@ class Deadline:
                 memory["refused"][str(last.market)] = view.now_s
                 self._saw(memory, last.market, view.now_s, is_up=False)
         since_s = spot.started_s if spot is not None else own["fell_s"]
-        # A market is asked once in a look. One that the view does not show is backed off from. Neither is asked
-        # now, as if it had just refused.
-        just_s = view.now_s - self.look_every_s / 2.0
+        # A market that refused a moment ago is not asked now, nor is one that the view does not show, because
+        # another policy around this one backs off from it.
         times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
         shown = set(view.markets)
         refused = [
-            time_s if one in shown and time_s <= just_s else view.now_s
+            time_s if one in shown and time_s <= view.now_s - self.retry_s else view.now_s
             for one, time_s in zip(zones, times_s, strict=True)
         ]
         return ZonesNow(
