@@ -18,7 +18,7 @@ MOST_STARTS = 32
 
 # Two policies are told apart at this confidence, one-sided, and it is enough to know their difference to this
 # share of the cheaper one's cost.
-_CONFIDENCE, _CLOSE = 0.95, 0.04
+_CONFIDENCE, _CLOSE = 0.9, 0.05
 
 # After a single start only a policy that costs so many times as much is clearly dearer.
 _CLEARLY = 1.5
@@ -87,7 +87,7 @@ def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_ST
             maybe.add(name)
         if name in maybe:
             unsure |= width_usd > _CLOSE * float(np.mean(known.costs_usd))
-    maybe = _without_twins(maybe, replays, {best, always})
+    maybe = _without_twins(maybe, replays, {best, always} & set(replays))
     # The cheapest so far may have been another, with promises broken since: who stopped because of it goes on.
     behind = {name: known.starts for name in maybe if replays[name].starts < known.starts}
     if behind or not unsure or known.starts >= most:
@@ -120,15 +120,17 @@ def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
 def mean_costs_usd(replays: Mapping[str, Replays]) -> dict[str, float]:
     """The mean cost of each policy over the most starts that any has, USD.
 
-    A policy has fewer because the cheapest was cheaper over these. Its cost is its ratio to that one over the
-    starts of both, times the mean of that one over all.
+    A policy has fewer because the cheapest was cheaper over these, or because another has cost the same. Its cost
+    is its ratio to that one over the starts of both, times the mean of that one over all.
     """
-    most, known = max(one.starts for one in replays.values()), replays[cheapest(replays)]
-    found = {}
-    for name, one in replays.items():
-        own = float(np.mean(one.costs_usd))
-        if one.starts < most:
-            shared = float(np.mean(known.costs_usd[: one.starts]))
-            own *= float(np.mean(known.costs_usd)) / shared if shared > 0.0 else 1.0
-        found[name] = own
+    best = cheapest(replays)
+    found = {best: float(np.mean(replays[best].costs_usd))}
+    # The others from the most starts to the fewest, so that what a policy is compared with is known.
+    for name in sorted(set(replays) - {best}, key=lambda one: (-replays[one].starts, one)):
+        own = replays[name].costs_usd
+        twins = (other for other in found if replays[other].costs_usd[: len(own)] == own)
+        known = next((other for other in twins if 1 < len(own) < replays[other].starts), best)
+        shared_usd = float(np.mean(replays[known].costs_usd[: len(own)]))
+        of_all = found[known] / shared_usd if len(own) < replays[known].starts and shared_usd > 0.0 else 1.0
+        found[name] = float(np.mean(own)) * of_all
     return found

@@ -29,7 +29,7 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s
+from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour
 from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -44,6 +44,8 @@ _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S = 60.0, 300.0
 
 # Half a gang is kept for so long, then given back, and the whole asked for again after so long at first, seconds.
 _HALF_S, _GANG_S = 300.0, 600.0
+# Where machines that are taken in their first hour are free, it is kept longer: given back, it is paid for.
+_REFUNDED_HALF_S = 1800.0
 
 # A machine of a type that the table does not know has to cost less than this share of what the table expects.
 _CHEAPER = 0.95
@@ -239,8 +241,9 @@ class Ebbtide:
             elif 0 < len(held) < job.job.least_machines:
                 # They are paid for and idle until the others come: they are kept for a while only.
                 since_s = view.memory.setdefault("halves", {}).setdefault(str(job.job_id), view.now_s)
-                if view.now_s < since_s + _HALF_S:
-                    yield WakeAt(since_s + _HALF_S)
+                kept_s = _REFUNDED_HALF_S if refunds_first_hour(view) else _HALF_S
+                if view.now_s < since_s + kept_s:
+                    yield WakeAt(since_s + kept_s)
                     return
                 del view.memory["halves"][str(job.job_id)]
                 yield from (Release(lease.lease_id) for lease in held)
