@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide._files import replacing, write_text
+from ebbtide.errors import InputError
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -35,3 +36,12 @@ def test_the_umask_is_not_changed_even_for_a_moment(tmp_path: Path, monkeypatch:
         assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
     finally:
         os.umask(umask)
+
+
+def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file: is a file; .*file/a/b.txt needs a folder there"):
+        write_text(tmp_path / "file" / "a" / "b.txt", "x")
+    with pytest.raises(OSError, match="/proc/b.txt") as told:
+        write_text("/proc/b.txt", "x")
+    assert told.value.filename == "/proc/b.txt"

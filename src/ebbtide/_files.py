@@ -19,13 +19,22 @@ def replacing(path: str | Path) -> Iterator[Path]:
     If the body raises, the temporary file is removed and `path` is left as it was.
 
     Raises:
-        InputError: `path` is a folder.
+        InputError: `path` is a folder, or what it would lie in is none.
+        OSError: It cannot be written.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError("is a folder; name a file", file=path)
+    above = next((each for each in path.parents if each.exists()), path.parent)
+    if above.exists() and not above.is_dir():
+        raise InputError(f"is a file; {path} needs a folder there", file=above)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        # Of the file that was to be written, whatever is beside it.
+        error.filename = str(path)
+        raise
     os.close(descriptor)
     temporary = Path(name)
     try:

@@ -45,7 +45,7 @@ def generate_command(
     refuse_other(into)
     if kind is Kind.TODAY:
         refuse_other(beside)
-    if not into.parent.is_dir():
+    if not into.parent.exists():
         typer.echo(f"{into.parent}: no such folder; it is created", err=True)
     with progress("generating prices") as state:
         history = generated(kind, days, seed, state.of)
