@@ -161,6 +161,7 @@ def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
         (["backtest"], "Missing argument 'JOB.yaml'."),
         (["backtest", JOB, "--fast"], "No such option: --fast"),
         (["backtest", JOB, "--generate", "20", "--starts", "many"], "Invalid value for '--starts'"),
+        (["plan", JOB, "--kind", "moon"], "Invalid value for '--kind': 'moon' is not one of 'today', 'gpu'"),
         (["backtest", JOB], "give either --prices FILE or --generate DAYS"),
         (["backtest", JOB, "--prices", "none.parquet"], "none.parquet: there is no such file"),
         (["backtest", "none.yaml", "--generate", "20"], "none.yaml: there is no such file"),

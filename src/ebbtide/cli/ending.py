@@ -114,7 +114,9 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
             return BAD_INPUT, ""
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ebbtide"
-        return BAD_INPUT, f"{error.format_message()} (see `{command} --help`)"  # type: ignore[attr-defined]
+        # Of a value that is none of several words, typer's message has the kind of error, too.
+        told = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+        return BAD_INPUT, f"{told} (see `{command} --help`)"
     if isinstance(error, _ClickException):
         return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
     if isinstance(error, (ConnectionError, TimeoutError, CloudError, StorageError, *_service_errors())):
