@@ -12,7 +12,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
-from ebbtide.jobs.checkpoint_interval import seconds_per_work_second
+from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
@@ -72,7 +72,7 @@ def plan_places(
     whole_h = math.fsum(spent.values())
     found = []
     for market, series in prices.items():
-        rate = job.steps_per_s(market.cloud, market.instance_type, catalogue) * job.speedup_of(job.most_machines)
+        rate = steps_per_s_with_saves(job, market, catalogue) * job.speedup_of(job.most_machines)
         usd = series.at(prices.end_s) * job.most_machines
         if not rate > 0 or math.isnan(usd):
             continue
@@ -80,7 +80,7 @@ def plan_places(
         listed = None if listed is None else listed * job.most_machines
         model = spells.of(market)
         vcpus = catalogue.machine_of(market).vcpus
-        work_h = job.steps / rate * seconds_per_work_second(job, vcpus, market.place) / HOUR_S
+        work_h = job.steps / rate / HOUR_S
         restart_h = (start_s + job.restore_s(vcpus, market.place)) / HOUR_S
         alone = None
         if listed is not None and deadline_h is not None:

@@ -17,6 +17,7 @@ from ebbtide.engine.provider import MeasuresSpeed, Provider, TellsTogether
 from ebbtide.engine.timeline import Moment, Timeline
 from ebbtide.engine.view import EngineView
 from ebbtide.errors import InputError
+from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import Billing, Ending
@@ -110,7 +111,7 @@ class Engine:
         self._timers_set = 0
         self._unfinished = {job.job_id for job in self.jobs}
         # Declared steps per second, by job id, cloud and instance type.
-        self._rates: dict[tuple[int, str, str], float] = {}
+        self._rates: dict[tuple[int, str, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
         self._together = provider if isinstance(provider, TellsTogether) else None
         # What policies are shown: of this run alone, so that no policy can change what another one is shown.
@@ -200,13 +201,15 @@ class Engine:
         job_id = self._ids.get(id(job))
         if job_id is None:
             # None of the run's jobs.
-            return job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
-        key = (job_id, market.cloud, market.instance_type)
+            return steps_per_s_with_saves(job, market, self._catalogue)
+        key = (job_id, market.cloud, market.region, market.instance_type)
+        own = self.jobs[job_id].job
+        if self._speeds is not None:
+            declared = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+            return self._speeds.steps_per_s(job_id, market, declared)
         if key not in self._rates:
-            own = self.jobs[job_id].job
-            self._rates[key] = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
-        declared = self._rates[key]
-        return declared if self._speeds is None else self._speeds.steps_per_s(job_id, market, declared)
+            self._rates[key] = steps_per_s_with_saves(own, market, self._catalogue)
+        return self._rates[key]
 
     def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
         job_id = self._ids.get(id(job))

@@ -6,7 +6,8 @@ import math
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
-from ebbtide.market.markets import Place
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market, Place
 
 # Saving begins some seconds after the notice, and must be complete some seconds before the revocation.
 _MARGIN_S = 10.0
@@ -51,6 +52,19 @@ def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float, p
     interval_s = max(best_interval_s(save_s, lives_s), 1.5 * save_s)
     checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})
     return job.model_copy(update={"checkpoint": checkpoint})
+
+
+def saves_while_training(job: Job) -> bool:
+    """Whether a job is saved in between, and not only when a machine is released or revoked."""
+    return job.checkpoint is not None and job.checkpoint.interval_s is not None
+
+
+def steps_per_s_with_saves(job: Job, market: Market, catalogue: Catalogue) -> float:
+    """Steps a second of a job on one machine of a market, saves in between counted; 0 where it cannot run."""
+    rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+    if rate <= 0.0 or not saves_while_training(job):
+        return rate
+    return rate / seconds_per_work_second(job, catalogue.machine_of(market).vcpus, market.place)
 
 
 def seconds_per_work_second(job: Job, vcpus: int, place: Place | None = None) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
@@ -28,7 +29,7 @@ class Quotes(Protocol):
         ...
 
     def steps_per_s(self, job: Job, market: Market) -> float:
-        """The job's rate on one machine of the market's type; 0 where it cannot run."""
+        """The job's rate on one machine of the market, with its saves in between; 0 where it cannot run."""
         ...
 
 
@@ -57,4 +58,4 @@ class KnownQuotes:
         return self.catalogue.on_demand_usd_per_hour(market, self.now_s)
 
     def steps_per_s(self, job: Job, market: Market) -> float:
-        return job.steps_per_s(market.cloud, market.instance_type, self.catalogue)
+        return steps_per_s_with_saves(job, market, self.catalogue)

@@ -21,7 +21,7 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.jobs.checkpoint_interval import seconds_per_work_second
+from ebbtide.jobs.checkpoint_interval import saves_while_training
 from ebbtide.jobs.job import Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market, Place
@@ -258,13 +258,14 @@ class Deadline:
         vcpus = view.machine(zones[0]).vcpus
         place = zones[own["zone"]].place
         save_s = job.job.save_s(vcpus, place)
-        stretch = seconds_per_work_second(job.job, vcpus, place)
-        rate = view.steps_per_s(job.job, zones[0]) / stretch
+        rate = view.steps_per_s(job.job, zones[0])
         left_s = own["ends_s"] - view.now_s
         if later_steps:
             left_s -= later_steps / rate + save_s + own["restart_s"]
         # Of a job that is saved as it trains, a save may be under way as well.
-        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + (save_s if stretch == 1.0 else 2.0 * save_s)
+        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + (
+            2.0 * save_s if saves_while_training(job.job) else save_s
+        )
         if save_s > view.billing.notice_s:
             # Steps that cannot be saved within the notice are to be done again.
             to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
@@ -350,9 +351,8 @@ def _in_words(duration_s: float) -> str:
 
 
 def _hours(view: View, job: Job, market: Market, steps: float) -> float:
-    """Hours that steps take on a machine of a market, periodic saves included."""
-    stretch = seconds_per_work_second(job, view.machine(market).vcpus, market.place)
-    return steps / view.steps_per_s(job, market) * stretch / HOUR_S
+    """Hours that steps take on a machine of a market."""
+    return steps / view.steps_per_s(job, market) / HOUR_S
 
 
 def _longest_h(view: View) -> float:
