@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ _QUICK_RECORDS = 5
 
 # A run that is not done after so many days has missed, and so has one that much later than its last deadline.
 _MOST_D, _LATE_D = 8.0, 1.0
+
+# Tasks that wait for a worker, for each of them.
+_AHEAD = 4
 
 # A cost above the budget by less is a rounding error.
 _NO_MONEY_USD = 1e-6
@@ -178,7 +181,7 @@ def benchmark(
         records, starts = [records[place] for place in places.tolist()], 1
     chosen = tuple(records)
     kinds_of: dict[tuple[int, int], str] = {}
-    first_starts: dict[tuple[int, int], int] = {}
+    rounds: dict[tuple[int, int], Rounds] = {}
     for number, record in enumerate(chosen):
         works = works_of(record, kinds, MOST_STARTS, seed)
         missing = [kind for kind in kinds if kind not in {work.kind for work in works}]
@@ -186,25 +189,28 @@ def benchmark(
         for place, work in enumerate(works):
             kinds_of[number, place] = work.kind
             first = 1 if quick else starts * (AUCTION_STARTS if record.is_auction else 1)
-            first_starts[number, place] = min(first, MOST_STARTS)
-    rounds = Rounds(first_starts, names, DEFAULT_NAME, 1 if quick else MOST_STARTS)
-    done, total = 0, len(rounds.tasks)
-    with _replaying(chosen, tuple(kinds), seed, workers) as replayed:
-        while rounds.tasks:
-            for task, one in replayed(rounds.tasks):
-                rounds.note(task, one)
-                done += 1
-                if on_progress:
-                    on_progress(done, total)
-            rounds.end()
-            total += len(rounds.tasks)
+            where, first = (number, place), min(first, MOST_STARTS)
+            rounds[where] = Rounds(where, names, DEFAULT_NAME, first, 1 if quick else MOST_STARTS)
+    first_tasks = [task for one in rounds.values() for task in one.tasks]
+    done, total = 0, len(first_tasks)
+
+    def note(task: Task, found: Replays | LeftOut) -> Sequence[Task]:
+        nonlocal done, total
+        more = rounds[task.record, task.work].note(task, found)
+        done, total = done + 1, total + len(more)
+        if on_progress:
+            on_progress(done, total)
+        return more
+
+    _replay_all(first_tasks, note, _Replayed(chosen, tuple(kinds), seed), workers)
     cells = [
         cell
-        for (number, place), group in rounds.groups.items()
-        if group
-        for cell in _cells(chosen[number].name, kinds_of[number, place], group)
+        for (number, place), one in rounds.items()
+        if one.replays
+        for cell in _cells(chosen[number].name, kinds_of[number, place], one.replays)
     ]
-    return Benchmark(_with_regrets(cells), (*left_out, *rounds.left_out), starts)
+    left_out += [one for each in rounds.values() for one in each.left_out]
+    return Benchmark(_with_regrets(cells), tuple(left_out), starts)
 
 
 def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
@@ -225,63 +231,70 @@ def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
     ]
 
 
-Replaying = Callable[[Sequence[Task]], Iterator[tuple[Task, Replays | LeftOut]]]
+@dataclass(frozen=True)
+class _Replayed:
+    """What a process works on."""
+
+    records: tuple[BenchmarkRecord, ...] = ()
+    kinds: tuple[str, ...] = ()
+    seed: int = 0
+    # The works of each record, once they are asked for.
+    works: dict[int, tuple[Work, ...]] = field(default_factory=dict)
+
+    def works_of(self, number: int) -> tuple[Work, ...]:
+        """The works of a record, by its index."""
+        if number not in self.works:
+            self.works[number] = works_of(self.records[number], self.kinds, MOST_STARTS, self.seed)
+        return self.works[number]
 
 
-@contextmanager
-def _replaying(
-    records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int, workers: int
-) -> Iterator[Replaying]:
-    """What replays tasks and tells each when it is done."""
-    _begin(records, kinds, seed)
+_REPLAYED = _Replayed()
+
+
+def _replay_all(
+    tasks: Sequence[Task],
+    note: Callable[[Task, Replays | LeftOut], Sequence[Task]],
+    replayed: _Replayed,
+    workers: int,
+) -> None:
+    """Replay tasks, and those that come of them, which are begun first: the longest cells are not the last."""
+    queue = deque(tasks)
     if workers < 2:
-
-        def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Replays | LeftOut]]:
-            for task in tasks:
-                yield task, _replays(task)
-
+        _begin(replayed)
         with one_thread():
-            yield one_by_one
+            while queue:
+                task = queue.popleft()
+                queue.extendleft(reversed(note(task, _replays(task))))
         return
     # Workers get the records once, whole: reading and cutting them takes longer than many a cell.
     how = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers, how, _begin_worker, (records, kinds, seed)) as pool:
-
-        def in_processes(tasks: Sequence[Task]) -> Iterator[tuple[Task, Replays | LeftOut]]:
-            waiting: dict[Future[Replays | LeftOut], Task] = {pool.submit(_replays, one): one for one in tasks}
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), future.result()
-
+    with ProcessPoolExecutor(workers, how, _begin_worker, (replayed,)) as pool:
+        waiting: dict[Future[Replays | LeftOut], Task] = {}
         try:
-            yield in_processes
+            while queue or waiting:
+                while queue and len(waiting) < _AHEAD * workers:
+                    task = queue.popleft()
+                    waiting[pool.submit(_replays, task)] = task
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    queue.extendleft(reversed(note(waiting.pop(future), future.result())))
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-# What a process works on: the records, and the works of each record once they are asked for.
-_RECORDS: tuple[BenchmarkRecord, ...] = ()
-_MAKING: tuple[tuple[str, ...], int] = ((), 0)
-_WORKS: dict[int, tuple[Work, ...]] = {}
+def _begin(replayed: _Replayed) -> None:
+    global _REPLAYED
+    _REPLAYED = replayed
 
 
-def _begin(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int) -> None:
-    global _RECORDS, _MAKING
-    _RECORDS, _MAKING = records, (kinds, seed)
-    _WORKS.clear()
-
-
-def _begin_worker(records: tuple[BenchmarkRecord, ...], kinds: tuple[str, ...], seed: int) -> None:
+def _begin_worker(replayed: _Replayed) -> None:
     # What policies say of each run would be said a thousand times.
     logging.disable(logging.WARNING)
-    _begin(records, kinds, seed)
+    _begin(replayed)
 
 
 def _replays(task: Task) -> Replays | LeftOut:
-    record, (kinds, seed) = _RECORDS[task.record], _MAKING
-    if task.record not in _WORKS:
-        _WORKS[task.record] = works_of(record, kinds, MOST_STARTS, seed)
-    work = _WORKS[task.record][task.work]
+    record, seed = _REPLAYED.records[task.record], _REPLAYED.seed
+    work = _REPLAYED.works_of(task.record)[task.work]
     where = f"{record.name}: {work.kind}: {task.policy}"
     try:
         policy = policy_for(work.asked, task.policy, catalogue=record.catalogue)

@@ -1,8 +1,8 @@
-"""The rounds of the benchmark: every policy from a few starts, then from more those that need them."""
+"""The rounds of a cell of the benchmark: every policy from a few starts, then from more those that need them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.analysis.benchmark_records import LeftOut
@@ -32,63 +32,56 @@ class Task:
 
 
 class Rounds:
-    """What is to be replayed, round by round, and what came of it.
+    """What is to be replayed in one cell, round by round, and what came of it.
 
     Args:
-        first_starts: How many starts every policy has in the first round, by indices of record and work.
+        place: Indices of the record and the work.
         policies: Names of the policies.
         always: A policy that runs whenever others do.
-        most: The most starts of a cell.
+        first: How many starts every policy has in the first round.
+        most: The most starts.
 
     Attributes:
-        groups: The replays of each policy, by indices of record and work.
+        replays: The replays of each policy.
         left_out: What could not be replayed, and why.
+        tasks: Those of this round; none: there is no further round.
     """
 
     def __init__(
-        self, first_starts: Mapping[tuple[int, int], int], policies: Sequence[str], always: str, most: int
+        self, place: tuple[int, int], policies: Sequence[str], always: str, first: int, most: int
     ) -> None:
-        self.groups: dict[tuple[int, int], dict[str, Replays]] = {place: {} for place in first_starts}
+        self.replays: dict[str, Replays] = {}
         self.left_out: list[LeftOut] = []
-        self._always, self._most = always, most
+        self.tasks = [task for name in policies for task in _tasks(place, name, 0, first)]
+        self._place, self._always, self._most = place, always, most
         self._found: dict[Task, Replays | LeftOut] = {}
-        self._tasks = [
-            task
-            for place, end in first_starts.items()
-            for name in policies
-            for task in _tasks(place, name, 0, end)
-        ]
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """Those of this round; none: there is no further round."""
-        return self._tasks
-
-    def note(self, task: Task, found: Replays | LeftOut) -> None:
-        """Note what came of a task."""
+    def note(self, task: Task, found: Replays | LeftOut) -> Sequence[Task]:
+        """Note what came of a task; gives the tasks of the next round when it was the last of this one."""
         self._found[task] = found
+        if len(self._found) < len(self.tasks):
+            return ()
+        self._end()
+        return self.tasks
 
-    def end(self) -> None:
-        """End a round all of whose tasks are noted, and begin the next."""
+    def _end(self) -> None:
         failed = set()
-        for task in self._tasks:
-            one, group = self._found[task], self.groups[task.record, task.work]
-            which = task.record, task.work, task.policy
+        for task in self.tasks:
+            one, name = self._found[task], task.policy
             if isinstance(one, LeftOut):
-                if which not in failed:
+                if name not in failed:
                     self.left_out.append(one)
-                failed.add(which)
+                failed.add(name)
                 # What fails in a later start is left out whole.
-                group.pop(task.policy, None)
-            elif which not in failed:
-                group[task.policy] = group[task.policy] + one if task.policy in group else one
+                self.replays.pop(name, None)
+            elif name not in failed:
+                self.replays[name] = self.replays[name] + one if name in self.replays else one
         self._found.clear()
-        self._tasks = [
+        more = more_starts(self.replays, self._always, self._most) if self.replays else {}
+        self.tasks = [
             task
-            for place, group in self.groups.items()
-            if group
-            for name, end in more_starts(group, self._always, self._most).items()
-            for task in _tasks(place, name, group[name].starts, end)
+            for name, end in more.items()
+            for task in _tasks(self._place, name, self.replays[name].starts, end)
         ]
 
 

@@ -132,6 +132,11 @@ class Deadline:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
 
+    def zones_of(self, view: View, job: JobView) -> list[Market]:
+        """The markets that are asked for a served job; empty: it has not begun."""
+        memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
+        return [Market(*fields) for fields in memory["jobs"].get(str(job.job_id), {}).get("zones", ())]
+
     def expected_usd(self, view: View, job: JobView, later_steps: float = 0.0) -> float:
         """What the rest of a served job is expected to cost by the table, USD; infinity: it is not known."""
         memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.market.markets import Market
 from ebbtide.policies.ebbtide.ways import Way, Ways
 
 # Share of the time until a deadline that may be planned for work on a spot machine.
@@ -79,9 +81,10 @@ class InTime:
             return min(fitting, key=lambda way: way.rank)
         return min(ways.all(), key=lambda way: (not way.on_demand, way.work_s, way.rank), default=None)
 
-    def best_spot(self) -> Way | None:
-        """The cheapest spot machine that may be tried; None: there is none, or the job cannot be saved."""
-        spot = [way for way in self.ways.spot() if self.may_try(way)]
+    def best_spot(self, besides: Container[Market] = ()) -> Way | None:
+        """The cheapest spot machine that may be tried, besides those of some markets; None: there is none, or the
+        job cannot be saved."""
+        spot = [way for way in self.ways.spot() if way.market not in besides and self.may_try(way)]
         return min(spot, key=lambda way: way.rank, default=None) if self.ways.job.job.checkpoint else None
 
     @property

@@ -200,7 +200,7 @@ class Ebbtide:
         if view.leases_of(job.job_id):
             return action
         in_time = self._in_time(now, job, bids=False)
-        way = in_time.best_spot()
+        way = in_time.best_spot(self._table.zones_of(view, job))
         listed = [one.usd for one in in_time.ways.out if one.market == action.market]
         if way is None or not listed or way.usd >= listed[0]:
             return action
@@ -211,7 +211,7 @@ class Ebbtide:
     def _instead_of_waiting(self, now: _Now, job: JobView, later_steps: float) -> Iterator[Action]:
         """A spot machine of another type where the table has a job wait, if it costs less than is expected."""
         view = now.view
-        way = self._in_time(now, job, bids=False).best_spot()
+        way = self._in_time(now, job, bids=False).best_spot(self._table.zones_of(view, job))
         if way is not None and way.usd < _CHEAPER * self._table.expected_usd(view, job, later_steps):
             view.memory.setdefault("off_table", []).append(str(job.job_id))
             yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
