@@ -185,3 +185,33 @@ def test_a_policy_of_its_own_and_one_for_the_rest() -> None:
     assert [type(group.policy) for group in policy.groups] == [Ebbtide, OnDemand]
     with pytest.raises(InputError, match="name one policy to give it parameters"):
         policy_for(work, DEFAULT, parameters={"max_price_ratio": 0.5})
+
+
+@dataclass
+class Waking:
+    """Rents a machine for its job, asks to be woken every so often, and notes when it is."""
+
+    every_s: float
+    name: str = "waking"
+    wakes_on: frozenset[Wake] = frozenset()
+    woken_s: list[float] = field(default_factory=list)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        if any(event.wake is Wake.TIMER for event in view.events):
+            self.woken_s.append(view.now_s)
+        if not view.leases_of(0):
+            yield Request(view.markets[0], 10.0, job=0)
+        begun = any(event.wake in (Wake.START, Wake.TIMER) for event in view.events)
+        if begun:
+            yield WakeAt(view.now_s + self.every_s)
+
+
+def test_a_timer_is_of_the_group_that_asked_for_it() -> None:
+    often, seldom = Waking(100.0), Waking(450.0)
+    groups = (JobGroup("often", often, (0,)), JobGroup("seldom", seldom, (1,)))
+    jobs = (job("a"), job("b"))
+    assert Scenario(jobs, PRICES, BILLING).run(InOrder(groups, "two"), START_S).finished
+    # At 900 s both are woken, and else each by its own.
+    assert {round(time_s - START_S) % 450 for time_s in seldom.woken_s} == {0}
+    assert {round(time_s - START_S) % 100 for time_s in often.woken_s} == {0}
+    assert len(often.woken_s) > 4 * len(seldom.woken_s) > 0

@@ -18,7 +18,7 @@ MOST_STARTS = 32
 
 # Two policies are told apart at this confidence, one-sided, and it is enough to know their difference to this
 # share of the cheaper one's cost.
-_CONFIDENCE, _CLOSE = 0.9, 0.05
+_CONFIDENCE, _CLOSE = 0.9, 0.06
 
 # After a single start only a policy that costs so many times as much is clearly dearer.
 _CLEARLY = 1.5

@@ -15,7 +15,7 @@ from typing import Any
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAtStep
+from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy, check_fits
 from ebbtide.policies.api.records import JobView, LeaseView
@@ -27,6 +27,9 @@ _LOGGER = logging.getLogger(__name__)
 _ALWAYS = frozenset(
     {Wake.RUNNING, Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED, Wake.MILESTONE, Wake.FINISHED, Wake.TIMER}
 )
+
+# Times closer than this are the same, seconds.
+_SAME_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class InOrder:
     def _told(self, view: View, states: dict[str, Any]) -> dict[int, list[Event]]:
         """What of this decision's events each group that has begun is told, by its number.
 
-        A timer is everybody's: which policy asked for it is not known any more where a run was resumed.
+        A timer is of those who asked for it; one that nobody did is everybody's.
         """
         begun = {
             number: group
@@ -110,9 +113,12 @@ class InOrder:
             if not (states.get(group.name) or {"closed": True}).get("closed")
         }
         of_job = {job_id: number for number, group in begun.items() for job_id in group.jobs}
+        woken = [number for number, group in begun.items() if _is_woken(states[group.name], view.now_s)]
         found: dict[int, list[Event]] = {}
         for event in view.events:
             wanted = [number for number, group in begun.items() if event.wake in _ALWAYS | group.policy.wakes_on]
+            if event.wake is Wake.TIMER and woken:
+                wanted = woken
             if event.lease_id >= 0:
                 wanted = [number for number in wanted if event.lease_id in states[begun[number].name]["leases"]]
             if event.job_id >= 0:
@@ -121,6 +127,14 @@ class InOrder:
                 local = begun[number].jobs.index(event.job_id) if event.job_id >= 0 else -1
                 found.setdefault(number, []).append(replace(event, job_id=local))
         return found
+
+
+def _is_woken(state: dict[str, Any], now_s: float) -> bool:
+    """Whether a group asked to be woken by now; these times are forgotten."""
+    wakes: list[float] = state.get("wakes", [])
+    later = [time_s for time_s in wakes if time_s > now_s + _SAME_S]
+    state["wakes"] = later
+    return len(later) < len(wakes)
 
 
 def _new_state(view: View) -> dict[str, Any]:
@@ -166,6 +180,10 @@ def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[
                 yield replace(action, job=group.jobs[action.job])
             case Release(lease_id):
                 state["given_back"].append(lease_id)
+                yield action
+            case WakeAt(time_s):
+                if time_s not in state.setdefault("wakes", []):
+                    state["wakes"].append(time_s)
                 yield action
             case _:
                 yield action

@@ -322,7 +322,7 @@ class Ebbtide:
     def _selection(self) -> TrialSelection:
         return TrialSelection(self.theta, self.mcnt, True, self.predictor, self.maximise)
 
-    @property
+    @cached_property
     def _table(self) -> Deadline:
         return Deadline(
             deadline_s=self.deadline_s, models=self.spells, look_every_s=self.look_every_s, start_s=self.start_s
