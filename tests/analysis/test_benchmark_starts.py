@@ -24,7 +24,7 @@ def test_policies_whose_difference_is_known_need_no_more() -> None:
 
 
 def test_after_one_start_only_what_is_much_dearer_is_out() -> None:
-    found = {"good": runs(1.0), "near": runs(1.4), "dear": runs(1.6)}
+    found = {"good": runs(1.0), "near": runs(1.2), "dear": runs(1.4)}
     assert more_starts(found, "good") == {"good": 2, "near": 2}
     assert more_starts(found, "dear") == {"dear": 2, "good": 2, "near": 2}
 

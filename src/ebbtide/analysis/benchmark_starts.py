@@ -21,7 +21,7 @@ MOST_STARTS = 32
 _CONFIDENCE, _CLOSE = 0.9, 0.06
 
 # After a single start only a policy that costs so many times as much is clearly dearer.
-_CLEARLY = 1.5
+_CLEARLY = 1.3
 
 
 @dataclass(frozen=True)
