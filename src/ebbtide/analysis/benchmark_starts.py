@@ -1,4 +1,4 @@
-"""How many starts a cell of the benchmark takes: few for policies that clearly cost more, more for the others.
+"""How many starts a cell of the benchmark takes: few for policies that are clearly more expensive, more for the others.
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
 twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
