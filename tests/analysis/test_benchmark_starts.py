@@ -32,7 +32,7 @@ def test_after_one_start_only_what_is_much_dearer_is_out() -> None:
 def test_policies_that_may_be_the_cheapest_run_on_and_so_does_the_default() -> None:
     found = {"lucky": runs(1.0, 1.0), "rival": runs(0.5, 2.0), "dear": runs(9.0, 9.0), "default": runs(3.0, 3.0)}
     assert more_starts(found, "default") == {"default": 4, "lucky": 4, "rival": 4}
-    # A policy that misses something is no measure; how much dearer the default is, is known.
+    # A policy that misses something is no measure; how much more the default costs is known.
     assert more_starts(found | {"rival": runs(0.5, 2.0, misses=1)}, "default") == {}
     assert more_starts({"good": runs(1.0, 1.0), "default": runs(2.0, 4.0)}, "default") == {"default": 4, "good": 4}
 

@@ -1,4 +1,4 @@
-"""How many starts a cell of the benchmark takes: few for policies that are clearly dearer, more for the others.
+"""How many starts a cell of the benchmark takes: few for policies that clearly cost more, more for the others.
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
 twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
@@ -20,7 +20,7 @@ MOST_STARTS = 32
 # share of the cheaper one's cost.
 _CONFIDENCE, _CLOSE = 0.9, 0.06
 
-# After a single start only a policy that costs so many times as much is clearly dearer.
+# After a single start only a policy that costs so many times as much is clearly more expensive.
 _CLEARLY = 1.3
 
 

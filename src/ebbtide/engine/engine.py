@@ -203,13 +203,15 @@ class Engine:
             # None of the run's jobs.
             return steps_per_s_with_saves(job, market, self._catalogue)
         key = (job_id, market.cloud, market.region, market.instance_type)
-        own = self.jobs[job_id].job
-        if self._speeds is not None:
-            declared = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
-            return self._speeds.steps_per_s(job_id, market, declared)
         if key not in self._rates:
-            self._rates[key] = steps_per_s_with_saves(own, market, self._catalogue)
-        return self._rates[key]
+            own = self.jobs[job_id].job
+            if self._speeds is None:
+                self._rates[key] = steps_per_s_with_saves(own, market, self._catalogue)
+            else:
+                # What is measured has the saves in it.
+                self._rates[key] = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        rate = self._rates[key]
+        return rate if self._speeds is None else self._speeds.steps_per_s(job_id, market, rate)
 
     def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
         job_id = self._ids.get(id(job))

@@ -143,7 +143,7 @@ class Deadline:
         own: dict[str, Any] = memory["jobs"].get(str(job.job_id), {})
         if "zones" not in own or not own["can_save"]:
             return math.inf
-        zones = [Market(*fields) for fields in own["zones"]]
+        zones = self.zones_of(view, job)
         leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
         now = self._now(view, job, later_steps, memory, own, zones, leases)
         table = table_for(self._question(own, zones, memory))
