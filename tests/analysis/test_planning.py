@@ -49,7 +49,8 @@ def test_on_prices_that_stand_still_the_estimate_is_the_sum() -> None:
     assert found.estimate.duration_h.mean == pytest.approx(2.0, rel=0.06)
     assert found.estimate.rivals_usd["cheapest-spot"] == pytest.approx(0.80, rel=0.05)
     assert found.offers[0].market == R3
-    assert found.offers[0].seconds_per_step == pytest.approx(2.0)
+    # Half a step a second, and what the saves in between take.
+    assert 2.0 < found.offers[0].seconds_per_step < 2.001
     assert found.estimate.over_budget is None
 
 
