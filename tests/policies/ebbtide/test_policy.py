@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,15 @@ def test_a_gang_that_cannot_be_complete_does_not_pay_for_the_half() -> None:
     assert outcome.makespan_s < 3.8 * HOUR_S
 
 
+@pytest.mark.parametrize(("billing", "leases"), [("ec2-second", 4), ("gcp-spot", 6)])
+def test_half_a_gang_is_kept_longer_where_its_first_hour_may_still_be_refunded(billing: str, leases: int) -> None:
+    """Two of four machines are available for twenty minutes; then all."""
+    few = Availability({C3: capacity((0.0, 2), (20 / 60, 9)), R3: capacity((0.0, 0))})
+    outcome = replay(Ebbtide(), [job(4 * 3600, machines=4)], CALM, billing, availability=few)
+    assert outcome.finished
+    assert len([lease for lease in outcome.leases if lease.is_charged]) == leases
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 2), min_size=40, max_size=40),
@@ -180,6 +190,27 @@ def test_a_slow_type_is_taken_instead_of_an_on_demand_machine() -> None:
     assert outcome.makespan_s <= 16 * HOUR_S
     assert ("r3.large", False) in rented(outcome)
     assert outcome.cost_usd < 6 * 0.21
+
+
+def test_zones_that_all_refuse_are_left_to_the_table() -> None:
+    """Two zones of one type come and go in turn, with gaps: no zone is asked but as the table has it."""
+    left: list[object] = []
+
+    class Watched(Ebbtide):
+        def decide(self, view):  # type: ignore[no-untyped-def]
+            yield from super().decide(view)
+            left.extend(view.memory.get("off_table", ()))
+
+    other = replace(C3, zone="us-east-1e")
+    first = [(4.0 * n + hour, nodes) for n in range(12) for hour, nodes in ((0.0, 1), (1.5, 0))]
+    second = [(0.0, 0), *((hour + 2.0, nodes) for hour, nodes in first)]
+    gaps = Availability({C3: capacity(*first), other: capacity(*second)})
+    prices = history({C3: [(0, 0.04)], other: [(0, 0.04)]}, hours=HOURS)
+    outcome = replay(
+        Watched(deadline_s=14.5 * HOUR_S), [job(10 * 3600)], prices, billing="gcp-spot", availability=gaps
+    )
+    assert outcome.finished
+    assert not left
 
 
 def test_the_best_trials_of_a_sweep_train_on() -> None:
