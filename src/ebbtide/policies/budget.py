@@ -176,6 +176,13 @@ class WithinBudget:
 
         if until_usd(high_s) <= self.budget_usd:
             return math.inf
+        # Whole periods cost between what their seconds cost and that much for a few periods more.
+        usd_per_s = saving_usd_per_s + math.fsum(each.usd_per_hour for each in rented) / 3600.0
+        least_usd = fixed_usd + math.fsum(each.least_usd(low_s) for each in rented)
+        most_usd = fixed_usd + math.fsum(each.most_usd(low_s) for each in rented)
+        if usd_per_s > 0.0:
+            high_s = min(high_s, low_s + max((self.budget_usd - least_usd) / usd_per_s, 0.0) + 1.0)
+            low_s = max(low_s, min(low_s + (self.budget_usd - most_usd) / usd_per_s, high_s))
         while high_s - low_s > 1.0:
             middle_s = (low_s + high_s) / 2.0
             fits = until_usd(middle_s) <= self.budget_usd
@@ -255,6 +262,16 @@ class _Rented:
     paid_s: float
     least_s: float
     ending_s: float
+
+    def least_usd(self, until_s: float) -> float:
+        """The least for use until a time and a second more for each second after it, USD."""
+        return self.usd_per_hour * (until_s - self.started_s + self.ending_s - self.paid_s) / 3600.0
+
+    def most_usd(self, until_s: float) -> float:
+        """The most for use until a time, likewise, USD."""
+        beyond_s = self.least_s + self.billing.minimum_s + self.billing.period_s
+        longest_s = max(until_s - self.started_s + self.ending_s + beyond_s - self.paid_s, 0.0)
+        return self.usd_per_hour * longest_s / 3600.0
 
 
 def _renting_usd(rented: Iterable[_Rented], until_s: float) -> float:

@@ -30,7 +30,8 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.choosing import by_table, cost_by_table, greedy, next_cheapest
-from ebbtide.policies.deadline.table import Question, ZoneTable, table_for
+from ebbtide.policies.deadline.problem import place_numbers
+from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
 
@@ -197,7 +198,7 @@ class Deadline:
         if self.rule is DeadlineRule.TABLE:
             table = table_for(self._question(own, zones, memory))
             return by_table(table.costs, table.problem.task, now)
-        task = self._question(own, zones, memory).problem().task
+        task = problem_for(self._question(own, zones, memory)).task
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +260,6 @@ class Deadline:
         zones: Sequence[Market],
         leases: Sequence[LeaseView],
     ) -> ZonesNow:
-        problem = self._question(own, zones, memory).problem()
         vcpus = view.machine(zones[0]).vcpus
         place = zones[own["zone"]].place
         save_s = job.job.save_s(vcpus, place)
@@ -285,7 +285,7 @@ class Deadline:
             last = view.lease(own.pop("lease"))
             own["fell_s"] = view.now_s
             if last.state is LeaseState.REVOKED or math.isfinite(last.revoke_at_s):
-                own["fell_place"] = problem.place_of[own["zone"]]
+                own["fell_place"] = place_numbers([market.place for market in zones])[own["zone"]]
                 memory["refused"][str(last.market)] = view.now_s
                 self._saw(memory, last.market, view.now_s, is_up=False)
         since_s = spot.started_s if spot is not None else own["fell_s"]

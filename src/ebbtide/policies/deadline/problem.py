@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -129,7 +130,7 @@ class ZonesProblem:
         found: Floats = (self.restart_h + self.fetch_h) * HOUR_S
         return found
 
-    @property
+    @cached_property
     def task(self) -> ZonesTask:
         """The problem as compiled code takes it."""
         return ZonesTask(
@@ -156,6 +157,12 @@ class ZonesProblem:
             np.zeros((1, 1)),
             np.zeros((1, 1)),
         )
+
+
+def place_numbers(zones: Sequence[Place]) -> tuple[int, ...]:
+    """The number of each zone's place among the places of all."""
+    places = sorted(set(zones))
+    return tuple(map(places.index, zones))
 
 
 def zones_problem(
@@ -208,7 +215,7 @@ def zones_problem(
         on_demand_usd_per_hour,
         tuple(name for name, _ in zones),
         tuple(spot_usd_per_hour),
-        tuple(places.index(place) for _, place in zones),
+        place_numbers([place for _, place in zones]),
         np.array(usd),
         np.array(fetch_h),
     )

@@ -294,19 +294,21 @@ class Question:
     gamma: float
     bucket: Place | None = None
 
-    def problem(self) -> ZonesProblem:
-        """The problem over all its markets."""
-        return zones_problem(
-            [(str(market), market.place) for market in self.markets],
-            self.spot_usd,
-            self.on_demand_usd,
-            work_h=self.work_h,
-            deadline_h=self.deadline_h,
-            restart_h=self.restart_h,
-            checkpoint_bytes=self.checkpoint_bytes,
-            egress=EgressPrices(),
-            bucket=self.bucket,
-        )
+
+@lru_cache(maxsize=64)
+def problem_for(question: Question) -> ZonesProblem:
+    """The problem of a question over all its markets, from a cache of the last 64."""
+    return zones_problem(
+        [(str(market), market.place) for market in question.markets],
+        question.spot_usd,
+        question.on_demand_usd,
+        work_h=question.work_h,
+        deadline_h=question.deadline_h,
+        restart_h=question.restart_h,
+        checkpoint_bytes=question.checkpoint_bytes,
+        egress=EgressPrices(),
+        bucket=question.bucket,
+    )
 
 
 @lru_cache(maxsize=16)
@@ -316,7 +318,7 @@ def table_for(question: Question) -> ZoneTable:
         SpellModel(np.frombuffer(hazards).reshape(2, -1), np.frombuffer(parts).reshape(2, -1))
         for hazards, parts in question.models
     ]
-    problem = question.problem()
+    problem = problem_for(question)
     return solve_zones(
         problem,
         models,

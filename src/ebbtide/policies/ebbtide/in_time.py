@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import cached_property
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
@@ -69,8 +70,7 @@ class InTime:
         """
         if work_s <= min(self.left_s, self.look_every_s):
             return True
-        least_s = min((self._restart_s(way) for way in self.ways.out), default=0.0)
-        return self._out_s + self.look_every_s + least_s <= self.left_s
+        return self._out_s + self.look_every_s + self._least_restart_s <= self.left_s
 
     def best(self) -> Way | None:
         """The cheapest way that may be tried; where none may, the fastest machine on demand, or else of all."""
@@ -87,10 +87,14 @@ class InTime:
         spot = [way for way in self.ways.spot() if way.market not in besides and self.may_try(way)]
         return min(spot, key=lambda way: way.rank, default=None) if self.ways.job.job.checkpoint else None
 
-    @property
+    @cached_property
     def _out_s(self) -> float:
         """Seconds from the request of the fastest on-demand machine until the job is done there."""
         return min((way.work_s + self._restart_s(way) for way in self.ways.out), default=float("inf"))
 
+    @cached_property
+    def _least_restart_s(self) -> float:
+        return min((self._restart_s(way) for way in self.ways.out), default=0.0)
+
     def _restart_s(self, way: Way) -> float:
-        return self.start_s + self.ways.job.job.restore_s(self.ways.view.machine(way.market).vcpus)
+        return self.start_s + self.ways.restore_s(way.market)

@@ -194,11 +194,7 @@ class Ways:
 
     def on_demand(self) -> list[Way]:
         """On machines at the list price, where it is known."""
-        return [
-            self._way(market, seconds, listed, listed, on_demand=True)
-            for market, seconds in zip(self.markets, self.seconds.tolist(), strict=True)
-            if (listed := self.view.on_demand_price(market)) is not None and self._may_ask(market, True)
-        ]
+        return [way for way in self.out if self._may_ask(way.market, True)]
 
     @property
     def bids_pay(self) -> bool:
@@ -229,7 +225,11 @@ class Ways:
     @cached_property
     def out(self) -> list[Way]:
         """On-demand machines, those that have just been refused among them."""
-        return replace(self, refusals=None).on_demand()
+        return [
+            self._way(market, seconds, listed, listed, on_demand=True)
+            for market, seconds in zip(self.markets, self.seconds.tolist(), strict=True)
+            if (listed := self.view.on_demand_price(market)) is not None
+        ]
 
     @cached_property
     def usual(self) -> tuple[float, float]:
@@ -251,6 +251,25 @@ class Ways:
 
     def arriving_usd(self, market: Market) -> float:
         """The egress of what the job needs in a market, and of one save there, USD."""
+        if market not in self._arriving_usd:
+            self._arriving_usd[market] = self._egress_usd(market)
+        return self._arriving_usd[market]
+
+    def restore_s(self, market: Market) -> float:
+        """Seconds to restore the job on a machine of a market."""
+        if market not in self._restores_s:
+            self._restores_s[market] = self.job.job.restore_s(self.view.machine(market).vcpus)
+        return self._restores_s[market]
+
+    @cached_property
+    def _arriving_usd(self) -> dict[Market, float]:
+        return {}
+
+    @cached_property
+    def _restores_s(self) -> dict[Market, float]:
+        return {}
+
+    def _egress_usd(self, market: Market) -> float:
         view, job = self.view, self.job
         checkpoint, dataset, bucket = job.job.checkpoint, job.job.dataset, job.job.bucket
         usd = save_usd(view, job, market)
@@ -276,7 +295,7 @@ class Ways:
     def _usd(self, market: Market, seconds: float, price: float) -> float:
         """Of machines at a price, charged in whole periods, USD."""
         period_s = self.view.billing.period_s
-        lasts_s = self.start_s + self.job.job.restore_s(self.view.machine(market).vcpus) + self._work_s(seconds)
+        lasts_s = self.start_s + self.restore_s(market) + self._work_s(seconds)
         paid_s = math.ceil(lasts_s / period_s) * period_s
         return (self.job.job.most_machines * price * paid_s + self.hour_usd * lasts_s) / HOUR_S
 
