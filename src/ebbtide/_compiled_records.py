@@ -158,6 +158,22 @@ class ZonesProgram(NamedTuple):
     gamma: float
 
 
+class PairProgram(NamedTuple):
+    """The program of the least cost in two zones whose states are both tracked.
+
+    Attributes:
+        grid: Ticks and steps of slack.
+        task: The job, its two zones and their prices.
+        ends: Probability that a spell ends within a tick; shape (zones, kinds, bins of age).
+        onward: Probability that a spell that does not end comes into its next bin of age; shape (bins,).
+    """
+
+    grid: SlackGrid
+    task: ZonesTask
+    ends: Any
+    onward: Any
+
+
 class SlackState(NamedTuple):
     """A point of the grid of a backward induction.
 

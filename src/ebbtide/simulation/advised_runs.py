@@ -1,4 +1,4 @@
-"""Runs of a scheduler that follows `DeadlineAdvisor`, over recorded availability of one zone, in compiled code.
+"""Runs of a scheduler that follows an advisor, over recorded availability of one zone or of several.
 
 Decisions and charges come in whole ticks of the record. A machine that is started works once its start is over; a
 spot machine is gone at the first tick at which none is available.
@@ -16,7 +16,13 @@ from ebbtide._compiling import compiled
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.policies.deadline.advising import chosen, first_belief, next_belief
-from ebbtide.policies.deadline.advisor import DeadlineAdvisor
+from ebbtide.policies.deadline.advisor import DeadlineAdvisor, Kind
+from ebbtide.policies.deadline.asking import ASKS_EVERY_S
+from ebbtide.policies.deadline.zones_advisor import ZonesAdvisor
+
+# Work of less than this is done, hours: hours as a scheduler counts them are not exact.
+_DONE_H = 1e-9
+_SAME_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,52 @@ class AdvisedRun:
     started: int
 
 
-def run_advised(advisor: DeadlineAdvisor, available: np.ndarray, first: int) -> AdvisedRun:
+def run_advised(
+    advisor: DeadlineAdvisor, available: np.ndarray, first: int, tick_h: float | None = None
+) -> AdvisedRun:
     """One run of a scheduler that does what it is advised.
 
     Args:
-        advisor: The advisor, with a tick; what it has seen before is not used, and it is left as it is.
-        available: Whether the zone has a spot machine in each tick of the advisor; shape (ticks,).
+        advisor: The advisor; what it has seen before is not used, and it is left as it is.
+        available: Whether the zone has a spot machine in each tick of the record; shape (ticks,).
+        first: Index of the tick at which the run starts.
+        tick_h: Hours of a tick of the record, if the advisor has not been told of ticks: it counts on charges by
+            the second, and on being asked as often as such a scheduler asks.
+
+    Raises:
+        InputError: Ticks are not known, or longer than the advisor counts on; or the record ends before the run
+            does.
+    """
+    asks_s = ASKS_EVERY_S if advisor.tick_h is None else advisor.tick_h * HOUR_S
+    each_h = advisor.tick_h if tick_h is None else tick_h
+    if each_h is None:
+        raise InputError("the advisor has no tick_h; runs over a record go by its ticks")
+    if each_h * HOUR_S > asks_s + _SAME_S:
+        raise InputError(f"ticks of {each_h * HOUR_S:g} s are longer than the {asks_s:g} s the advisor counts on")
+    unseen_s = asks_s if advisor.tick_h is None else 0.0
+    usd, ticks, started = _run(
+        advisor.tables,
+        advisor.problem.task,
+        advisor.prior,
+        np.asarray(available),
+        each_h * HOUR_S,
+        first,
+        (advisor.usable_s, asks_s, unseen_s),
+    )
+    if ticks < 0:
+        raise InputError(f"the record of {len(available)} ticks ends before a run from tick {first} does")
+    hours = ticks * each_h
+    # Where the deadline is no whole number of ticks, the work may end within the last.
+    last_h = each_h if advisor.tick_h is None else 0.0
+    return AdvisedRun(usd, hours, max(hours - last_h - advisor.usable_s / HOUR_S, 0.0), started)
+
+
+def run_advised_zones(advisor: ZonesAdvisor, available: np.ndarray, first: int) -> AdvisedRun:
+    """One run of a scheduler that sees every zone in each tick and does what it is advised.
+
+    Args:
+        advisor: The advisor, with a tick; it begins another run.
+        available: Whether each zone has a spot machine in each tick of the advisor; shape (zones, ticks).
         first: Index of the tick at which the run starts.
 
     Raises:
@@ -49,14 +95,34 @@ def run_advised(advisor: DeadlineAdvisor, available: np.ndarray, first: int) -> 
     """
     if advisor.tick_h is None:
         raise InputError("the advisor has no tick_h; runs over a record go by its ticks")
-    tick_s, belief = advisor.tick_h * HOUR_S, advisor.prior
-    usd, ticks, started = _run(
-        advisor.tables, advisor.problem.task, belief, np.asarray(available), tick_s, first, advisor.usable_s
-    )
-    if ticks < 0:
-        raise InputError(f"the record of {len(available)} ticks ends before a run from tick {first} does")
-    hours = ticks * advisor.tick_h
-    return AdvisedRun(usd, hours, max(hours - advisor.usable_s / HOUR_S, 0.0), started)
+    advisor.begin()
+    problem, tick_h = advisor.problem, advisor.tick_h
+    spot_usd = dict(zip(advisor.zones, problem.spot_usd_per_hour, strict=True))
+    held: tuple[Kind, str] | None = None
+    done_h, starting_h, usd, ticks, started = 0.0, 0.0, 0.0, 0, 0
+    while done_h < problem.work_h - _DONE_H:
+        if first + ticks >= available.shape[1]:
+            raise InputError(f"the record of {available.shape[1]} ticks ends before a run from tick {first} does")
+        seen = dict(zip(advisor.zones, available[:, first + ticks].astype(bool).tolist(), strict=True))
+        if held is not None and held[0] == "spot" and not seen[held[1]]:
+            held, starting_h = None, 0.0
+        advice = advisor.choose(ticks * tick_h, done_h, held, seen, starting_h)
+        if advice == "wait":
+            held, starting_h = None, 0.0
+        else:
+            kind, zone = advice
+            # Every zone is seen: there is none to be looked at.
+            assert kind != "look"
+            if (kind, zone) != held:
+                starting_h = problem.restart_h
+                started += 1
+            held = kind, zone
+            usd += (spot_usd[zone] if kind == "spot" else problem.on_demand_usd_per_hour) * tick_h
+            done_h += max(tick_h - starting_h, 0.0)
+            starting_h = max(starting_h - tick_h, 0.0)
+        ticks += 1
+    hours = ticks * tick_h
+    return AdvisedRun(usd, hours, max(hours - problem.deadline_h, 0.0), started)
 
 
 @compiled
@@ -67,10 +133,14 @@ def _run(
     available: Any,
     tick_s: float,
     first: int,
-    usable_s: float,
+    times_s: tuple[float, float, float],
 ) -> tuple[float, int, int]:
-    """Cost in USD, ticks that it took (-1: the record ends before), and machines started."""
+    """Cost in USD, ticks that it took (-1: the record ends before), and machines started.
+
+    Times: until the last tick that may be used ends, and those of `AdvisorMoment`, seconds.
+    """
     ages, share_up, weights = prior
+    usable_s, asks_s, unseen_s = times_s
     left_s, starting_s, usd, held, started, was_up = task.work_s, 0.0, 0.0, NOTHING, 0, 0
     up = 1 if available[first] else 0
     belief = first_belief(ages, share_up, weights, up)
@@ -84,7 +154,7 @@ def _run(
         was_up = up
         if held == SPOT and up == 0:
             held, starting_s = NOTHING, 0.0
-        now = AdvisorMoment(usable_s - ticks * tick_s, left_s, held, starting_s, up, tick_s, 0.0)
+        now = AdvisorMoment(usable_s - ticks * tick_s, left_s, held, starting_s, up, asks_s, unseen_s)
         choice = chosen(tables, task, belief, now)[0]
         if choice == NOTHING:
             held, starting_s = NOTHING, 0.0

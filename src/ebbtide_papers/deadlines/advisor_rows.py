@@ -1,4 +1,5 @@
-"""Rows of `DeadlineAdvisor`: against Uniform Progress and the optimum from the same starts, and its variants."""
+"""Rows of the advisors: against rivals and the optimum from the same starts, what each part of what they know
+adds, and, over two zones, against the least that is possible without foresight."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide_papers.deadlines.advisor_study import ONE_MODEL, OWN, TYPES, VARIANTS, AdvisorCell
+from ebbtide_papers.deadlines.advised_zones_study import ADVISED, BOUND, FAILS_OVER, OPTIMUM, AdvisedZones
+from ebbtide_papers.deadlines.advisor_study import ONE_MODEL, OWN, TYPES, UNTOLD, VARIANTS, AdvisorCell
 from ebbtide_papers.deadlines.study import Cell
 from ebbtide_papers.reproduction import Claim, Row, at_least, at_most, ratio
 
 _TICKS = "decisions and charges of the advisor by whole ticks, of the others by the second; models of other zones"
+
+_SEVERAL = "24 h of work in 36 or 48 h; models of zones that are not in the set"
 
 _NO_GAP = "Uniform Progress costs no more than the optimum on these records"
 
@@ -43,6 +47,29 @@ def advisor_claims() -> dict[str, Claim]:
     }
 
 
+def advised_zones_claims() -> dict[str, Claim]:
+    """The claims about the advisor over several zones, by id."""
+    return {
+        "zones_advisor_misses": Claim(
+            "deadlines missed on advice over several zones, all of them seen", 0.0, "runs", at_most(0.0)
+        ),
+        "zones_advisor_cost_vs_failover": Claim(
+            "cost on advice over several zones / next-cheapest failover, mean of sets of zones",
+            None,
+            "ratio",
+            at_most(0.97, "3 % cheaper"),
+            _SEVERAL,
+        ),
+        "zones_advisor_cost_vs_bound": Claim(
+            "the same over two zones / least without foresight, by the exact program that knows both zones",
+            None,
+            "ratio",
+            at_most(1.02, "our target"),
+            _SEVERAL,
+        ),
+    }
+
+
 def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[Cell]) -> list[Row]:
     """A row for each claim.
 
@@ -56,7 +83,7 @@ def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[Cell]) -> list[
         float(np.mean([usd[name][: len(one.usd[TYPES])].mean() for usd, one in same]))
         for name in ("uniform-progress", "optimum")
     )
-    means = {name: _mean(advised, name) for name in VARIANTS}
+    means = {name: _mean(advised, name) for name in (TYPES, ONE_MODEL, OWN)}
     shown = ", ".join(f"{name} {usd:.2f}" for name, usd in means.items())
     figures = {
         "advisor_misses": float(sum(one.misses for one in advised)),
@@ -66,18 +93,66 @@ def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[Cell]) -> list[
     }
     note = f"mean USD: Uniform Progress {uniform:.2f}, {shown}, optimum {best:.2f}"
     claims = advisor_claims()
-    return [claims[name].row(name, figure, note=note, missing=_NO_GAP) for name, figure in figures.items()]
+    saved = ", ".join(f"{what} {usd:.3f}" for what, usd in _saved_usd(advised).items() if usd is not None)
+    notes = {"advisor_types_vs_one_model": f"USD saved by {saved}"}
+    return [
+        claims[name].row(name, figure, note=notes.get(name, note), missing=_NO_GAP)
+        for name, figure in figures.items()
+    ]
 
 
-def advisor_table(advised: Sequence[AdvisorCell]) -> Mapping[str, Any]:
-    """Mean cost of each variant by zone, USD, and what models of age alone could still save at best."""
+def advised_zones_rows(sets: Sequence[AdvisedZones]) -> list[Row]:
+    """A row for each claim about several zones; of the bound, where there are pairs of zones."""
+    claims = advised_zones_claims()
+    rows = [claims["zones_advisor_misses"].row("zones_advisor_misses", float(sum(one.misses for one in sets)))]
+    pairs = [one for one in sets if BOUND in one.usd]
+    for row_id, rival, group in (
+        ("zones_advisor_cost_vs_failover", FAILS_OVER, sets),
+        ("zones_advisor_cost_vs_bound", BOUND, pairs),
+    ):
+        if group:
+            means = {name: _mean_of(group, name) for name in (FAILS_OVER, ADVISED, rival, OPTIMUM)}
+            note = "mean USD: " + ", ".join(f"{name} {usd:.2f}" for name, usd in means.items())
+            rows.append(claims[row_id].row(row_id, ratio(means[ADVISED], means[rival]), note=note))
+    return rows
+
+
+def advisor_table(advised: Sequence[AdvisorCell], sets: Sequence[AdvisedZones]) -> Mapping[str, Any]:
+    """Mean cost of each variant by zone, and of each policy by set of zones, USD; and what each part of what the
+    advisor knows takes off the cost: with only models of age, no more than the last is left to be gained."""
     zones = list(dict.fromkeys(one.zone for one in advised))
     by_zone = {zone: [one for one in advised if one.zone == zone] for zone in zones}
     return {
-        "by_zone": {zone: {name: _mean(own, name) for name in VARIANTS} for zone, own in by_zone.items()},
-        "left_to_own_spells_usd": _mean(advised, TYPES) - _mean(advised, OWN),
+        "by_zone": {
+            zone: {name: _mean(own, name) for name in VARIANTS if name in own[0].usd}
+            for zone, own in by_zone.items()
+        },
+        "usd_saved_by": _saved_usd(advised),
+        "by_set_of_zones": [
+            {
+                "zones": list(one.zones),
+                "mean_usd": {name: float(usd.mean()) for name, usd in one.usd.items()},
+                "misses": one.misses,
+            }
+            for one in sets
+        ],
+    }
+
+
+def _saved_usd(advised: Sequence[AdvisorCell]) -> dict[str, float | None]:
+    """What each part of what an advisor knows takes off the mean cost, USD; None: that cannot be told here."""
+    # What whole ticks are worth is known where a run without them can be had.
+    both = [one for one in advised if UNTOLD in one.usd]
+    return {
+        "telling types of zones apart": _mean(advised, ONE_MODEL) - _mean(advised, TYPES),
+        "knowing of whole ticks": _mean(both, UNTOLD) - _mean(both, TYPES) if both else None,
+        "knowing the zone's own spells": _mean(advised, TYPES) - _mean(advised, OWN),
     }
 
 
 def _mean(advised: Sequence[AdvisorCell], name: str) -> float:
     return float(np.mean([one.usd[name].mean() for one in advised]))
+
+
+def _mean_of(sets: Sequence[AdvisedZones], name: str) -> float:
+    return float(np.mean([one.usd[name].mean() for one in sets]))

@@ -18,11 +18,18 @@ from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advisor import DeadlineAdvisor
+from ebbtide.policies.deadline.asking import ASKS_EVERY_S
 from ebbtide.simulation.advised_runs import run_advised
 from ebbtide_papers.deadlines.study import DEADLINES_H, ON_DEMAND_USD, SPOT_USD, WORK_H
 
-# Variants: types of zones told apart while a run watches; one model of all; the zone's own, fitted in sample.
-TYPES, ONE_MODEL, OWN = VARIANTS = ("types of zones", "one model", "own spells, in sample")
+# Variants: types of zones told apart while a run watches; the same where it is not told that charges and questions
+# come in whole ticks; one model of all zones; the zone's own, fitted in sample.
+TYPES, UNTOLD, ONE_MODEL, OWN = VARIANTS = (
+    "types of zones",
+    "types of zones, ticks untold",
+    "one model",
+    "own spells, in sample",
+)
 
 # The shortest and the longest start of the public benchmark, hours; of those of the other studies.
 _RESTARTS_H = (0.02, 0.1)
@@ -39,7 +46,8 @@ class AdvisorCell:
         zone: The record of the zone.
         deadline_h: Hours to the deadline.
         restart_h: Hours of a start.
-        usd: Cost of each run, USD, by variant; shape (starts,).
+        usd: Cost of each run, USD, by variant; shape (starts,). Without `UNTOLD` where ticks are longer than an
+            advisor counts on that is not told of them.
         misses: Number of runs of all variants that were late.
     """
 
@@ -65,16 +73,19 @@ def study_advisor(records: Sequence[ZoneRecord], place: int, starts: Sequence[in
         for restart_h in _RESTARTS_H:
             usd, misses = {}, 0
             for name, known in models.items():
+                if name == UNTOLD and record.gap_s > ASKS_EVERY_S:
+                    continue
+                tick_h = record.gap_s / HOUR_S
                 advisor = DeadlineAdvisor(
                     work_h=WORK_H,
                     deadline_h=deadline_h,
                     restart_h=restart_h,
                     spot_usd_per_hour=SPOT_USD,
                     on_demand_usd_per_hour=ON_DEMAND_USD,
-                    tick_h=record.gap_s / HOUR_S,
+                    tick_h=None if name == UNTOLD else tick_h,
                     models=known,
                 )
-                runs = [run_advised(advisor, record.available, first) for first in starts]
+                runs = [run_advised(advisor, record.available, first, tick_h) for first in starts]
                 usd[name] = np.array([run.usd for run in runs])
                 misses += sum(run.late_h > 1e-9 for run in runs)
             cells.append(AdvisorCell(record.name, deadline_h, restart_h, usd, misses))
@@ -88,4 +99,6 @@ def _models(records: Sequence[ZoneRecord], place: int) -> dict[str, SpellModel |
     if not others:
         others = [one for number, one in enumerate(spells) if number != place] or spells
     each = [fit_spells(own, [other for other in others if other is not own]) for own in others]
-    return {TYPES: zone_types(each), ONE_MODEL: fit_spells(None, others), OWN: fit_spells(spells[place], others)}
+    types = zone_types(each)
+    own = fit_spells(spells[place], others)
+    return {TYPES: types, UNTOLD: types, ONE_MODEL: fit_spells(None, others), OWN: own}

@@ -10,7 +10,14 @@ import numpy as np
 
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
-from ebbtide_papers.deadlines.advisor_rows import advisor_claims, advisor_rows, advisor_table
+from ebbtide_papers.deadlines.advised_zones_study import MOST_PAIRS, sets_together, study_advised_zones
+from ebbtide_papers.deadlines.advisor_rows import (
+    advised_zones_claims,
+    advised_zones_rows,
+    advisor_claims,
+    advisor_rows,
+    advisor_table,
+)
 from ebbtide_papers.deadlines.advisor_study import ADVISED, AdvisorCell, study_advisor
 from ebbtide_papers.deadlines.forecast_rows import (
     forecast_claims,
@@ -84,7 +91,9 @@ def reproduce_deadlines(
     tables: dict[str, Any] = {}
     sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
     gangs = [all_of for _, all_of in given.rounds]
-    done, total = 0, len(given.records) + len(sets) + len(gangs)
+    # Each pair takes seconds to solve, however few its starts.
+    together = sets_together(given.records, min(starts, MOST_PAIRS))
+    done, total = 0, len(given.records) + len(together) + len(sets) + len(gangs)
 
     def report(name: str) -> None:
         nonlocal done
@@ -98,7 +107,12 @@ def reproduce_deadlines(
         tables["zones"] = [{"zone": cell.zone, **_summary([cell])} for cell in cells]
         tables["cells"] = [_summary(_cell(cells, *times)) for times in _TIMES]
         tables["overall"] = _summary(cells)
-        tables["advisor"] = advisor_table(advised)
+        several = []
+        for chosen in together:
+            report(", ".join(record.name for record in chosen))
+            several.append(study_advised_zones(given.records, chosen, starts, seed))
+        rows += advised_zones_rows(several) if several else []
+        tables["advisor"] = advisor_table(advised, several)
     left_out: list[LeftOut] = []
     studies = _studied(sets, starts, seed, left_out, report)
     whole = _studied(gangs, starts, seed, left_out, report, gang=True)
@@ -164,6 +178,9 @@ def _every_claim() -> list[tuple[dict[str, Claim], str]]:
     """All claims, by id, and what is lacking where no given file answers them."""
     single = zone_claims() | advisor_claims()
     found = [(single, "no file given has records of single zones (zone, start, gap_seconds, data)")]
+    found.append(
+        (advised_zones_claims(), "no file given has two zones that were recorded together, and one to learn from")
+    )
     found.append((forecast_claims(), "no file given has several zones that were probed together"))
     for accelerator in CLAIMED:
         what = f"no file given has several zones of {accelerator}, with capacity and prices"

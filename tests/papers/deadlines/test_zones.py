@@ -326,7 +326,7 @@ def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     """Records of single zones alone: those of several zones are there, without figures."""
     ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
     found = reproduce_deadlines(read_inputs([tmp_path]), starts=1)
-    assert len({row.id for row in found.rows}) == len(found.rows) == 41
+    assert len({row.id for row in found.rows}) == len(found.rows) == 44
     rows = {row.id: row for row in found.rows}
     assert rows["multi_h100_cost_vs_optimum"].paper == pytest.approx(606 / 571)
     assert "several zones of v100" in rows["multi_v100_cost_vs_failover"].missing

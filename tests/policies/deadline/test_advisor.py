@@ -201,6 +201,22 @@ def test_a_run_that_a_record_does_not_hold_is_refused() -> None:
         run_advised(advisor(), np.zeros(3, dtype=bool), 0)
     with pytest.raises(InputError, match="no tick_h"):
         run_advised(advisor(tick_h=None), np.zeros(300, dtype=bool), 0)
+    with pytest.raises(InputError, match="ticks of 600 s are longer than the 300 s"):
+        run_advised(advisor(tick_h=None), np.zeros(300, dtype=bool), 0, tick_h=1 / 6)
+
+
+def test_an_advisor_that_is_not_told_of_ticks_is_asked_in_them_and_is_never_late() -> None:
+    random = np.random.default_rng(5)
+    asked = advisor(work_h=5.0, deadline_h=8.0, restart_h=0.1, tick_h=None)
+    told = advisor(work_h=5.0, deadline_h=8.0, restart_h=0.1, tick_h=195 / 3600)
+    usd = []
+    for share in (0.2, 0.5, 0.8) * 10:
+        up = np.repeat(random.random(60) < share, random.integers(1, 30, 60))
+        run = run_advised(asked, up, 0, tick_h=195 / 3600)
+        assert run.late_h == 0.0
+        usd.append((run.usd, run_advised(told, up, 0).usd))
+    # Who knows of the ticks keeps less in reserve.
+    assert np.mean(usd, axis=0)[1] <= np.mean(usd, axis=0)[0]
 
 
 def test_it_learns_which_type_of_zone_it_is_in() -> None:
