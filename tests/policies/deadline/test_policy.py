@@ -27,6 +27,7 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.events import Wake
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
@@ -34,6 +35,7 @@ from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.refusals import BacksOff, backing_off
 from ebbtide.policies.registry import policy
 from ebbtide.simulation.deadline_runs import run_zones
+from ebbtide.simulation.replayed_market import ReplayedMarket
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
 
@@ -226,6 +228,59 @@ def test_markets_that_are_backed_off_from_are_not_asked() -> None:
     # Where all refuse spot machines, one on demand is still available.
     never = scenario(np.zeros((2, HOURS * 6), dtype=bool))
     assert not is_late(never.run(BacksOff(Deadline(deadline_s=14 * HOUR_S, start_s=720.0)), BEGINS_S), 14.0)
+
+
+@pytest.mark.parametrize("chosen", [Deadline(deadline_s=20 * HOUR_S), Ebbtide(deadline_s=20 * HOUR_S)])
+def test_where_an_on_demand_machine_is_refused_the_next_zone_is_asked(
+    chosen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No spot machines, and in the zone that is asked first no on-demand machine either."""
+    start = ReplayedMarket._start
+    first: list[Market] = []
+
+    def refusing(market: ReplayedMarket, lease: Any) -> Any:
+        if lease.on_demand and not first:
+            first.append(lease.market)
+        if lease.on_demand and lease.market == first[0]:
+            lease.state, lease.ended_s = LeaseState.FAILED, market.now_s
+            return market._event(Wake.LAUNCH_FAILED, lease, "no capacity")
+        return start(market, lease)
+
+    monkeypatch.setattr(ReplayedMarket, "_start", refusing)
+    never = recorded(np.zeros((2, HOURS * 6), dtype=bool))
+    outcome = Scenario((job(),), PRICES, billing_preset("gcp-spot"), never).run(chosen, BEGINS_S)
+    assert outcome.finished
+    assert outcome.makespan_s <= 20 * HOUR_S
+    asked = [lease.market for lease in outcome.leases if lease.on_demand]
+    assert set(asked) == {EAST, WEST}
+    assert len(asked) <= 6
+
+
+def test_where_on_demand_machines_are_refused_everywhere_all_are_asked_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a spot machine that comes is taken, though it may be late."""
+    start = ReplayedMarket._start
+
+    def refusing(market: ReplayedMarket, lease: Any) -> Any:
+        if lease.on_demand:
+            lease.state, lease.ended_s = LeaseState.FAILED, market.now_s
+            return market._event(Wake.LAUNCH_FAILED, lease, "no capacity")
+        return start(market, lease)
+
+    monkeypatch.setattr(ReplayedMarket, "_start", refusing)
+    times_s = BEGINS_S + np.array([0.0, 14.0]) * HOUR_S
+    series = CapacitySeries(times_s, np.array([0, 1]), BEGINS_S + HOURS * HOUR_S)
+    came = Availability({EAST: series, WEST: series})
+    asked = Deadline(deadline_s=16 * HOUR_S)
+    outcome = Scenario((job(),), PRICES, billing_preset("gcp-spot"), came).run(asked, BEGINS_S)
+    assert outcome.finished
+    for market in (EAST, WEST):
+        for on_demand in (False, True):
+            times = [
+                one.requested_s for one in outcome.leases if (one.market, one.on_demand) == (market, on_demand)
+            ]
+            assert np.diff(times).min(initial=60.0) >= 60.0
 
 
 def test_what_it_remembers_is_plain() -> None:

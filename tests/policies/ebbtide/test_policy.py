@@ -213,6 +213,30 @@ def test_zones_that_all_refuse_are_left_to_the_table() -> None:
     assert not left
 
 
+def test_a_job_goes_over_to_the_table_without_a_machine_of_another_type() -> None:
+    """A move to a cheaper type is refused: capacity decides from now on, and the machine stays."""
+    prices = history({C3: [(0, 0.03), (HOUR_S, 0.09)], R3: [(0, 0.06), (HOUR_S, 0.02)]}, hours=HOURS)
+    gone = Availability({R3: capacity((0.0, 9), (0.5, 0))})
+    for billing in ("ec2-hourly", "ec2-second"):
+        outcome = replay(Ebbtide(deadline_s=30 * HOUR_S), [job(6 * 3600)], prices, billing, availability=gone)
+        assert outcome.finished
+
+
+@pytest.mark.parametrize("machines", [1, 4])
+@pytest.mark.parametrize("billing", ["ec2-second", "gcp-spot"])
+@pytest.mark.parametrize("due_h", [7.5, 9.0])
+def test_a_deadline_is_kept_where_a_save_takes_longer_than_the_notice(
+    machines: int, billing: str, due_h: float
+) -> None:
+    """What is not saved when the machine goes after three hours is to be done again."""
+    rises = history({C3: [(0, 0.04), (3 * HOUR_S, 0.30)], R3: [(0, 0.5)]}, hours=HOURS)
+    gone = Availability({C3: capacity((0.0, 9), (3.0, 0)), R3: capacity((0.0, 0))})
+    work = job(6 * 3600 * machines, save_s=200.0, machines=machines)
+    outcome = replay(Ebbtide(deadline_s=due_h * HOUR_S), [work], rises, billing, availability=gone)
+    assert outcome.finished
+    assert outcome.makespan_s <= due_h * HOUR_S
+
+
 def test_the_best_trials_of_a_sweep_train_on() -> None:
     trials = [job(7200).model_copy(update={"name": f"t{n}"}) for n in range(5)]
     at = np.linspace(0.01, 1.0, 50)

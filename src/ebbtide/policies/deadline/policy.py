@@ -120,10 +120,12 @@ class Deadline:
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
                 lease = view.lease(event.lease_id)
-                if not lease.on_demand:
+                if lease.on_demand:
+                    memory.setdefault("refused_on_demand", {})[str(lease.market)] = view.now_s
+                else:
                     memory["refused"][str(lease.market)] = view.now_s
                     self._saw(memory, lease.market, view.now_s, is_up=False)
-                    yield WakeAt(view.now_s + self.retry_s)
+                yield WakeAt(view.now_s + self.retry_s)
             elif event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
         for job, later_steps in jobs:
@@ -184,12 +186,46 @@ class Deadline:
             yield from (Release(lease.lease_id) for lease in leases)
         elif answer == GO_ON_DEMAND:
             if now.held != ON_DEMAND:
-                yield Request(_on_demand_market(view, zones, now), on_demand=True, job=job.job_id)
+                yield from self._go_on_demand(view, job, zones, now, own, memory)
         elif now.held != SPOT or answer != now.zone:
-            own["asked_s"], own["zone"] = view.now_s, own["zone"] if now.held == SPOT else answer
-            # Where the price revokes no machine, a max price would only add interruptions.
-            price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
-            yield Request(zones[answer], price, job=job.job_id)
+            yield self._spot(view, job, zones, answer, now, own)
+
+    def _spot(
+        self, view: View, job: JobView, zones: Sequence[Market], zone: int, now: ZonesNow, own: dict[str, Any]
+    ) -> Request:
+        """The request for the spot machine of a zone."""
+        own["asked_s"], own["zone"] = view.now_s, own["zone"] if now.held == SPOT else zone
+        # Where the price revokes no machine, a max price would only add interruptions.
+        price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
+        return Request(zones[zone], price, job=job.job_id)
+
+    def _go_on_demand(
+        self,
+        view: View,
+        job: JobView,
+        zones: Sequence[Market],
+        now: ZonesNow,
+        own: dict[str, Any],
+        memory: dict[str, Any],
+    ) -> Iterator[Action]:
+        """Request the cheapest on-demand machine in the checkpoint's place, or else elsewhere.
+
+        Where all have just been refused, a spot machine is better than none, though it may be taken too late.
+        """
+        here, refused = zones[now.zone].place, memory.get("refused_on_demand", {})
+        shown = set(view.markets)
+        able = [
+            one for one in zones if one in shown and refused.get(str(one), LONG_AGO_S) <= view.now_s - self.retry_s
+        ]
+        if able:
+            usd = {one: view.on_demand_price(one) or math.inf for one in able}
+            market = min(able, key=lambda one: (one.place != here, usd[one], one))
+            yield Request(market, on_demand=True, job=job.job_id)
+        elif now.held == NOTHING and own["can_save"]:
+            open_zones = np.flatnonzero(now.since_refused_s > 0.0).tolist()
+            if open_zones:
+                zone = min(open_zones, key=lambda one: (float(now.spot_usd[one]), one))
+                yield self._spot(view, job, zones, zone, now, own)
 
     def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market], memory: dict[str, Any]) -> int:
         if not own["can_save"]:
@@ -372,9 +408,3 @@ def _longest_h(view: View) -> float:
         ]
         found.append(min(prices, default=(0.0, 0.0))[1])
     return max(found)
-
-
-def _on_demand_market(view: View, zones: Sequence[Market], now: ZonesNow) -> Market:
-    """The cheapest on-demand market in the checkpoint's place."""
-    here = zones[now.zone].place
-    return min(zones, key=lambda one: (one.place != here, view.on_demand_price(one) or math.inf, one))

@@ -60,7 +60,8 @@ class InTime:
         if way.on_demand:
             return way.work_s + self._restart_s(way) + self.look_every_s <= self.left_s
         fits = way.work_s <= _WORKING_SHARE * self.left_s
-        return fits and self._out_s + _LOOKS * self.look_every_s + self._restart_s(way) <= self.left_s
+        out_s = self._out_s + self._again_s
+        return fits and out_s + _LOOKS * self.look_every_s + self._restart_s(way) <= self.left_s
 
     def may_keep(self, work_s: float) -> bool:
         """Whether a spot machine may be kept until the next look, whatever happens to it.
@@ -70,7 +71,7 @@ class InTime:
         """
         if work_s <= min(self.left_s, self.look_every_s):
             return True
-        return self._out_s + self.look_every_s + self._least_restart_s <= self.left_s
+        return self._out_s + self._again_s + self.look_every_s + self._least_restart_s <= self.left_s
 
     def best(self) -> Way | None:
         """The cheapest way that may be tried; where none may, the fastest machine on demand, or else of all."""
@@ -91,6 +92,22 @@ class InTime:
     def _out_s(self) -> float:
         """Seconds from the request of the fastest on-demand machine until the job is done there."""
         return min((way.work_s + self._restart_s(way) for way in self.ways.out), default=float("inf"))
+
+    @cached_property
+    def _again_s(self) -> float:
+        """Seconds of work to be done again if the machines were taken now.
+
+        Where a save takes longer than the notice, what is not saved yet is lost.
+        """
+        ways, job = self.ways, self.ways.job
+        unsaved = job.steps_done - job.steps_saved
+        if unsaved <= 0.0 or ways.steps <= 0.0 or not job.leases:
+            return 0.0
+        markets = [lease.market for lease in job.leases]
+        save_s = max(job.job.save_s(ways.view.machine(one).vcpus, one.place) for one in markets)
+        if save_s <= ways.view.billing.notice_s:
+            return 0.0
+        return min((way.work_s for way in ways.out), default=0.0) * unsaved / ways.steps
 
     @cached_property
     def _least_restart_s(self) -> float:

@@ -179,7 +179,8 @@ class Ebbtide:
             if view.leases_of(job.job_id):
                 return False
             view.memory["off_table"].remove(key)
-        if key in kept and (kept[key] or not view.memory.get("capacity")):
+        if key in kept and (kept[key] or not view.memory.get("capacity") or view.leases_of(job.job_id)):
+            # A job goes over to the table without a machine: the one that it has may be of another type.
             return kept[key]
         in_time = self._in_time(now, job)
         if not view.leases and view.now_s <= run_started_s(view):
