@@ -23,11 +23,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         OSError: It cannot be written.
     """
     path = Path(path)
-    if path.is_dir():
-        raise InputError("is a folder; name a file", file=path)
-    above = next((each for each in path.parents if each.exists()), path.parent)
-    if above.exists() and not above.is_dir():
-        raise InputError(f"is a file; {path} needs a folder there", file=above)
+    check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -47,6 +43,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_place(path: Path) -> None:
+    """Raise `InputError` where a file cannot be written: to be asked before long work, whose result it takes."""
+    if path.is_dir():
+        raise InputError("is a folder; name a file", file=path)
+    above = next((each for each in path.parents if each.exists()), path.parent)
+    if above.exists() and not above.is_dir():
+        raise InputError(f"is a file; {path} needs a folder there", file=above)
+    if above.exists() and not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot be written: nothing may be written in {above}", file=path)
 
 
 @contextmanager

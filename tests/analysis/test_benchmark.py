@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,9 @@ def test_records_of_any_files(folder: Path) -> None:
     # No file has the prices of these days: spot at the usual share of the list price.
     (east, _) = probed.prices
     assert probed.prices[east].prices.tolist() == pytest.approx([0.318 * 3.06])
-    assert not left_out
+    assert {one.what: one.why for one in left_out} == {
+        "curves.parquet": "tells neither prices nor capacity of zones"
+    }
     # A training runs on cores and on accelerators at speeds of its own.
     assert set(probed.steps_per_hour) == {"p3.2xlarge"}
     assert priced.begins_s >= priced.prices.start_s
@@ -88,9 +91,42 @@ def test_machines_nobody_knows_and_short_files_are_left_out_with_the_reason(fold
     assert "5 are needed" in told["short.parquet"]
 
 
-def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file there holds prices or capacity"):
+def test_a_folder_without_records_is_refused_with_the_reasons(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file there holds prices or capacity of 5 days or more$"):
         read_benchmark_records(tmp_path)
+    (tmp_path / "broken.parquet").write_text("no table")
+    with pytest.raises(InputError, match=r"broken\.parquet: is not a readable Parquet file"):
+        read_benchmark_records(tmp_path)
+
+
+def test_a_file_that_cannot_be_used_is_named_and_the_others_are_replayed(folder: Path) -> None:
+    prices = eb.generate_prices(days=12, seed=3).to_frame()
+    prices.drop(columns="product").to_parquet(folder / "no_system.parquet")
+    prices.drop(columns="zone").to_parquet(folder / "no_zone.parquet")
+    one = prices[(prices["zone"] == prices["zone"].iloc[0]) & (prices["instance_type"] == "m3.medium")]
+    one.to_parquet(folder / "one_market.parquet")
+    prices.assign(price_usd_per_hour=np.nan).to_parquet(folder / "no_prices.parquet")
+    (folder / "broken.parquet").write_text("no table")
+    (folder / "gone.parquet").symlink_to(folder / "nowhere.parquet")
+    (folder / "folder.parquet").mkdir()
+    listed = {"cloud": "aws", "region": "us-east-1", "instance_type": "p3.2xlarge"}
+    for name, more in {
+        "no_time": {"on_demand_usd_per_hour": 3.0},
+        "no_number": {"on_demand_usd_per_hour": "x", "as_of": pd.Timestamp("2023-01-01", tz="UTC")},
+    }.items():
+        pd.DataFrame([listed | more]).to_parquet(folder / f"{name}.parquet")
+    records, left_out = read_benchmark_records(folder)
+    assert {record.name.split()[0] for record in records} == {"prices", "probes"}
+    told = {one.what: one.why for one in left_out}
+    assert "'product'" in told["no_system.parquet"]
+    assert "neither prices nor capacity" in told["no_zone.parquet"]
+    assert "fewer than two markets" in told["one_market.parquet"]
+    assert "needs a price" in told["no_prices.parquet"]
+    assert "not a readable Parquet file" in told["broken.parquet"]
+    assert "no such file" in told["gone.parquet"]
+    assert "is a folder" in told["folder.parquet"]
+    assert "without their time" in told["no_time.parquet"]
+    assert told["no_number.parquet"] == "row 1, field on_demand_usd_per_hour: is 'x'; a price is needed"
 
 
 def test_work_is_sized_by_the_machines(folder: Path) -> None:
@@ -120,9 +156,43 @@ def test_regret_is_over_the_cheapest_that_missed_nothing() -> None:
     found = {(cell.kind, cell.policy): cell.regret for cell in _with_regrets(cells)}
     assert found["k", "good"] == 0.0
     assert found["k", "dear"] == pytest.approx(0.5)
-    assert found["k", "slow"] == pytest.approx(-0.5)
+    # To miss is not to save.
+    assert found["k", "slow"] == 0.0
     # Where all missed something, those that missed least are the measure.
     assert found["other", "slow"] == 0.0
+
+
+def test_where_the_cheapest_paid_nothing_regrets_are_numbers() -> None:
+    cells = [
+        Cell("d", "k", "free", 0.0, 90.0, misses=0, over_budget=0, starts=2),
+        Cell("d", "k", "dear", 3.0, 20.0, misses=0, over_budget=0, starts=2),
+        Cell("d", "other", "free", 0.0, 90.0, misses=0, over_budget=0, starts=2),
+    ]
+    found = {(cell.kind, cell.policy): cell.regret for cell in _with_regrets(cells)}
+    assert found == {("k", "free"): 0.0, ("k", "dear"): pytest.approx(99.0), ("other", "free"): 0.0}
+
+
+def test_who_fails_has_missed(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    def decide(*_: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(type(eb.policy(DEFAULT_NAME)), "decide", decide)
+    command = [
+        "benchmark",
+        "--traces",
+        str(folder),
+        "--only",
+        "probes",
+        "--workers",
+        "1",
+        "--policies",
+        "reactive",
+    ]
+    with pytest.raises(SystemExit):
+        main(command)
+    told = capsys.readouterr()
+    assert "failed, which counts as missed: probes" in told.err
+    assert f"{DEFAULT_NAME}, the default: mean regret nan, worst nan, 4 missed" in told.out
 
 
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -150,7 +220,7 @@ def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Pa
 def test_a_policy_that_cannot_serve_a_kind_is_left_out_and_named(folder: Path) -> None:
     found = benchmark(folder, policies=["deadline"], kinds=[CLUSTER], starts=1, only="prices ")
     assert {cell.policy for cell in found.cells} == {DEFAULT_NAME}
-    assert any("deadline" in one.what and "one machine" in one.why for one in found.left_out)
+    assert any("deadline" in one.what and "one machine" in one.why for one in found.unserved)
 
 
 def test_an_unknown_name_is_told_before_anything_runs(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """`ebbtide benchmark`: every policy on every record of a folder, for each kind of work, from the same starts.
 
 A cell is a policy on a record for a kind of work. Its regret is its mean cost over that of the cheapest policy
-that missed nothing there, less 1. The default policy is judged by its mean and its worst regret, and must miss
-nothing.
+that missed nothing there, less 1; who missed more than that policy has saved nothing by it. The default policy is
+judged by its mean and its worst regret, and must miss nothing. Who fails in a run has missed it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
-from ebbtide.analysis.benchmark_rounds import Rounds, Task
+from ebbtide.analysis.benchmark_rounds import Failed, Rounds, Task
 from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, mean_costs_usd
 from ebbtide.analysis.benchmark_work import AUCTION_STARTS, KINDS, Work, works_of
 from ebbtide.engine.outcome import Outcome
@@ -46,6 +46,9 @@ _MOST_D, _LATE_D = 8.0, 1.0
 # Tasks that wait for a worker, for each of them.
 _AHEAD = 4
 
+# Where the cheapest policy paid nothing, this share of the cost of the dearest stands for its cost.
+_OF_DEAREST = 0.01
+
 # A cost above the budget by less is a rounding error.
 _NO_MONEY_USD = 1e-6
 
@@ -63,7 +66,7 @@ class Cell:
         misses: Starts whose work was not done in time, or not at all.
         over_budget: Starts that cost more than the budget.
         starts: Number of starts.
-        regret: Mean cost over that of the cheapest policy that missed nothing, less 1.
+        regret: Mean cost over that of the cheapest policy that missed nothing, less 1; 0 at least.
     """
 
     data: str
@@ -79,7 +82,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What all cells say of one policy."""
+    """What all cells say of one policy.
+
+    Attributes:
+        name: Its name.
+        mean_regret: Mean of the regrets of its cells.
+        worst_regret: The largest of them.
+        misses: Runs that were not done in time, those in which it failed among them.
+        over_budget: Runs that cost more than the budget.
+        cells: Number of cells.
+        failed: Cells that are not there because it failed.
+    """
 
     name: str
     mean_regret: float
@@ -87,6 +100,7 @@ class Judgement:
     misses: int
     over_budget: int
     cells: int
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,31 +109,37 @@ class Benchmark:
 
     Attributes:
         cells: By record, kind and cost.
-        left_out: Policies that cannot serve a kind of work, files without records, and why.
+        left_out: Files and parts of them without records, and why.
         starts: First starts of each cell; in auctions twice as many.
+        unserved: Policies that cannot serve a kind of work, and why.
+        failed: Policies that failed in a run, and how.
     """
 
     cells: tuple[Cell, ...]
     left_out: tuple[LeftOut, ...]
     starts: int
+    unserved: tuple[LeftOut, ...] = ()
+    failed: tuple[Failed, ...] = ()
 
     def judged(self, name: str) -> Judgement:
         """What the cells of a policy say of it."""
         own = [cell for cell in self.cells if cell.policy == name]
         regrets = [cell.regret for cell in own]
+        failed = sum(one.policy == name for one in self.failed)
         return Judgement(
             name,
             float(np.mean(regrets)) if own else math.nan,
             max(regrets, default=math.nan),
-            sum(cell.misses for cell in own),
+            sum(cell.misses for cell in own) + failed,
             sum(cell.over_budget for cell in own),
             len(own),
+            failed,
         )
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies with a cell, by mean regret."""
-        names = dict.fromkeys(cell.policy for cell in self.cells)
+        """The policies with a cell, or a failure in its place, by mean regret."""
+        names = dict.fromkeys([*(cell.policy for cell in self.cells), *(one.policy for one in self.failed)])
         return tuple(sorted(names, key=lambda name: (self.judged(name).misses > 0, self.judged(name).mean_regret)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,7 +149,8 @@ class Benchmark:
             "default": asdict(self.judged(DEFAULT_NAME)),
             "policies": [asdict(self.judged(name)) for name in self.policies],
             "starts": self.starts,
-            "left_out": [asdict(one) for one in self.left_out],
+            "left_out": [asdict(one) for one in (*self.left_out, *self.unserved)],
+            "failed": [asdict(one) for one in self.failed],
         }
 
     def write_json(self, path: str | Path) -> None:
@@ -209,8 +230,10 @@ def benchmark(
         if one.replays
         for cell in _cells(chosen[number].name, kinds_of[number, place], one.replays)
     ]
-    left_out += [one for each in rounds.values() for one in each.left_out]
-    return Benchmark(_with_regrets(cells), tuple(left_out), starts)
+    none = [one for each in rounds.values() for one in each.left_out]
+    failed = tuple(one for one in none if isinstance(one, Failed))
+    unserved = tuple(one for one in none if not isinstance(one, Failed))
+    return Benchmark(_with_regrets(cells), tuple(left_out), starts, unserved, failed)
 
 
 def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
@@ -304,7 +327,7 @@ def _replays(task: Task) -> Replays | LeftOut:
         return LeftOut(where, error.problem)
     except PolicyError as error:
         # A defect of one policy; the others are still to be judged.
-        return LeftOut(where, f"failed: {error}")
+        return Failed(where, str(error), task.policy)
 
 
 def replays_of(
@@ -361,12 +384,12 @@ def _with_regrets(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     for group in groups.values():
         # Where every policy missed something, those that missed least are the measure.
         least = min(cell.misses + cell.over_budget for cell in group)
-        best = min(cell.cost_usd for cell in group if cell.misses + cell.over_budget == least)
-        ranked = sorted(group, key=lambda cell: (cell.cost_usd, cell.policy))
-        found += [_with_regret(cell, best) for cell in ranked]
+        best_usd = min(cell.cost_usd for cell in group if cell.misses + cell.over_budget == least)
+        if best_usd <= 0.0:
+            # All that it used was refunded; what others pay is compared with a part of what the dearest pays.
+            best_usd = _OF_DEAREST * max(cell.cost_usd for cell in group)
+        for cell in sorted(group, key=lambda cell: (cell.cost_usd, cell.policy)):
+            regret = cell.cost_usd / best_usd - 1.0 if best_usd > 0.0 else 0.0
+            # Who is cheaper than the measure has missed more than it: that is not to save.
+            found.append(replace(cell, regret=max(regret, 0.0)))
     return tuple(found)
-
-
-def _with_regret(cell: Cell, best_usd: float) -> Cell:
-    regret = cell.cost_usd / best_usd - 1.0 if best_usd > 0.0 else 0.0 if cell.cost_usd <= 0.0 else math.inf
-    return replace(cell, regret=regret)

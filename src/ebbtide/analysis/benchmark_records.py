@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from ebbtide._utc import DAY_S, from_epoch_s
 from ebbtide.errors import InputError
@@ -27,6 +29,12 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet, load_prices, parquet_columns
 from ebbtide.market.sources.validation import checked, parsed_times
+
+# The kind of a table of list prices, beside those of `kind_of`.
+_LIST_PRICES = "list prices"
+
+# Reasons that are told where no file is of use, at most.
+_MOST_REASONS = 5
 
 # Days of a window, and of the past before it in which a policy may look.
 _WINDOW_D, _PAST_D = 20.0, 5.0
@@ -124,56 +132,88 @@ def read_benchmark_records(folder: str | Path) -> tuple[list[BenchmarkRecord], l
         InputError: The folder has no record at all.
     """
     left_out: list[LeftOut] = []
-    files = {path: _kind(path) for path in sorted(Path(folder).rglob("*.parquet"))}
-    catalogue = _with_list_prices(files)
+    files: dict[Path, str] = {}
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        with _told(path, left_out):
+            files[path] = _kind(path)
+    catalogue = _with_list_prices(files, left_out)
     histories: dict[Path, PriceHistory] = {}
     capacity: dict[Path, Availability] = {}
     for path, kind in files.items():
-        try:
+        with _told(path, left_out):
             if kind == "prices":
                 histories[path] = _history(path, catalogue, left_out)
             elif kind in ("ticks", "probes", "rounds"):
                 capacity[path] = Availability.read(path)
-        except InputError as error:
-            left_out.append(LeftOut(path.name, error.problem))
+            elif kind not in (_LIST_PRICES, "catalogue"):
+                left_out.append(LeftOut(path.name, "tells neither prices nor capacity of zones"))
     found = [record for path, whole in histories.items() for record in _priced(path, whole, catalogue, left_out)]
     found += _with_capacity(capacity, histories, catalogue, left_out)
     if not found:
-        raise InputError(f"{folder}: no file there holds prices or capacity of {_LEAST_D:g} days or more")
+        reasons = "".join(f"; {one.what}: {one.why}" for one in left_out[:_MOST_REASONS])
+        raise InputError(f"{folder}: no file there holds prices or capacity of {_LEAST_D:g} days or more{reasons}")
     return sorted(found, key=lambda record: record.name), left_out
+
+
+@contextmanager
+def _told(path: Path, left_out: list[LeftOut]) -> Iterator[None]:
+    """Leave a file out that cannot be read, with the reason: the others are still of use."""
+    try:
+        yield
+    except InputError as error:
+        where = [f"row {error.row}"] if error.row is not None else []
+        where += [f"field {error.field}"] if error.field else []
+        left_out.append(LeftOut(path.name, ": ".join([*([", ".join(where)] if where else []), error.problem])))
+    except OSError as error:
+        left_out.append(LeftOut(path.name, error.strerror or str(error)))
 
 
 def _kind(path: Path) -> str:
     columns = parquet_columns(path)
     if {"on_demand_usd_per_hour", "cloud", "region", "instance_type"} <= columns:
-        return "list prices"
+        return _LIST_PRICES
     return kind_of(path)
 
 
-def _with_list_prices(files: Mapping[Path, str]) -> Catalogue:
+def _with_list_prices(files: Mapping[Path, str], left_out: list[LeftOut]) -> Catalogue:
     prices: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
     for path, kind in files.items():
-        if kind != "list prices":
-            continue
-        frame = load_parquet(path)
-        seen = "as_of" if "as_of" in frame.columns else "timestamp"
-        frame = frame.assign(**{seen: parsed_times(frame[seen], path, seen)})
-        frame = frame[frame["on_demand_usd_per_hour"].notna()]
-        for row in frame.to_dict("records"):
-            key = (
-                str(row["cloud"]),
-                str(row["region"]),
-                str(row["instance_type"]),
-                str(row.get("product", LINUX)),
-            )
-            prices.setdefault(key, []).append((row[seen].to_pydatetime(), float(row["on_demand_usd_per_hour"])))
+        if kind == _LIST_PRICES:
+            with _told(path, left_out):
+                for key, points in _list_prices(path).items():
+                    prices.setdefault(key, []).extend(points)
     return default_catalogue().with_list_prices(prices)
+
+
+def _list_prices(path: Path) -> dict[tuple[str, str, str, str], list[tuple[datetime, float]]]:
+    """The list prices of a file by cloud, region, instance type and system.
+
+    Raises:
+        InputError: The file cannot be read, has no times, or a price is no number.
+    """
+    frame = load_parquet(path)
+    seen = next((name for name in ("as_of", "timestamp") if name in frame.columns), None)
+    if seen is None:
+        raise InputError("has list prices without their time: neither as_of nor timestamp", file=path)
+    usd = "on_demand_usd_per_hour"
+    numbers = pd.to_numeric(frame[usd], errors="coerce")
+    wrong = numbers.isna() & frame[usd].notna()
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InputError(f"is {frame[usd].iloc[row]!r:.80}; a price is needed", file=path, row=row + 1, field=usd)
+    frame = frame.assign(**{seen: parsed_times(frame[seen], path, seen), usd: numbers})
+    found: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
+    for one in frame[numbers.notna()].to_dict("records"):
+        key = str(one["cloud"]), str(one["region"]), str(one["instance_type"]), str(one.get("product", LINUX))
+        found.setdefault(key, []).append((one[seen].to_pydatetime(), float(one[usd])))
+    return found
 
 
 def _history(path: Path, catalogue: Catalogue, left_out: list[LeftOut]) -> PriceHistory:
     """The Linux markets of a price file whose machines are known."""
     frame = load_prices(path)
-    frame = frame[~frame["product"].astype(str).str.startswith(_OTHER_SYSTEMS)]
+    if "product" in frame.columns:
+        frame = frame[~frame["product"].astype(str).str.startswith(_OTHER_SYSTEMS)]
     pairs = set(zip(frame["cloud"].astype(str), frame["instance_type"].astype(str), strict=True))
     known = {(entry.cloud, entry.name) for entry in catalogue.instance_types}
     if pairs - known:
@@ -196,12 +236,14 @@ def _priced(
         return
     number = min(max(int(days / _ONE_WINDOW_D) + 1, 1), _MOST_WINDOWS)
     window_s = min((_PAST_D + _WINDOW_D) * DAY_S, whole.end_s - first_s)
+    found = 0
     for start_s in np.linspace(first_s, whole.end_s - window_s, number).tolist():
         for cloud in sorted({market.cloud for market in whole}):
             for has_accelerator in (False, True):
                 window = _window(whole, cloud, has_accelerator, start_s, start_s + window_s, catalogue)
                 if window is None:
                     continue
+                found += 1
                 begins_s = start_s + min(_PAST_D * DAY_S, window_s / 5.0)
                 for billing in _billings(cloud, start_s):
                     yield BenchmarkRecord(
@@ -213,6 +255,8 @@ def _priced(
                         _speeds(window, catalogue),
                         begins_s,
                     )
+    if not found:
+        left_out.append(LeftOut(path.name, "has fewer than two markets of one cloud that can be compared"))
 
 
 def _name(path: Path, window: PriceHistory, start_s: float, rule: str) -> str:

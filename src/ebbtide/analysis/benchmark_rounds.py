@@ -31,6 +31,13 @@ class Task:
     end: int
 
 
+@dataclass(frozen=True)
+class Failed(LeftOut):
+    """A policy that failed in a run, by a defect of its own: it promised nothing, and did nothing."""
+
+    policy: str
+
+
 class Rounds:
     """What is to be replayed in one cell, round by round, and what came of it.
 
@@ -43,7 +50,7 @@ class Rounds:
 
     Attributes:
         replays: The replays of each policy.
-        left_out: What could not be replayed, and why.
+        left_out: What could not be replayed, and why; `Failed` where a policy failed.
         tasks: Those of this round; none: there is no further round.
     """
 

@@ -2,7 +2,8 @@
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
 twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
-`MOST_STARTS`. What is asked for does not depend on which policy is ahead.
+`MOST_STARTS`; they have `LEAST_STARTS` at least, since a promise that is kept once may be broken the next time.
+What is asked for does not depend on which policy is ahead.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-# The most starts of a cell.
-MOST_STARTS = 32
+# Starts of the default and of those that may be the cheapest: the least and the most.
+LEAST_STARTS, MOST_STARTS = 4, 32
 
 # Two policies are told apart at this confidence, one-sided, and it is enough to know their difference to this
 # share of the cheaper one's cost.
 _CONFIDENCE, _CLOSE = 0.9, 0.06
 
-# After a single start only a policy that costs so many times as much is clearly more expensive.
+# After a single start only a policy that costs so many times as much is clearly more expensive, and more than the
+# costs of the cheapest are apart from start to start.
 _CLEARLY = 1.3
 
 
@@ -88,9 +90,12 @@ def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_ST
         if name in maybe:
             unsure |= width_usd > _CLOSE * float(np.mean(known.costs_usd))
     maybe = _without_twins(maybe, replays, {best, always} & set(replays))
-    # The cheapest so far may have been another, with promises broken since: who stopped because of it goes on.
-    behind = {name: known.starts for name in maybe if replays[name].starts < known.starts}
-    if behind or not unsure or known.starts >= most:
+    # The cheapest so far may have been another, with promises broken since: who stopped because of it goes on, and
+    # so does who has kept what the cheapest broke, whatever the cost.
+    keeping = {name for name, one in replays.items() if one.failures < known.failures}
+    behind = {name: known.starts for name in maybe | keeping if replays[name].starts < known.starts}
+    enough = known.starts >= min(LEAST_STARTS, most) and not unsure
+    if behind or enough or known.starts >= most:
         return behind
     return dict.fromkeys(sorted(maybe), min(2 * known.starts, most))
 
@@ -112,7 +117,8 @@ def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
     mean_usd = float(more_usd.mean())
     if one.starts < 2:
         dear_usd = (_CLEARLY - 1.0) * float(np.mean(known.costs_usd[: one.starts]))
-        return mean_usd, 0.0 if mean_usd == 0.0 else dear_usd
+        apart_usd = float(np.std(known.costs_usd, ddof=1)) if known.starts > 1 else 0.0
+        return mean_usd, 0.0 if mean_usd == 0.0 else max(dear_usd, apart_usd)
     quantile = float(student.ppf(_CONFIDENCE, one.starts - 1))
     return mean_usd, quantile * float(more_usd.std(ddof=1)) / float(np.sqrt(one.starts))
 

@@ -20,6 +20,7 @@ from ebbtide.cli.options import (
     catalogue_with,
     print_written,
     table_console,
+    to_be_written,
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
@@ -32,8 +33,12 @@ from ebbtide.policies.registry import USUAL, names_of
 class Files:
     """Files that the results are written to."""
 
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the statistics to.")] = None
-    report: Annotated[Path | None, typer.Option(help="File to write a self-contained HTML report to.")] = None
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the statistics to.")
+    ] = None
+    report: Annotated[
+        Path | None, typer.Option(callback=to_be_written, help="File to write a self-contained HTML report to.")
+    ] = None
     record: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder to write tables to, for `ebbtide report`.")
     ] = None

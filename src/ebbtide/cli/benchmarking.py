@@ -13,7 +13,7 @@ from rich.table import Table
 from ebbtide._cores import usable_cores
 from ebbtide.analysis.benchmark import Benchmark, benchmark
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import print_written, table_console
+from ebbtide.cli.options import print_written, table_console, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import WorkersOption
 from ebbtide.policies.choice import DEFAULT_NAME
@@ -31,7 +31,7 @@ class Selection:
     ] = None
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only records with this text in their name.")] = ""
     starts: Annotated[int, typer.Option(min=1, help="Starts of each cell; in auctions twice as many.")] = 1
-    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the starts and of all random numbers.")] = 0
     quick: Annotated[
         bool, typer.Option("--quick", help="A few records and simple policies, one start: a minute.")
     ] = False
@@ -41,7 +41,9 @@ class Selection:
 def benchmark_command(
     *,
     traces: Annotated[Path, typer.Option(help="Folder with Parquet files of prices and of capacity.")],
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write all cells to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write all cells to.")
+    ] = None,
     selection: Selection,
     workers: WorkersOption = 0,
 ) -> None:
@@ -65,6 +67,10 @@ def benchmark_command(
         )
     table_console().print(_table(found))
     typer.echo(_HEADINGS)
+    for one in found.failed:
+        typer.echo(f"failed, which counts as missed: {one.what}: {one.why}", err=True)
+    for out in found.left_out:
+        typer.echo(f"left out: {out.what}: {out.why}", err=True)
     own = found.judged(DEFAULT_NAME)
     typer.echo(
         f"{DEFAULT_NAME}, the default: mean regret {own.mean_regret:.3f}, worst {own.worst_regret:.3f}, "

@@ -20,6 +20,7 @@ from ebbtide.cli.options import (
     catalogue_with,
     print_written,
     table_console,
+    to_be_written,
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
@@ -40,8 +41,13 @@ _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with 
 class Files:
     """Files that the results are written to."""
 
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the rows to.")] = None
-    report: Annotated[Path | None, typer.Option(help="File to write an HTML report to, this table first.")] = None
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the rows to.")
+    ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(callback=to_be_written, help="File to write an HTML report to, this table first."),
+    ] = None
 
     def write(self, found: Comparison) -> None:
         """Write those that are asked for."""

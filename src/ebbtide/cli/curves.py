@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ebbtide._files import write_text
 from ebbtide._json import json_text
-from ebbtide.cli.options import print_written, terminal
+from ebbtide.cli.options import print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
@@ -32,7 +32,9 @@ CalibrationOption = Annotated[
     Path | None,
     typer.Option("--calibration", help="A file written by `calibrate`; by default the included one."),
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="File to write the result to.")]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", callback=to_be_written, help="File to write the result to.")
+]
 
 
 @curves_app.command("predict")
@@ -133,7 +135,7 @@ def measure_command(
         Path | None, typer.Option(help="Folder of the original datasets; by default stand-ins.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of parallel trainings, each on one core.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data order.")] = 0,
 ) -> None:
     """Train the settings of Table II and write their learning curves.
 

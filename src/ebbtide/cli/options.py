@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ebbtide._files import check_place
 from ebbtide._terminal import PlainConsole
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
@@ -196,6 +197,17 @@ class WindowedSource(Window, Source):
 def catalogue_with(path: Path | None) -> Catalogue:
     """The built-in catalogue, with the user's types and list prices added if there are any."""
     return with_own(default_catalogue(), path) if path else default_catalogue()
+
+
+def to_be_written(path: Path | None) -> Path | None:
+    """The path of an option for a file to write, once it is known that it can be: before the work, not after it.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    if path is not None:
+        check_place(path)
+    return path
 
 
 def print_written(*paths: Path | None) -> None:

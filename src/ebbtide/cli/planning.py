@@ -27,6 +27,7 @@ from ebbtide.cli.options import (
     catalogue_with,
     print_written,
     terminal,
+    to_be_written,
 )
 from ebbtide.cli.progress import progress
 from ebbtide.forecasts.spells.models import SpellModels
@@ -78,7 +79,7 @@ class Backtests:
 
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of backtests.")] = 30
     days: Annotated[float, typer.Option(min=1.0, help="Length of the price history used, from its end.")] = 14.0
-    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the starts.")] = 0
     availability: Annotated[
         Path | None,
         typer.Option(help="Recorded capacity, for a sweep where that decides; by default it is drawn."),
@@ -93,9 +94,15 @@ def plan_command(
     source: RecentSource,
     backtests: Backtests,
     learnt: Models,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the plan to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the plan to.")
+    ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help=f"File to draw the plan into ({', '.join(KINDS)}), where capacity decides.")
+        Path | None,
+        typer.Option(
+            callback=to_be_written,
+            help=f"File to draw the plan into ({', '.join(KINDS)}), where capacity decides.",
+        ),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

@@ -15,7 +15,7 @@ from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
+from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.markets import Market
@@ -67,7 +67,9 @@ def portfolio_command(
     cluster: Cluster,
     choice: Choice,
     window: Window,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the result to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the result to.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Spread a cluster over markets: the best saving for the risk of losing machines in several at once.

@@ -38,7 +38,7 @@ class Replays:
     """How many replays there are, and how their machines are charged."""
 
     starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30
-    seed: Annotated[int, typer.Option(help="Seed of the starts and of all random numbers.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the starts and of all random numbers.")] = 0
     billing: BillingOption = "by-cloud"
 
     @property

@@ -20,7 +20,7 @@ from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import iso
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal
+from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
@@ -76,11 +76,16 @@ def evaluate_command(
             "--models", help="Models to score: revpred, revpred-published, tributary, logistic, base-rate."
         ),
     ] = "revpred,tributary,logistic,base-rate",
-    seed: Annotated[int, typer.Option(help="Seed of models and max prices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of models and max prices.")] = 0,
     window: Window,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write all scores to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write all scores to.")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="File to write the reliability figure to, before and after correction.")
+        Path | None,
+        typer.Option(
+            callback=to_be_written, help="File to write the reliability figure to, before and after correction."
+        ),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
@@ -122,7 +127,7 @@ def train_command(
     train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 30.0,
     test_days: Annotated[float, typer.Option(help="The latest days, to score on.")] = 3.0,
     stride: Annotated[int, typer.Option(help="Minutes between training samples.")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and max prices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, batches and max prices.")] = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Train RevPred on the latest data and write it with a card for each market.
@@ -156,7 +161,9 @@ def predict_command(
     max_price: Annotated[
         float | None, typer.Option(help="One max price for all markets instead, USD per hour.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the answers to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the answers to.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Predict with a model: the probability that each market revokes within the hour.

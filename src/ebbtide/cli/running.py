@@ -93,7 +93,7 @@ class ReplayedSource(Source):
         str | None, typer.Option(metavar="TIME", help="Start in the prices; by default after a quarter.")
     ] = None
     speed: Annotated[float, typer.Option(min=1.0, help="Market seconds per real second, for local.")] = SPEED
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
@@ -29,11 +29,14 @@ def command(
         Path | None, typer.Option(help="A Parquet file with c3.xlarge: RSVD-1 on a real market, too.")
     ] = None,
     traces: Annotated[int, typer.Option(min=100, help="Number of simulated traces.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_TRACES} traces.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 2 and 4 to 8 in.")
+        Path | None,
+        typer.Option(callback=to_be_written, metavar="FILE.html", help="File to draw Figures 2 and 4 to 8 in."),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ebbtide.cli.options import to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs
@@ -23,9 +24,11 @@ def command(
         typer.Option(help="A table of availability, probes or capacity; or a folder of them and of prices."),
     ],
     starts: Annotated[int, typer.Option(min=1, help="Number of starts in each record.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the starts.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
 ) -> None:
     """Deadlines where capacity decides: in one zone, and in several at once, against rivals and the optimum.
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
@@ -39,7 +39,7 @@ class Study:
     """How much is studied."""
 
     starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1
     workers: Annotated[int, typer.Option(min=1, help="Number of parallel threads.")] = 2
     generated: Annotated[
         bool,
@@ -62,9 +62,12 @@ def command(
         typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
     ] = None,
     wanted: Study,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1, 2 and 6 in.")
+        Path | None,
+        typer.Option(callback=to_be_written, metavar="FILE.html", help="File to draw Figures 1, 2 and 6 in."),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

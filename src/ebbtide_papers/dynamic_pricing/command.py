@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.market.lifetimes import read_probe_log
 from ebbtide.market.prices import PriceHistory
@@ -32,8 +32,13 @@ def command(
     probes: Annotated[
         Path | None, typer.Option(help="A Parquet log of machines that were kept running: Fig. 2.")
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 1 to 6 in.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(callback=to_be_written, metavar="FILE.html", help="File to draw Figures 1 to 6 in."),
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Dynamic Pricing's Tables 1 to 3 and Figures 1 to 6: the value of each source of price variation.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ebbtide._utc import DAY_S
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.exosphere.claims import reproduce_exosphere
@@ -27,12 +27,16 @@ def command(
     region: Annotated[
         list[Path] | None, typer.Option(help="A Parquet file of a whole region: portfolios at that scale, too.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help=f"Few starts, and {_FEW_STARTS} losses.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.html", help="File to draw Figures 3, 4 and 7 to 12 in."),
+        typer.Option(
+            callback=to_be_written, metavar="FILE.html", help="File to draw Figures 3, 4 and 7 to 12 in."
+        ),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.options import InstanceTypesOption, catalogue_with
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
@@ -30,11 +30,14 @@ def command(
         typer.Option(help="A Parquet file of learning curves; by default those of Table II."),
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help=f"Only {_FEW_STARTS} starts.")] = False,
-    json_path: Annotated[Path | None, typer.Option("--json", help="File to write the claims to.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="File to draw Figures 6 to 12 in.")
+        Path | None,
+        typer.Option(callback=to_be_written, metavar="FILE.html", help="File to draw Figures 6 to 12 in."),
     ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:

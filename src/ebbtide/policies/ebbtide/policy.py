@@ -63,7 +63,8 @@ class Ebbtide:
         deadline_s: Seconds from the start until the deadline; infinity: there is none.
         hour_usd: What an hour of a job's time is worth, USD; 0: nothing, or as `bid` has it where it chooses.
         patience: How long a job without a deadline waits, in all, for a machine at no more than the usual price,
-            as a multiple of the run's work: where there is one machine at a time, jobs follow each other.
+            as a multiple of the run's work: where there is one machine at a time, jobs follow each other. The work
+            is counted on the faster of the usual machine and the one that could be had instead.
         theta: Share of its steps after which a trial is predicted; 1: all are trained to the end.
         mcnt: Number of trials, the best by prediction, that are trained to the end.
         selects: Whether the jobs are trials of one sweep, of which the best are trained on.
@@ -268,16 +269,21 @@ class Ebbtide:
         since_s = waited.setdefault(key, view.now_s)
         waited_s = spent.get(key, 0.0) + view.now_s - since_s
         if best is not None and (
-            job.job.checkpoint is None or waited_s >= self._patience_s(now, ways) or not ways.is_dear(best)
+            job.job.checkpoint is None or waited_s >= self._patience_s(now, ways, best) or not ways.is_dear(best)
         ):
             spent[key] = waited_s
             del waited[key]
             return best
         return None
 
-    def _patience_s(self, now: _Now, ways: Ways) -> float:
-        """How long a job may wait in all, seconds; work of unknown length counts as an hour."""
-        return self.patience * (now.steps * ways.usual[1] if self.measured else HOUR_S)
+    def _patience_s(self, now: _Now, ways: Ways, instead: Way) -> float:
+        """How long a job may wait in all, seconds, by the faster of what it waits for and what it could have now.
+
+        Work of unknown length counts as an hour.
+        """
+        if not self.measured:
+            return self.patience * HOUR_S
+        return self.patience * now.steps * min(ways.usual[1], ways.seconds_in(instead.market))
 
     # When a job moves.
 

@@ -243,11 +243,15 @@ class Ways:
     def at_price_usd(self, way: Way) -> float:
         """What a way costs at its price of the moment, without revocations, refunds and egress, USD."""
         price = list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
-        return self._usd(way.market, float(self.seconds[self._place(way.market)]), price)
+        return self._usd(way.market, self.seconds_in(way.market), price)
 
     def work_s_in(self, market: Market) -> float:
         """Seconds of pure work that are left in a market."""
-        return self._work_s(float(self.seconds[self._place(market)]))
+        return self._work_s(self.seconds_in(market))
+
+    def seconds_in(self, market: Market) -> float:
+        """Seconds of a step on one machine of a market."""
+        return float(self.seconds[self._place(market)])
 
     def arriving_usd(self, market: Market) -> float:
         """The egress of what the job needs in a market, and of one save there, USD."""
