@@ -46,7 +46,7 @@ def _words(parameters: Mapping[str, Any]) -> list[str]:
         ("reactive", {"max_price_ratio": True}, "is True; a number is needed, as 1.0 is"),
         ("reactive", {"max_price_ratio": "1"}, "is '1'; a number is needed"),
         ("reactive", {"max_price_ratio": 0}, "field max_price_ratio: is 0.0; it must be positive"),
-        ("reactive", {"max_price_ratio": math.nan}, "field max_price_ratio: is nan; it must be positive"),
+        ("reactive", {"max_price_ratio": math.nan}, "field max_price_ratio: is nan; a number is needed"),
         ("reactive", {"wakes_on": []}, "unknown parameter 'wakes_on'"),
         ("reactive", {"name": "a\nb"}, "field name: is 'a\\nb'; text that can be printed is needed"),
         ("reactive", {"name": ""}, "field name: is ''; text that can be printed is needed"),

@@ -26,6 +26,9 @@ class OnDemand:
     name: str = "on-demand"
     wakes_on: frozenset[Wake] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def decide(self, view: View) -> Iterable[Action]:
         def list_price(market: Market) -> float:
             price = view.on_demand_price(market)
@@ -53,6 +56,9 @@ class CheapestSpot:
     name: str = "cheapest-spot"
     wakes_on: frozenset[Wake] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def decide(self, view: View) -> Iterable[Action]:
         yield from _single_spot(view, lambda price, _steps_per_s: price)
 
@@ -66,6 +72,9 @@ class FastestSpot:
 
     name: str = "fastest-spot"
     wakes_on: frozenset[Wake] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def decide(self, view: View) -> Iterable[Action]:
         yield from _single_spot(view, lambda price, steps_per_s: (-steps_per_s, price))

@@ -97,6 +97,7 @@ class Deadline:
             self,
             positive=("deadline_s", "times_work", "start_s", "learn_every_s"),
             not_negative=("gamma", "ask_every_s"),
+            finite=("gamma", "start_s", "times_work"),
             between={"look_every_s": (1.0, DAY_S), "retry_s": (1.0, DAY_S)},
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from numbers import Real
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -99,14 +100,17 @@ class DynamicPricing:
             positive=("budget_usd",),
             not_negative=("price_change", "start_s", "timing_s"),
             shares=("reserve",),
+            finite=("start_s", "timing_s"),
             between={"round_s": (1.0, 366 * DAY_S)},
         )
         for name, most in self.quotas.items():
-            if most < 0:
+            if isinstance(most, bool) or not isinstance(most, Real) or not most >= 0:
                 raise InputError(f"is {most}; a number of machines is needed", field=f"quotas.{name}")
         for name, hours in (self.slo_h if isinstance(self.slo_h, Mapping) else {"": self.slo_h}).items():
-            if not hours > 0:
-                raise InputError(f"is {hours:g} h; it must be positive", field=f"slo_h.{name}".rstrip("."))
+            if isinstance(hours, bool) or not isinstance(hours, Real) or not hours > 0:
+                raise InputError(
+                    f"is {hours!r:.80}; a positive number of hours is needed", field=f"slo_h.{name}".rstrip(".")
+                )
 
     @property
     def name(self) -> str:

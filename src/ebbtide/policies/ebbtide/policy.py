@@ -105,6 +105,7 @@ class Ebbtide:
             positive=("deadline_s", "mcnt", "start_s"),
             not_negative=("hour_usd", "patience"),
             shares=("theta", "parallel"),
+            finite=("hour_usd", "start_s"),
             between={"look_every_s": (1.0, DAY_S)},
         )
 

@@ -85,14 +85,14 @@ class ExoSphere:
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE, Wake.REBALANCE})
 
     def __post_init__(self) -> None:
+        ranges = {"up_calls_s": (0.1, 30.0)} | ({} if self.alpha is None else {"alpha": (0.0, MOST_ALPHA)})
+        check_fields(
+            self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",), between=ranges
+        )
         if self.covariance not in COVARIANCES:
             raise unknown_name("covariance", self.covariance, COVARIANCES)
-        if self.alpha is not None:
-            check_fields(self, between={"alpha": (0.0, MOST_ALPHA)})
         if self.up_calls is not None:
             check_url(self.up_calls)
-        check_fields(self, between={"up_calls_s": (0.1, 30.0)})
-        check_fields(self, positive=("history_s",), not_negative=("free_list_s",), shares=("soft_share",))
 
     def decide(self, view: View) -> Iterable[Action]:
         free = FreeList.in_memory(view.memory)
