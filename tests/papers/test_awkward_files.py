@@ -68,10 +68,15 @@ FILES: dict[str, Callable[[], eb.PriceHistory]] = {
     "no list price": _elsewhere,
     "flat": lambda: hourly(HERE, lambda _hour, place: 0.3 * _list_usd(place)),
     "always above on demand": lambda: hourly(HERE, lambda hour, place: (2.0 + hour % 5) * _list_usd(place)),
+    "free": lambda: hourly(HERE, lambda _hour, _place: 0.0),
     "above on demand later": lambda: hourly(
         HERE, lambda hour, place: (0.3 if hour < 160 else 3) * _list_usd(place)
     ),
 }
+
+
+# Files whose prices Dynamic Pricing's study can follow.
+_PRICED = ("one moment", "flat", "always above on demand", "free", "above on demand later")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,7 @@ def test_dynamic_pricing(
     name: str, files: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = run(["dynamic-pricing", "--prices", str(files[name])], tmp_path / "out.json", capsys)
-    assert bool(rows) == (name in ("one moment", "flat", "always above on demand", "above on demand later"))
+    assert bool(rows) == (name in _PRICED)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -69,7 +69,7 @@ def test_what_is_no_number_is_told(value: Any) -> None:
         (DynamicPricing, "quotas", "x", "a mapping"),
         (DynamicPricing, "quotas", {"a": "2"}, "a number of machines"),
         (DynamicPricing, "slo_h", "x", "a mapping or a number"),
-        (DynamicPricing, "slo_h", {"a": "2"}, "a positive number of hours"),
+        (DynamicPricing, "slo_h", {"a": "2"}, "a number of hours"),
         (ExoSphere, "covariance", 1, "text"),
         (ExoSphere, "up_calls", 1, "text"),
         (ExoSphere, "alpha", "x", "a number"),

@@ -9,6 +9,7 @@ import numpy as np
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.dynamic_pricing.study import MODEL_GB, GpuMarkets, Rates, egress_share
+from ebbtide_papers.reproduction import ratio
 
 # Dataset sizes of Table 2.
 DATASET_GB = {"resnet50": 150.0, "bert_base": 17.0}
@@ -70,7 +71,7 @@ def variation(known: GpuMarkets) -> dict[str, dict[str, float]]:
         if prices:
             table[key] = {
                 "usd_per_gpu_hour": float(np.mean([own.mean() for own in prices])),
-                "deviation_over_mean": float(np.mean([own.std() / own.mean() for own in prices])),
+                "deviation_over_mean": float(np.mean([ratio(own.std(), own.mean()) for own in prices])),
                 "share_that_never_change": float(np.mean([own.min() == own.max() for own in prices])),
                 "markets": len(prices),
             }

@@ -20,6 +20,7 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
+from ebbtide_papers.reproduction import ratio
 
 # Table 1: throughput relative to a K80, used if no measured file is given.
 TABLE_ONE = {
@@ -82,13 +83,13 @@ class StrategyCosts:
     switches: np.ndarray
 
     def reduction(self, strategy: str, over: str) -> float:
-        """Mean factor by which a strategy is cheaper than another, over starts from which both had a price.
+        """Mean factor by which a strategy is cheaper than another, over starts from which both had to pay a price.
 
         NaN: from no start.
         """
         # Without a price, a step costs infinity.
         theirs, ours = self.usd_per_step[over], self.usd_per_step[strategy]
-        known = np.isfinite(theirs) & np.isfinite(ours)
+        known = np.isfinite(theirs) & np.isfinite(ours) & (ours > 0.0)
         return float(np.mean(theirs[known] / ours[known])) if known.any() else math.nan
 
 
@@ -245,7 +246,9 @@ def spot_reductions(histories: Sequence[PriceHistory], catalogue: Catalogue) -> 
             if machine.accelerator_count != 1 or listed is None or market.region not in _US_EAST:
                 continue
             key = market.cloud, (machine.accelerator or "").removeprefix("NVIDIA ").lower()
-            found[key] = max(found.get(key, 0.0), listed / float(series.prices.min()))
+            least = float(series.prices.min())
+            if least > 0.0:
+                found[key] = max(found.get(key, 0.0), listed / least)
     return found
 
 
@@ -261,4 +264,4 @@ def egress_share(known: GpuMarkets, size_gb: float) -> float:
     ]
     least = known.usd_per_gpu_hour[own].min(axis=0, initial=np.inf)
     seen = least[np.isfinite(least)]
-    return size_gb * EGRESS_USD_PER_GB / (160.0 * float(seen.mean())) if len(seen) else math.nan
+    return ratio(size_gb * EGRESS_USD_PER_GB, 160.0 * float(seen.mean())) if len(seen) else math.nan

@@ -16,6 +16,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.policies.exosphere.allocation import Resources, Server, allocate
+from ebbtide_papers.reproduction import ratio
 
 # How long idle machines are kept, seconds: twice the start time of a new one (5).
 FREE_LIST_S = 600.0
@@ -157,7 +158,7 @@ def packing_reduction(
         alone, together = (
             packing_usd(applications, mix, usd_per_hour, catalogue, shared=shared) for shared in (False, True)
         )
-        found[name] = {"private_usd": alone, "shared_usd": together, "reduction": 1.0 - together / alone}
+        found[name] = {"private_usd": alone, "shared_usd": together, "reduction": 1.0 - ratio(together, alone)}
     return found
 
 

@@ -107,10 +107,11 @@ class DynamicPricing:
             if isinstance(most, bool) or not isinstance(most, Real) or not most >= 0:
                 raise InputError(f"is {most}; a number of machines is needed", field=f"quotas.{name}")
         for name, hours in (self.slo_h if isinstance(self.slo_h, Mapping) else {"": self.slo_h}).items():
-            if isinstance(hours, bool) or not isinstance(hours, Real) or not hours > 0:
-                raise InputError(
-                    f"is {hours!r:.80}; a positive number of hours is needed", field=f"slo_h.{name}".rstrip(".")
-                )
+            where = f"slo_h.{name}".rstrip(".")
+            if isinstance(hours, bool) or not isinstance(hours, Real):
+                raise InputError(f"is {hours!r:.80}; a number of hours is needed", field=where)
+            if not hours > 0:
+                raise InputError(f"is {hours:g} h; it must be positive", field=where)
 
     @property
     def name(self) -> str:
