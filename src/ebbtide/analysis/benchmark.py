@@ -25,7 +25,7 @@ from ebbtide._json import json_text
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.analysis.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
 from ebbtide.analysis.benchmark_rounds import Failed, Rounds, Task
-from ebbtide.analysis.benchmark_starts import MOST_STARTS, Replays, mean_costs_usd
+from ebbtide.analysis.benchmark_starts import LEAST_STARTS, MOST_STARTS, Replays, mean_costs_usd
 from ebbtide.analysis.benchmark_work import AUCTION_STARTS, KINDS, Work, works_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
@@ -211,7 +211,8 @@ def benchmark(
             kinds_of[number, place] = work.kind
             first = 1 if quick else starts * (AUCTION_STARTS if record.is_auction else 1)
             where, first = (number, place), min(first, MOST_STARTS)
-            rounds[where] = Rounds(where, names, DEFAULT_NAME, first, 1 if quick else MOST_STARTS)
+            most, least = (1, 1) if quick else (MOST_STARTS, LEAST_STARTS if work.promises else 1)
+            rounds[where] = Rounds(where, names, DEFAULT_NAME, first, most, least)
     first_tasks = [task for one in rounds.values() for task in one.tasks]
     done, total = 0, len(first_tasks)
 

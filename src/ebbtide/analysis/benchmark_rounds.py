@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ebbtide.analysis.benchmark_records import LeftOut
-from ebbtide.analysis.benchmark_starts import Replays, more_starts
+from ebbtide.analysis.benchmark_starts import LEAST_STARTS, Replays, more_starts
 
 # Starts of a task at most: processes share the runs of one policy.
 _MOST_AT_ONCE = 4
@@ -47,6 +47,7 @@ class Rounds:
         always: A policy that runs whenever others do.
         first: How many starts every policy has in the first round.
         most: The most starts.
+        least: The least of those that may be the cheapest, and of `always`.
 
     Attributes:
         replays: The replays of each policy.
@@ -55,12 +56,18 @@ class Rounds:
     """
 
     def __init__(
-        self, place: tuple[int, int], policies: Sequence[str], always: str, first: int, most: int
+        self,
+        place: tuple[int, int],
+        policies: Sequence[str],
+        always: str,
+        first: int,
+        most: int,
+        least: int = LEAST_STARTS,
     ) -> None:
         self.replays: dict[str, Replays] = {}
         self.left_out: list[LeftOut] = []
         self.tasks = [task for name in policies for task in _tasks(place, name, 0, first)]
-        self._place, self._always, self._most = place, always, most
+        self._place, self._always, self._most, self._least = place, always, most, least
         self._found: dict[Task, Replays | LeftOut] = {}
 
     def note(self, task: Task, found: Replays | LeftOut) -> Sequence[Task]:
@@ -84,7 +91,7 @@ class Rounds:
             elif name not in failed:
                 self.replays[name] = self.replays[name] + one if name in self.replays else one
         self._found.clear()
-        more = more_starts(self.replays, self._always, self._most) if self.replays else {}
+        more = more_starts(self.replays, self._always, self._most, self._least) if self.replays else {}
         self.tasks = [
             task
             for name, end in more.items()

@@ -2,8 +2,8 @@
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
 twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
-`MOST_STARTS`; they have `LEAST_STARTS` at least, since a promise that is kept once may be broken the next time.
-What is asked for does not depend on which policy is ahead.
+`MOST_STARTS`; where something is promised they have `LEAST_STARTS` at least, since a promise that is kept once may
+be broken the next time. What is asked for does not depend on which policy is ahead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-# Starts of the default and of those that may be the cheapest: the least and the most.
-LEAST_STARTS, MOST_STARTS = 4, 32
+# Starts of the default and of those that may be the cheapest: the least, where there is a deadline or a budget;
+# and the most.
+LEAST_STARTS, MOST_STARTS = 4, 24
 
 # Two policies are told apart at this confidence, one-sided, and it is enough to know their difference to this
 # share of the cheaper one's cost.
@@ -70,13 +71,16 @@ def cheapest(replays: Mapping[str, Replays]) -> str:
     return min(able, key=lambda name: (float(np.mean(able[name].costs_usd)), name))
 
 
-def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_STARTS) -> dict[str, int]:
+def more_starts(
+    replays: Mapping[str, Replays], always: str, most: int = MOST_STARTS, least: int = LEAST_STARTS
+) -> dict[str, int]:
     """The policies of a cell that need more starts, and how many each is to have; empty: none does.
 
     Args:
         replays: The runs of each policy so far, from the same first starts.
         always: A policy whose difference to the cheapest is to be known, too.
         most: The most starts.
+        least: The least of the default and of those that may be the cheapest.
     """
     best = cheapest(replays)
     known = replays[best]
@@ -94,7 +98,7 @@ def more_starts(replays: Mapping[str, Replays], always: str, most: int = MOST_ST
     # so does who has kept what the cheapest broke, whatever the cost.
     keeping = {name for name, one in replays.items() if one.failures < known.failures}
     behind = {name: known.starts for name in maybe | keeping if replays[name].starts < known.starts}
-    enough = known.starts >= min(LEAST_STARTS, most) and not unsure
+    enough = known.starts >= min(least, most) and not unsure
     if behind or enough or known.starts >= most:
         return behind
     return dict.fromkeys(sorted(maybe), min(2 * known.starts, most))

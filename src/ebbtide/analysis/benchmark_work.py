@@ -65,6 +65,11 @@ class Work:
     curves: tuple[Curve, ...]
     starts_s: tuple[float, ...]
 
+    @property
+    def promises(self) -> bool:
+        """Whether there is a deadline or a budget to be kept."""
+        return self.asked.budget_usd is not None or any(map(math.isfinite, self.due_h))
+
 
 def works_of(record: BenchmarkRecord, kinds: Sequence[str], starts: int, seed: int) -> tuple[Work, ...]:
     """The works of some kinds on a record; without those that need more machines at once than there ever are.

@@ -17,6 +17,9 @@ from ebbtide.errors import InputError
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
 
+# Less work in a step than this, in combinations of a state and an action, is done in one thread.
+_LITTLE = 1_000_000
+
 
 def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
     """The best action for every state (5.2).
@@ -38,28 +41,32 @@ def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
     mean = np.full(states, INFEASIBLE_USD)
     mean[0] = 0.0
     variance = np.zeros(states)
-    for step in reversed(range(steps)):
-        transition = market.transition[step]
-        charge = market.mean_charge[step]
-        after = _expected(mean, transition)
-        square = _expected(variance + mean**2, transition)
-        # For the covariance of the charge and the cost to come: E[charge x cost to come].
-        joint = _expected(mean, transition * market.charge[step])
-        best_mean, best_variance = np.empty(states), np.empty(states)
-        given = (
-            moves,
-            CostsToCome(after, square, joint, charge, market.charge_variance[step]),
-            float(problem.risk_aversion),
-            StepSolution(actions[step], best_mean, best_variance),
-        )
-        with ThreadPoolExecutor(workers) as pool:
-            parts = _parts(len(levels_h), 4 * workers)
-            done = [pool.submit(_induce, part.start, part.stop, *given) for part in parts]
-        for part_done in done:
-            part_done.result()
-        mean, variance = best_mean, best_variance
-        means[step] = np.where(mean < FEASIBLE_USD, mean, np.inf)
-        deviations[step] = np.sqrt(variance)
+    # Threads take longer to begin than little work does.
+    threads = workers if np.prod(states) * len(holdings.sizes) >= _LITTLE else 1
+    with ThreadPoolExecutor(threads) as pool:
+        for step in reversed(range(steps)):
+            transition = market.transition[step]
+            charge = market.mean_charge[step]
+            after = _expected(mean, transition)
+            square = _expected(variance + mean**2, transition)
+            # For the covariance of the charge and the cost to come: E[charge x cost to come].
+            joint = _expected(mean, transition * market.charge[step])
+            best_mean, best_variance = np.empty(states), np.empty(states)
+            given = (
+                moves,
+                CostsToCome(after, square, joint, charge, market.charge_variance[step]),
+                float(problem.risk_aversion),
+                StepSolution(actions[step], best_mean, best_variance),
+            )
+            if threads == 1:
+                _induce(0, len(levels_h), *given)
+            else:
+                parts = _parts(len(levels_h), 4 * threads)
+                for done in [pool.submit(_induce, part.start, part.stop, *given) for part in parts]:
+                    done.result()
+            mean, variance = best_mean, best_variance
+            means[step] = np.where(mean < FEASIBLE_USD, mean, np.inf)
+            deviations[step] = np.sqrt(variance)
     if not np.isfinite(means[0, -1, 0]).any():
         raise InputError(
             f"{problem.workflow.name}: {problem.workflow.work_h:g} machine-hours cannot be done in "

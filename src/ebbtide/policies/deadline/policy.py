@@ -137,9 +137,16 @@ class Deadline:
             yield WakeAt(view.now_s + self.look_every_s)
 
     def zones_of(self, view: View, job: JobView) -> list[Market]:
-        """The markets that are asked for a served job; empty: it has not begun."""
-        memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
-        return [Market(*fields) for fields in memory["jobs"].get(str(job.job_id), {}).get("zones", ())]
+        """The markets that are asked for a job, or would be if it began now.
+
+        Raises:
+            InputError: The deadline cannot be kept, or no market with a known on-demand price can run the job.
+        """
+        memory: dict[str, Any] = view.memory.get("deadline", {"began_s": run_started_s(view), "jobs": {}})
+        own = memory["jobs"].get(str(job.job_id), {})
+        if "zones" not in own:
+            own = self._begin(view, job, dict(memory))
+        return [Market(*fields) for fields in own["zones"]]
 
     def expected_usd(self, view: View, job: JobView, later_steps: float = 0.0) -> float:
         """What the rest of a served job is expected to cost by the table, USD; infinity: it is not known."""

@@ -202,7 +202,7 @@ class Limits:
     def _pace(self, job: JobView, kind: str | None, best: str) -> Pace:
         """A job on a type, and another that it would move to."""
         view = self.view
-        here, there = (None if kind is None else self.cheapest[kind]), self.cheapest[best]
+        here, there = (None if kind is None else self._market(job, kind)), self.cheapest[best]
         vcpus = view.machine(there).vcpus
         return Pace(
             job.steps_left,
@@ -214,6 +214,11 @@ class Limits:
             self.start_s,
             job.job.restore_s(vcpus) + job.job.save_s(vcpus),
         )
+
+    def _market(self, job: JobView, kind: str) -> Market:
+        """The market of a type; that of the job's own machine where none gives others now."""
+        own = (lease.market for lease in steady(self.view, job) if lease.market.instance_type == kind)
+        return self.cheapest[kind] if kind in self.cheapest else next(own)
 
     def _able(self, job: JobView) -> list[str]:
         """The types that a job can run on, and of which there are some."""

@@ -181,15 +181,19 @@ class Ebbtide:
             if view.leases_of(job.job_id):
                 return False
             view.memory["off_table"].remove(key)
-        if key in kept and (kept[key] or not view.memory.get("capacity") or view.leases_of(job.job_id)):
-            # A job goes over to the table without a machine: the one that it has may be of another type.
+        if key in kept and (kept[key] or not view.memory.get("capacity")):
             return kept[key]
         in_time = self._in_time(now, job)
         if not view.leases and view.now_s <= run_started_s(view):
             in_time.check()
         by_capacity = not view.billing.price_revokes or bool(view.memory.get("capacity"))
-        kept[key] = by_capacity and in_time.can_be_kept
+        kept[key] = by_capacity and in_time.can_be_kept and self._knows_machines(view, job)
         return kept[key]
+
+    def _knows_machines(self, view: View, job: JobView) -> bool:
+        """Whether the table knows the markets of the machines that a job has: they may be of another type."""
+        held = {lease.market for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)}
+        return not held or held <= set(self._table.zones_of(view, job))
 
     def _or_other_type(self, now: _Now, action: Action) -> Action:
         """What the table answers; instead of an on-demand machine a spot machine of another type, if cheaper.
