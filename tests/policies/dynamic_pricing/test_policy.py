@@ -18,6 +18,7 @@ from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.single import sweep_of
 from ebbtide.live.measured_speed import MeasuredSpeeds
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.choice import policy_for
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
@@ -280,3 +281,15 @@ def test_jobs_that_are_not_timed_go_on_and_a_timing_is_not_cut_short() -> None:
     for number in range(2):
         on = outcome.jobs[number].steps_on
         assert max(on, key=lambda lease: on[lease]) in _on(outcome, C3)
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_a_job_may_stay_on_a_type_that_gives_no_other_machine(goal: Goal) -> None:
+    """One c3 machine, for jobs that all run best there: who asks for another is refused, and the type is hidden."""
+    times_s = START_S + DAY + 3600.0 * np.array([-1.0, 0.5])
+    one = CapacitySeries(times_s, np.array([1, 1]), START_S + 100 * 3600.0)
+    jobs = [named(name, c3=3600, r3=1200) for name in "abc"]
+    scenario = Scenario(tuple(jobs), CALM, eb.billing_preset("gcp-spot"), Availability({C3: one}))
+    outcome = scenario.run(BacksOff(DynamicPricing(goal, round_s=1800.0)), START_S + DAY)
+    assert outcome.finished
+    assert any("c3.xlarge" in kinds_of(outcome, number) for number in range(3))
