@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -196,20 +197,19 @@ def test_who_fails_has_missed(folder: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
-    names = ["reactive", "next-cheapest", "on-demand"]
+    names = ["reactive", "on-demand"]
     alone = benchmark(folder, policies=names, starts=1, only="probes")
-    shared = benchmark(folder, policies=names, starts=1, only="probes", workers=2)
-    assert alone == shared
     assert {cell.policy for cell in alone.cells} == {*names, DEFAULT_NAME}
     with pytest.raises(SystemExit) as ended:
         main(
             [
-                *("benchmark", "--traces", str(folder), "--only", "probes", "--starts", "1", "--workers", "1"),
+                *("benchmark", "--traces", str(folder), "--only", "probes", "--starts", "1", "--workers", "2"),
                 *("--policies", ",".join(names), "--json", str(tmp_path / "b.json")),
             ]
         )
     assert not ended.value.code
     told = json.loads((tmp_path / "b.json").read_text())
+    assert told["cells"] == json.loads(json.dumps([asdict(cell) for cell in alone.cells]))
     assert set(told["cells"][0]) >= {"data", "kind", "policy", "cost_usd", "hours", "misses", "regret"}
     assert told["default"]["name"] == DEFAULT_NAME
     assert set(told["default"]) >= {"mean_regret", "worst_regret", "misses"}
