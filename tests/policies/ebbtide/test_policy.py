@@ -109,6 +109,20 @@ def test_where_revoked_hours_are_free_it_bids_low_and_pays_less_than_who_does_no
     assert usd["ebbtide"] < 0.8 * usd["reactive"]
 
 
+def test_machines_that_work_as_one_are_bid_for_as_one() -> None:
+    """A price takes all or none of them: four do four times the work at four times the cost, by the same leases."""
+    points = [(n * 2400.0, 0.040 + 0.002 * (n % 3)) for n in range(290)]
+    prices = history({C3: points, R3: [(0, 0.05)]}, hours=HOURS)
+    alone = replay(Ebbtide(), [job(12 * 3600)], prices)
+    gang = replay(Ebbtide(), [job(4 * 12 * 3600, machines=4)], prices)
+    assert gang.finished
+    assert gang.cost_usd == pytest.approx(4 * alone.cost_usd, rel=0.05)
+    # They are given back before others are asked for, where one machine is exchanged for the next.
+    assert alone.makespan_s <= gang.makespan_s <= 1.2 * alone.makespan_s
+    plain = replay(Reactive(), [job(4 * 12 * 3600, machines=4)], prices)
+    assert gang.cost_usd < 0.8 * plain.cost_usd
+
+
 def test_what_a_zone_refunds_counts_as_cheaper() -> None:
     class Held:
         """Enough of a view."""

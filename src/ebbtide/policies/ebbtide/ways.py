@@ -159,23 +159,39 @@ class Ways:
         `BestBid` values time, since an offer's refunds come true only if it is used while prices are as they are.
         Where the cheapest offer will hardly be revoked, time is worth what the user says.
         """
-        assert self.bid is not None
-        asked = [market for market, _ in self._open], np.array([seconds for _, seconds in self._open])
-        plain = replace(self.bid, hour_usd=self.hour_usd)
+        seconds = np.array([seconds for _, seconds in self._open]) / self._speedup
+        asked = [market for market, _ in self._open], seconds
+        plain = replace(self._bid_of_one, hour_usd=self.hour_usd / self._machines)
         offers = plain.offers(self.view, self.job, self.steps, *asked)
         best = min(offers, key=lambda offer: (offer.usd_per_step, offer.market))
         if self.hour_usd or not best.revoked > _STEADY:
             return plain, offers
-        return self.bid, self.bid.offers(self.view, self.job, self.steps, *asked)
+        return self._bid_of_one, self._bid_of_one.offers(self.view, self.job, self.steps, *asked)
+
+    @cached_property
+    def _bid_of_one(self) -> BestBid:
+        """The bid for one of the job's machines: they are of one market, so that a price takes all or none."""
+        assert self.bid is not None
+        hour_usd = self.bid.hour_usd
+        return self.bid if hour_usd is None else replace(self.bid, hour_usd=hour_usd / self._machines)
+
+    @property
+    def _machines(self) -> int:
+        return self.job.job.most_machines
+
+    @property
+    def _speedup(self) -> float:
+        """How many times as fast the job is on all its machines as on one."""
+        return self.job.job.speedup_of(self._machines)
 
     def staying_usd(self, market: Market) -> float:
         """Cost of the rest on a machine of a market without further refunds, by the bid that makes the offers."""
-        assert self.bid is not None
-        bid = self._offers[0] if self._open else self.bid
-        return self.steps * bid.staying(self.view, self._place(market), self.markets, self.seconds)
+        bid = self._offers[0] if self._open else self._bid_of_one
+        one_usd = bid.staying(self.view, self._place(market), self.markets, self.seconds / self._speedup)
+        return self.steps * self._machines * one_usd
 
     def _by_bid(self, offer: Offer) -> Way:
-        usd = self.steps * offer.usd_per_step
+        usd = self.steps * self._machines * offer.usd_per_step
         # What is paid where the price is not expected to revoke: capacity may.
         share = self._refunds.paid_share(offer.market) if not offer.revoked > 0.0 else 1.0
         arriving_usd = self.arriving_usd(offer.market)
@@ -200,8 +216,7 @@ class Ways:
     def bids_pay(self) -> bool:
         """Whether a max price below the list price can pay: prices revoke, and what is revoked is refunded."""
         billing, work = self.view.billing, self.job.job
-        can_move = work.checkpoint is not None and work.most_machines == 1
-        return can_move and billing.price_revokes and billing.refund is not Refund.NOTHING
+        return work.checkpoint is not None and billing.price_revokes and billing.refund is not Refund.NOTHING
 
     @cached_property
     def cheapest(self) -> Way | None:
@@ -304,5 +319,4 @@ class Ways:
         return (self.job.job.most_machines * price * paid_s + self.hour_usd * lasts_s) / HOUR_S
 
     def _work_s(self, seconds: float) -> float:
-        work = self.job.job
-        return self.steps * seconds / work.speedup_of(work.most_machines)
+        return self.steps * seconds / self._speedup
