@@ -22,6 +22,7 @@ from ebbtide._utc import DAY_S, iso
 from ebbtide.cli.one_training import TrainingOptions, is_told_where_to_save, wanted_from
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import generated_market
 from ebbtide.live.settings import find_run
 from ebbtide.market.availability import Availability, CapacitySeries
@@ -119,7 +120,7 @@ def through_revocations(
     assert resumed[-1] >= 1
     # Nothing is written into the user's own folder.
     assert sorted(path.name for path in project.iterdir()) == [".ebbtide", "plain.py"]
-    (job,) = journal.run()["engine"]["jobs"]
+    (job,) = Journal(folder.journal).run()["engine"]["jobs"]
     assert (job["steps_done"], job["steps_saved"]) == (epochs, epochs)
     (rate,) = re.findall(r"other_steps_per_hour_per_vcpu: (\S+)", out)
     # By our own clock: 0.7 s an epoch at least.
