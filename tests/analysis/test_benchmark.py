@@ -196,6 +196,17 @@ def test_who_fails_has_missed(folder: Path, capsys: pytest.CaptureFixture[str], 
     assert f"{DEFAULT_NAME}, the default: mean regret nan, worst nan, 4 missed" in told.out
 
 
+@pytest.mark.parametrize(("words", "told"), [(["--json", "."], "is a folder"), (["--seed", "-1"], "'--seed'")])
+def test_what_would_fail_at_the_end_is_told_before_anything_runs(
+    words: list[str], told: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("ebbtide.cli.benchmarking.benchmark", lambda *_, **__: pytest.fail("it has begun"))
+    with pytest.raises(SystemExit) as ended:
+        main(["benchmark", "--traces", str(folder), *words])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     names = ["reactive", "on-demand"]
     alone = benchmark(folder, policies=names, starts=1, only="probes")

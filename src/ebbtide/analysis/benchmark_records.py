@@ -161,9 +161,8 @@ def _told(path: Path, left_out: list[LeftOut]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        where = [f"row {error.row}"] if error.row is not None else []
-        where += [f"field {error.field}"] if error.field else []
-        left_out.append(LeftOut(path.name, ": ".join([*([", ".join(where)] if where else []), error.problem])))
+        # Without the folder.
+        left_out.append(LeftOut(path.name, str(InputError(error.problem, row=error.row, field=error.field))))
     except OSError as error:
         left_out.append(LeftOut(path.name, error.strerror or str(error)))
 

@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failed(LeftOut):
-    """A policy that failed in a run, by a defect of its own: it promised nothing, and did nothing."""
+    """A policy that failed in a run, by a defect of its own; the run counts as missed."""
 
     policy: str
 

@@ -176,7 +176,7 @@ class WithinBudget:
 
         if until_usd(high_s) <= self.budget_usd:
             return math.inf
-        # Whole periods cost between what their seconds cost and that much for a few periods more.
+        # Between these bounds, which grow by the rates, the time is found in a few steps.
         usd_per_s = saving_usd_per_s + math.fsum(each.usd_per_hour for each in rented) / 3600.0
         least_usd = fixed_usd + math.fsum(each.least_usd(low_s) for each in rented)
         most_usd = fixed_usd + math.fsum(each.most_usd(low_s) for each in rented)
@@ -264,11 +264,11 @@ class _Rented:
     ending_s: float
 
     def least_usd(self, until_s: float) -> float:
-        """The least for use until a time and a second more for each second after it, USD."""
+        """A lower bound of what it costs until a time, USD; for each second after it, it grows by the rate."""
         return self.usd_per_hour * (until_s - self.started_s + self.ending_s - self.paid_s) / 3600.0
 
     def most_usd(self, until_s: float) -> float:
-        """The most for use until a time, likewise, USD."""
+        """An upper bound of what it costs until a time, USD, that grows in the same way."""
         beyond_s = self.least_s + self.billing.minimum_s + self.billing.period_s
         longest_s = max(until_s - self.started_s + self.ending_s + beyond_s - self.paid_s, 0.0)
         return self.usd_per_hour * longest_s / 3600.0

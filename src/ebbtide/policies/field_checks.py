@@ -46,7 +46,7 @@ def check_fields(
         _check_kind(name, getattr(policy, name), hint)
     for name in (*between, *positive, *not_negative, *shares):
         # Of a field that may also be something else, such as None.
-        if not _is_number(getattr(policy, name)):
+        if not is_number(getattr(policy, name)):
             raise InputError(f"is {getattr(policy, name)!r:.80}; a number is needed", field=name)
     for name in finite:
         if math.isinf(getattr(policy, name)):
@@ -88,7 +88,8 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return {each.name: found[each.name] for each in fields(kind) if each.name in found}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -101,7 +102,7 @@ def _check_kind(name: str, value: Any, hint: Any) -> None:
     if not any(_is_of(value, option) for option in options):
         needed = " or ".join(_NEEDED.get(one) or _words(one) for one in options if one is not type(None))
         raise InputError(f"is {value!r:.80}; {needed} is needed", field=name)
-    if float in options and _is_number(value) and math.isnan(value):
+    if float in options and is_number(value) and math.isnan(value):
         raise InputError("is nan; a number is needed", field=name)
 
 
@@ -113,7 +114,7 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if kind is float:
-        return _is_number(value)
+        return is_number(value)
     origin = get_origin(kind) or kind
     if not isinstance(origin, type) or origin is object:
         return True

@@ -17,9 +17,9 @@ import numpy as np
 
 from ebbtide._compiled_records import FAILOVER, ZonesTape
 from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
+from ebbtide.forecasts.spells.fitting import SpellModel, fit_spells, spells_of
 from ebbtide.forecasts.spells.records import ZoneRecord
-from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.forecasts.spells.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.problem import ZonesProblem
 from ebbtide.policies.deadline.zones_advisor import ZonesAdvisor
@@ -27,6 +27,7 @@ from ebbtide.simulation.advised_runs import AdvisedRun, run_advised_zones
 from ebbtide.simulation.deadline_hindsight import least_cost
 from ebbtide.simulation.deadline_runs import run_zones
 from ebbtide.simulation.pair_bound import run_pair, solve_pair
+from ebbtide_papers.deadlines.advisor_study import types_from
 from ebbtide_papers.deadlines.study import ON_DEMAND_USD, SPOT_USD
 
 WORK_H = 24.0
@@ -83,7 +84,7 @@ def study_advised_zones(
     others = [spells_of(one.available, one.gap_s) for one in records if _zone(one) not in names]
     own = [fit_spells(spells_of(one.available, one.gap_s), others) for one in chosen]
     firsts = np.random.default_rng(seed).integers(0, _starts_until(chosen), min(starts, STARTS)).tolist()
-    return _studied(chosen, firsts, _types(others), own)
+    return _studied(chosen, firsts, types_from(others), own)
 
 
 def _starts_until(records: Sequence[ZoneRecord]) -> int:
@@ -94,10 +95,6 @@ def _starts_until(records: Sequence[ZoneRecord]) -> int:
 
 def _zone(record: ZoneRecord) -> str:
     return record.name.split()[0]
-
-
-def _types(spells: Sequence[Spells]) -> ZoneTypes:
-    return zone_types([fit_spells(one, [other for other in spells if other is not one]) for one in spells])
 
 
 def _together(records: Sequence[ZoneRecord]) -> list[list[ZoneRecord]]:

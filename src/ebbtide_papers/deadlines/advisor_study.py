@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import SpellModel, fit_spells, spells_of
+from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
 from ebbtide.forecasts.spells.records import ZoneRecord
 from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.price_series import Floats
@@ -98,7 +98,11 @@ def _models(records: Sequence[ZoneRecord], place: int) -> dict[str, SpellModel |
     others = [one for one, record in zip(spells, records, strict=True) if record.name.split()[0] != zone]
     if not others:
         others = [one for number, one in enumerate(spells) if number != place] or spells
-    each = [fit_spells(own, [other for other in others if other is not own]) for own in others]
-    types = zone_types(each)
+    types = types_from(others)
     own = fit_spells(spells[place], others)
     return {TYPES: types, UNTOLD: types, ONE_MODEL: fit_spells(None, others), OWN: own}
+
+
+def types_from(spells: Sequence[Spells]) -> ZoneTypes:
+    """The types that some zones stand for, each zone's model partially pooled with the others."""
+    return zone_types([fit_spells(one, [other for other in spells if other is not one]) for one in spells])

@@ -88,6 +88,15 @@ def test_without_a_deadline_it_waits_for_spot_machines_but_not_for_ever() -> Non
     assert 2.4 < at_last.makespan_s / HOUR_S < 3.2
 
 
+def test_the_wait_is_counted_by_the_faster_machine_that_could_be_had_instead() -> None:
+    """r3 is cheap and never there; c3 costs more than usual, and does the two hours of work in half the time."""
+    dear = history({C3: [(0, 0.09)], R3: [(0, 0.02)]}, hours=HOURS)
+    never = Availability({R3: capacity((0.0, 0))})
+    outcome = replay(Ebbtide(patience=1.0), [job(2 * 3600)], dear, billing="gcp-spot", availability=never)
+    assert rented(outcome) == [("c3.xlarge", False)]
+    assert 3.9 < outcome.makespan_s / HOUR_S < 4.6
+
+
 def test_a_machine_is_left_for_a_cheaper_one_and_the_new_one_comes_first() -> None:
     falls = history({C3: [(0, 0.06)], R3: [(0, 0.04), (3 * HOUR_S, 0.02)]}, hours=HOURS)
     outcome = replay(Ebbtide(), [job(20 * 3600)], falls, billing="gcp-spot")

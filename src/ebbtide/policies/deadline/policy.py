@@ -400,7 +400,7 @@ def _in_words(duration_s: float) -> str:
 
 
 def _hours(view: View, job: Job, market: Market, steps: float) -> float:
-    """Hours that steps take on a machine of a market."""
+    """Hours of work of some steps on one machine of a market."""
     return steps / view.steps_per_s(job, market) / HOUR_S
 
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from numbers import Real
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -34,7 +33,7 @@ from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
 from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round, rented_by_others, steady
 from ebbtide.policies.dynamic_pricing.timing import timed_types, timing_ends_s
-from ebbtide.policies.field_checks import check_fields
+from ebbtide.policies.field_checks import check_fields, is_number
 from ebbtide.policies.moving import list_price
 
 _LOGGER = logging.getLogger(__name__)
@@ -104,11 +103,11 @@ class DynamicPricing:
             between={"round_s": (1.0, 366 * DAY_S)},
         )
         for name, most in self.quotas.items():
-            if isinstance(most, bool) or not isinstance(most, Real) or not most >= 0:
+            if not is_number(most) or not most >= 0:
                 raise InputError(f"is {most}; a number of machines is needed", field=f"quotas.{name}")
         for name, hours in (self.slo_h if isinstance(self.slo_h, Mapping) else {"": self.slo_h}).items():
             where = f"slo_h.{name}".rstrip(".")
-            if isinstance(hours, bool) or not isinstance(hours, Real):
+            if not is_number(hours):
                 raise InputError(f"is {hours!r:.80}; a number of hours is needed", field=where)
             if not hours > 0:
                 raise InputError(f"is {hours:g} h; it must be positive", field=where)
