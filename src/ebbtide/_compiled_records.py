@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Jobs with a deadline: what is held, and, in the table of one zone, what is chosen.
-NOTHING, SPOT, ON_DEMAND = range(3)
+# Jobs with a deadline: what is held, and, in the table of one zone, what is chosen. Over several zones, one may be
+# watched while nothing is held.
+NOTHING, SPOT, ON_DEMAND, WATCHING = range(4)
 
 # Jobs with a deadline: the rule of a run.
 ALWAYS_ON_DEMAND, GREEDY, UNIFORM_PROGRESS, FAILOVER, TABLE = range(5)
@@ -81,6 +82,8 @@ class ZonesTask(NamedTuple):
         spot_usd: Expected price of a spot machine, USD per hour; shape (zones,).
         place_of: Index of each zone's place; shape (zones,).
         egress_usd: Cost of moving the checkpoint from place to place, USD; shape (places, places).
+        speed: Speed of a zone's spot machine against that of an on-demand machine; shape (zones,).
+        look_s: Seconds of a machine that are paid for to see whether a zone has one; infinity: no zone is watched.
     """
 
     work_s: float
@@ -91,6 +94,8 @@ class ZonesTask(NamedTuple):
     spot_usd: Any
     place_of: Any
     egress_usd: Any
+    speed: Any
+    look_s: float
 
 
 class SlackGrid(NamedTuple):
@@ -212,6 +217,7 @@ class ZonesRoom(NamedTuple):
         by_met: Zones in order of the score of `met`; shape (places, bins since, zones).
         refused: Cost when all zones refuse; shape (held, zones, bins of age, 3).
         kept: Cost when a spot machine is held and no other is taken; shape (zones, bins of age, 3).
+        again: Cost when a zone is watched and still has a machine; shape (zones, bins of age, 3).
         by_age: Mean and mean square of the cost after a start, by age of the spell; shape (bins of age, 2).
     """
 
@@ -221,6 +227,7 @@ class ZonesRoom(NamedTuple):
     by_met: Any
     refused: Any
     kept: Any
+    again: Any
     by_age: Any
 
 
@@ -334,7 +341,8 @@ class ZonesCosts(NamedTuple):
     """The solved table of several zones.
 
     Attributes:
-        usd: Cost from each state on; shape (ticks + 1, held, zones, bins of age, steps of slack).
+        usd: Cost from each state on; shape (ticks + 1, held, zones, bins of age, steps of slack). `WATCHING` is
+            among what is held if zones are watched.
         tick_s: Length of the table's ticks in seconds.
         step_s: Width of its steps of slack in seconds.
         bins_s: Lower ends of its bins of age in seconds; shape (bins,).
@@ -371,6 +379,8 @@ class ZonesNow(NamedTuple):
         fresh: Whether no machine was held yet, so that there is no checkpoint to fetch.
         fell_place: Place where the last spot machine was revoked; -1: none was.
         was_safety: Whether the job already stays on demand to keep the deadline.
+        watched: Zone that is watched while nothing is held; -1: none is.
+        watched_s: Age of that zone's spell in seconds.
     """
 
     left_s: float
@@ -385,6 +395,8 @@ class ZonesNow(NamedTuple):
     fresh: bool
     fell_place: int
     was_safety: bool
+    watched: int
+    watched_s: float
 
 
 class ZonesTape(NamedTuple):

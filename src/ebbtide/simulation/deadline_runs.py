@@ -30,9 +30,10 @@ from ebbtide._compiled_records import (
 )
 from ebbtide._compiling import compiled, inner
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S
-from ebbtide.policies.deadline.choosing import by_table, next_cheapest
+from ebbtide.policies.deadline.choosing import by_table, is_only_watched, likely_age_s, next_cheapest
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
 from ebbtide.policies.deadline.solving import age_bin, is_safe
+from ebbtide.policies.deadline.solving_zones import slack_after
 from ebbtide.policies.deadline.table import DeadlineTable, ZoneTable
 
 # In place of a table, for rules that look at none.
@@ -198,19 +199,6 @@ def _request(rule: int, up: Any, now: ZonesNow, task: ZonesTask, costs: ZonesCos
         now.since_refused_s[answer] = 0.0
 
 
-@inner
-def _likely_age_s(ages: Any, bins_s: Any, since_s: float) -> float:
-    """The median age of the up spell of a zone that refused `since_s` ago, seconds."""
-    here = ages[age_bin(bins_s, since_s)]
-    below, age_s = 0.0, 0.0
-    for one in range(len(bins_s)):
-        if below >= 0.5:
-            break
-        below += here[one]
-        age_s = bins_s[one]
-    return age_s
-
-
 @compiled
 def _run_zones(
     rule: int, tape: ZonesTape, first: int, ask_every_s: float, task: ZonesTask, costs: ZonesCosts
@@ -220,6 +208,7 @@ def _run_zones(
     age_s, usd, egress, starts, requests = costs.away_s, 0.0, 0.0, 0, 0
     refused_s = np.full(len(tape.available), LONG_AGO_S)
     now_s, last_asked_s, fell_place, fresh, was_safety = 0.0, LONG_AGO_S, -1, True, False
+    watched, watched_s = -1, 0.0
     tick = first
     while tick < tape.available.shape[1]:
         if held == SPOT and not tape.available[zone, tick]:
@@ -241,6 +230,8 @@ def _run_zones(
             fresh,
             fell_place,
             was_safety,
+            watched,
+            watched_s,
         )
         answer, given, asked = _request(rule, tape.available[:, tick], now, task, costs)
         if asked > 0:
@@ -248,7 +239,13 @@ def _run_zones(
             last_asked_s = now_s
             refused_s[since_s == 0.0] = now_s
         overhead_s = 0.0
-        if given:
+        if given and rule == TABLE and is_only_watched(costs, task, now, answer):
+            if answer != watched:
+                watched, watched_s = answer, likely_age_s(costs.ages[answer], costs.bins_s, since_s[answer])
+            usd += tape.spot_usd[answer, tick] * min(task.look_s, tick_s) / 3600.0
+            held = NOTHING
+            slack_s -= tick_s
+        elif given:
             overhead_s = restart_s
             if not fresh:
                 overhead_s = task.start_s[task.place_of[zone], task.place_of[answer]]
@@ -256,7 +253,9 @@ def _run_zones(
                 egress += moved_usd
                 usd += moved_usd
             # The spell has begun after the zone's last refusal.
-            age_s = _likely_age_s(costs.ages[answer], costs.bins_s, since_s[answer])
+            age_s = watched_s
+            if answer != watched:
+                age_s = likely_age_s(costs.ages[answer], costs.bins_s, since_s[answer])
             zone, held, fresh = answer, SPOT, False
             starts += 1
         elif answer == WAIT:
@@ -270,14 +269,21 @@ def _run_zones(
                 starts += 1
             held, fresh = ON_DEMAND, False
         if held != NOTHING:
+            watched = -1
             rate = tape.spot_usd[zone, tick] if held == SPOT else task.on_demand_usd
-            usd += rate * min(tick_s, to_do_s + overhead_s) / 3600.0
-            slack_s -= overhead_s
-            if to_do_s + overhead_s <= tick_s:
-                return usd, egress, max(to_do_s + overhead_s - left_s, 0.0) / 3600.0, starts, requests
+            used_s = (to_do_s / task.speed[zone] if held == SPOT else to_do_s) + overhead_s
+            usd += rate * min(tick_s, used_s) / 3600.0
+            if used_s <= tick_s:
+                return usd, egress, max(used_s - left_s, 0.0) / 3600.0, starts, requests
+            slack_s = (
+                slack_after(task, zone, slack_s, overhead_s, tick_s) if held == SPOT else slack_s - overhead_s
+            )
+        elif answer == WAIT:
+            watched = -1
         left_s -= tick_s
         now_s += tick_s
         age_s += tick_s
+        watched_s += tick_s
         tick += 1
     # The record has ended: on demand to the end.
     overhead_s = 0.0 if held == ON_DEMAND else restart_s

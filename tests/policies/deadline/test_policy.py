@@ -28,6 +28,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.deadline.gangs import Gang
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
@@ -173,8 +174,6 @@ def test_refusals_say_what_is_wrong() -> None:
     always = np.ones((2, HOURS * 6), dtype=bool)
     with pytest.raises(InputError, match="cannot be done in 12.0 h: on the fastest machine it takes 12.0 h"):
         scenario(always).run(Deadline(deadline_s=12 * HOUR_S), BEGINS_S)
-    with pytest.raises(InputError, match="policy deadline gives each job one machine, and job j waits for 2"):
-        scenario(always, job(machines=2)).run(Deadline(), BEGINS_S)
     with pytest.raises(InputError, match="field look_every_s: is 0.0; it must be from 1 to 86400"):
         Deadline(look_every_s=0.0)
     unknown = Market("gcp", "moon-1", "moon-1-a", "a2-highgpu-1g")
@@ -327,9 +326,9 @@ def test_what_a_run_sees_of_its_zones_goes_into_its_models() -> None:
     asked: list[tuple[float, SpellModel]] = []
 
     class Watched(Deadline):
-        def _model(self, market: Market, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
-            found = super()._model(market, own, memory)
-            if market == EAST:
+        def _model(self, gang: Gang, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
+            found = super()._model(gang, own, memory)
+            if gang.market == EAST:
                 asked.append((own.get("learnt_s", BEGINS_S), found))
             return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -51,16 +51,22 @@ class SpellModels:
     Attributes:
         otherwise: Model of markets without one of their own.
         by_market: Model of each market, by `str(market)`.
+        of_several: Model of when a market has so many machines at once, by their number and `str(market)`.
         types: Models of types of zones, where a zone that nobody has watched is one of them; None: not told apart.
     """
 
     otherwise: SpellModel
     by_market: Mapping[str, SpellModel] = field(default_factory=dict)
+    of_several: Mapping[int, Mapping[str, SpellModel]] = field(default_factory=dict)
     types: ZoneTypes | None = None
 
-    def of(self, market: Market) -> SpellModel:
-        """The model of one market."""
-        return self.by_market.get(str(market), self.otherwise)
+    def of(self, market: Market, machines: int = 1) -> SpellModel:
+        """The model of when a market has so many machines: that of the next larger number that has one."""
+        name = str(market)
+        for number in sorted(self.of_several):
+            if number >= machines > 1 and name in self.of_several[number]:
+                return self.of_several[number][name]
+        return self.by_market.get(name, self.otherwise)
 
     def write(self, path: Path) -> None:
         """Write the models to a JSON file, atomically."""
@@ -72,6 +78,11 @@ class SpellModels:
         if self.types is not None:
             pairs = zip(self.types.models, self.types.weights, strict=True)
             content["types"] = [{"weight": weight} | _plain(model) for model, weight in pairs]
+        if self.of_several:
+            content["of_several"] = {
+                str(number): {name: _plain(model) for name, model in sorted(models.items())}
+                for number, models in sorted(self.of_several.items())
+            }
         write_text(path, json.dumps(content, indent=1) + "\n")
 
     @classmethod
@@ -91,7 +102,11 @@ class SpellModels:
             markets = {name: _model(row) for name, row in content["markets"].items()}
             rows = content.get("types")
             types = rows and ZoneTypes(tuple(map(_model, rows)), tuple(float(row["weight"]) for row in rows))
-            return cls(_model(content["otherwise"]), markets, types or None)
+            several = {
+                int(number): {name: _model(row) for name, row in models.items()}
+                for number, models in content.get("of_several", {}).items()
+            }
+            return cls(_model(content["otherwise"]), markets, several, types or None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"is not a file of spell models: {misfit(error)}", file=file) from None
 
@@ -125,7 +140,7 @@ def fit_market_spells(probes: pd.DataFrame, file: Path | None = None) -> SpellMo
     names = list(seen)
     pooled = fit_spells(None, list(seen.values()))
     each = {name: fit_spells(seen[name], [seen[other] for other in names if other != name]) for name in names}
-    return SpellModels(pooled, each, zone_types(list(each.values())))
+    return SpellModels(pooled, each, types=zone_types(list(each.values())))
 
 
 def probed_markets(
@@ -252,6 +267,8 @@ def probes_of_store(store: PriceStore) -> pd.DataFrame:
 def fit_file(path: Path) -> SpellModels:
     """Fit a model per market to probes, capacity rounds or a price store; one pooled model to ticks without times.
 
+    Rounds tell how many machines there were: there is a model of 2, 4, 8 machines and so on at once, too.
+
     Raises:
         InputError: The file cannot be read, or is none of these.
     """
@@ -265,11 +282,21 @@ def fit_file(path: Path) -> SpellModels:
         return SpellModels(fit_spells(None, spells), types=zone_types(each))
     frame = load_parquet(path)
     if kind == "rounds":
-        frame = frame.assign(available=(frame["launched"] > 0).astype(int))
-    elif "available" not in frame:
+        several = {
+            number: fit_market_spells(frame.assign(available=(frame["launched"] >= number).astype(int)), path)
+            for number in _numbers(int(frame["launched"].max()))
+        }
+        found = fit_market_spells(frame.assign(available=(frame["launched"] > 0).astype(int)), path)
+        return replace(found, of_several={number: models.by_market for number, models in several.items()})
+    if "available" not in frame:
         raise InputError(
             "has no availability: a table of probes has timestamp, cloud, region, zone, instance_type and "
             "available",
             file=path,
         )
     return fit_market_spells(frame, path)
+
+
+def _numbers(most: int) -> list[int]:
+    """Numbers of machines that have a model of their own: powers of two, and the largest."""
+    return sorted({most, *(2**power for power in range(1, most.bit_length()))} - {0, 1})

@@ -18,12 +18,14 @@ from ebbtide._compiled_records import (
     ON_DEMAND,
     SPOT,
     WAIT,
+    WATCHING,
     ZonesCosts,
     ZonesNow,
     ZonesTask,
 )
 from ebbtide._compiling import compiled, inner
 from ebbtide.policies.deadline.solving import age_bin, between
+from ebbtide.policies.deadline.solving_zones import ends_in_time, slack_after
 
 
 @compiled
@@ -47,11 +49,46 @@ def cost_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     return _choice(costs, task, now)[0]
 
 
+@compiled
+def is_only_watched(costs: ZonesCosts, task: ZonesTask, now: ZonesNow, zone: int) -> bool:
+    """Whether a zone that has just given a machine is watched until the next decision, and the machine given back.
+
+    A young spell may end before the machine's start is worth it.
+    """
+    later = _later(costs, now)
+    return _cost_of_watching(later, zone, costs, task, now) < _cost_of_keeping_new(later, zone, costs, task, now)
+
+
+@compiled
+def likely_age_s(ages: Any, bins_s: Any, since_s: float) -> float:
+    """The median age of the up spell of a zone that refused `since_s` ago, seconds.
+
+    Args:
+        ages: Probability of each age by the time since the refusal; shape (bins since, bins of age).
+        bins_s: Lower ends of the bins, seconds.
+        since_s: Seconds since the refusal.
+    """
+    here = ages[age_bin(bins_s, since_s)]
+    below, age_s = 0.0, 0.0
+    for one in range(len(bins_s)):
+        if below >= 0.5:
+            break
+        below += here[one]
+        age_s = bins_s[one]
+    return age_s
+
+
+@inner
+def _later(costs: ZonesCosts, now: ZonesNow) -> Any:
+    """The costs from the next decision on, USD; shape (held, zones, bins of age, steps)."""
+    left = int((now.left_s - now.until_next_s) / costs.tick_s + 0.5)
+    return costs.usd[min(max(left, 0), len(costs.usd) - 1)]
+
+
 @inner
 def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
     """The least expected cost from here on, USD, and the answer that has it."""
-    left = int((now.left_s - now.until_next_s) / costs.tick_s + 0.5)
-    later = costs.usd[min(max(left, 0), len(costs.usd) - 1)]
+    later = _later(costs, now)
     age = age_bin(costs.bins_s, now.age_s)
     best, answer = _without_spot(later, age, costs, task, now)
     if now.held == SPOT:
@@ -63,7 +100,9 @@ def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, i
     for other in range(len(now.spot_usd)):
         if (now.held == SPOT and other == now.zone) or now.since_refused_s[other] == 0.0:
             continue
-        cost = _cost_of_taking(later, other, costs, task, now)
+        cost = _cost_of_keeping_new(later, other, costs, task, now)
+        if now.held == NOTHING:
+            cost = min(cost, _cost_of_watching(later, other, costs, task, now))
         if cost < best:
             best, answer = cost, other
     return best, answer
@@ -90,34 +129,81 @@ def _without_spot(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now:
 def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline."""
     to_do_s, spot_usd = now.left_s - now.slack_s, now.spot_usd[now.zone]
-    if now.slack_s < task.restart_s and to_do_s > now.until_next_s:
+    if not _is_safe(task, now, now.zone, 0.0):
         return np.inf
-    cost: float = spot_usd * min(now.until_next_s, to_do_s) / 3600.0
-    if to_do_s > now.until_next_s:
-        cost += between(later[SPOT, now.zone, age], now.slack_s / costs.step_s)
-        lasts_s = min(to_do_s - now.until_next_s, costs.lasts_s[now.zone])
+    used_s = to_do_s / task.speed[now.zone]
+    cost: float = spot_usd * min(now.until_next_s, used_s) / 3600.0
+    if used_s > now.until_next_s:
+        then_s = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s)
+        cost += between(later[SPOT, now.zone, age], then_s / costs.step_s)
+        lasts_s = min(used_s - now.until_next_s, costs.lasts_s[now.zone])
         cost += (spot_usd - task.spot_usd[now.zone]) * lasts_s / 3600.0
     return cost
 
 
 @inner
-def _cost_of_taking(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
-    """The cost from here on if a zone's spot machine is taken, USD; infinity if that could miss the deadline."""
-    here, there = task.place_of[now.zone], task.place_of[other]
-    overhead_s = task.restart_s if now.fresh else task.start_s[here, there]
-    then_s, used_s = now.slack_s - overhead_s, now.left_s - now.slack_s + overhead_s
-    at_last = used_s <= now.until_next_s
-    if then_s < (0.0 if at_last else task.restart_s):
+def _is_safe(task: ZonesTask, now: ZonesNow, zone: int, overhead_s: float) -> bool:
+    """Whether a zone's spot machine may be held until the next decision: an on-demand start fits then, or the job
+    ends before."""
+    used_s = (now.left_s - now.slack_s) / task.speed[zone] + overhead_s
+    if used_s <= now.until_next_s:
+        return ends_in_time(task, zone, now.slack_s, now.left_s - now.slack_s, overhead_s)
+    return slack_after(task, zone, now.slack_s, overhead_s, now.until_next_s) >= task.restart_s
+
+
+@inner
+def _overhead_s(task: ZonesTask, now: ZonesNow, zone: int) -> float:
+    """Seconds of the start of a zone's machine."""
+    return task.restart_s if now.fresh else float(task.start_s[task.place_of[now.zone], task.place_of[zone]])
+
+
+@inner
+def _with_ages(values: Any, zone: int, there: float, costs: ZonesCosts, now: ZonesNow) -> float:
+    """The expected value of a zone's up spell, by what is known of its age."""
+    if zone == now.watched:
+        return float(between(values[age_bin(costs.bins_s, now.watched_s)], there))
+    mean = 0.0
+    ages = costs.ages[zone, age_bin(costs.bins_s, now.since_refused_s[zone])]
+    for one in range(len(ages)):
+        mean += ages[one] * between(values[one], there)
+    return mean
+
+
+@inner
+def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The cost from here on if a zone's machine is taken and kept, USD; infinity if that may be too late."""
+    overhead_s = _overhead_s(task, now, other)
+    if not _is_safe(task, now, other, overhead_s):
         return np.inf
+    used_s = (now.left_s - now.slack_s) / task.speed[other] + overhead_s
     cost: float = now.spot_usd[other] * min(now.until_next_s, used_s) / 3600.0
     if not now.fresh:
-        cost += task.egress_usd[here, there]
-    if not at_last:
-        ages = costs.ages[other, age_bin(costs.bins_s, now.since_refused_s[other])]
-        for one in range(len(ages)):
-            cost += ages[one] * between(later[SPOT, other, one], then_s / costs.step_s)
+        cost += task.egress_usd[task.place_of[now.zone], task.place_of[other]]
+    if used_s > now.until_next_s:
+        then_s = slack_after(task, other, now.slack_s, overhead_s, now.until_next_s)
+        cost += _with_ages(later[SPOT, other], other, then_s / costs.step_s, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[other])
         cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
+    return cost
+
+
+@inner
+def _cost_of_watching(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The cost from here on if a zone is watched until the next decision, USD; infinity: it is not."""
+    there = task.place_of[other]
+    # The table takes a watched zone's place for that of the checkpoint.
+    fetch_s = _overhead_s(task, now, other) - task.start_s[there, there]
+    then_s = now.slack_s - now.until_next_s - task.speed[other] * fetch_s
+    if not task.look_s < np.inf or then_s < task.restart_s:
+        return np.inf
+    cost: float = now.spot_usd[other] * (min(task.look_s, now.until_next_s) + fetch_s) / 3600.0
+    if not now.fresh:
+        cost += task.egress_usd[task.place_of[now.zone], there]
+    cost += _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
+    # As if it were kept from now on: a price that has changed is no reason to watch.
+    used_s = (now.left_s - now.slack_s) / task.speed[other] + _overhead_s(task, now, other)
+    lasts_s = now.until_next_s + max(min(used_s - now.until_next_s, costs.lasts_s[other]), 0.0)
+    cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
     return cost
 
 
@@ -133,7 +219,7 @@ def next_cheapest(task: ZonesTask, now: ZonesNow) -> int:
         return GO_ON_DEMAND
     to_do_s = now.left_s - now.slack_s
     if now.held == SPOT:
-        return now.zone if now.slack_s >= task.restart_s or to_do_s <= now.until_next_s else GO_ON_DEMAND
+        return now.zone if _is_safe(task, now, now.zone, 0.0) else GO_ON_DEMAND
     passed_s, done_s = task.deadline_s - now.left_s, task.work_s - to_do_s
     wants = True
     if now.held == ON_DEMAND:
@@ -153,28 +239,28 @@ def _cheapest_zone(task: ZonesTask, now: ZonesNow) -> int:
     none."""
     best, answer, last = np.inf, -1, True
     for other in range(len(now.spot_usd)):
-        overhead_s = task.restart_s if now.fresh else task.start_s[task.place_of[now.zone], task.place_of[other]]
-        at_last = now.left_s - now.slack_s + overhead_s <= now.until_next_s
-        least_s = 0.0 if at_last else task.restart_s
-        if now.since_refused_s[other] == 0.0 or now.slack_s - overhead_s < least_s:
+        if now.since_refused_s[other] == 0.0 or not _is_safe(task, now, other, _overhead_s(task, now, other)):
             continue
         avoided = task.place_of[other] == now.fell_place
-        if (last and not avoided) or (avoided == last and now.spot_usd[other] < best):
-            best, answer, last = now.spot_usd[other], other, avoided
+        usd = now.spot_usd[other] / task.speed[other]
+        if (last and not avoided) or (avoided == last and usd < best):
+            best, answer, last = usd, other, avoided
     return answer
 
 
+@compiled
 def greedy(task: ZonesTask, now: ZonesNow) -> int:
     """The answer of `greedy-spot`: the cheapest available spot machine; else nothing until the last safe moment,
     then on demand."""
     if now.was_safety or (now.held == ON_DEMAND and now.slack_s < 2.0 * task.restart_s):
         return GO_ON_DEMAND
     if now.held == SPOT:
-        return now.zone if now.slack_s >= task.restart_s else GO_ON_DEMAND
-    for zone in np.argsort(now.spot_usd, kind="stable"):
-        start_s = task.start_s[task.place_of[now.zone], task.place_of[zone]]
-        if now.fresh:
-            start_s = task.restart_s
-        if now.since_refused_s[zone] > 0.0 and now.slack_s - start_s >= task.restart_s:
-            return int(zone)
-    return WAIT if now.slack_s - now.until_next_s >= task.restart_s else GO_ON_DEMAND
+        then_s = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s)
+        return now.zone if then_s >= task.restart_s else GO_ON_DEMAND
+    best, answer = np.inf, WAIT if now.slack_s - now.until_next_s >= task.restart_s else GO_ON_DEMAND
+    for zone in range(len(now.spot_usd)):
+        then_s = slack_after(task, zone, now.slack_s, _overhead_s(task, now, zone), now.until_next_s)
+        usd = now.spot_usd[zone] / task.speed[zone]
+        if now.since_refused_s[zone] > 0.0 and then_s >= task.restart_s and usd < best:
+            best, answer = usd, zone
+    return answer

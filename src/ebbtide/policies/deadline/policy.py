@@ -18,33 +18,37 @@ import numpy as np
 
 from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
 from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import SpellModel, spells_of_probes, updated
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
-from ebbtide.jobs.checkpoint_interval import saves_while_training
-from ebbtide.jobs.job import Job
-from ebbtide.market.leases import LeaseState
-from ebbtide.market.markets import MARKET_FIELDS, Market, Place
+from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
-from ebbtide.policies.api.records import JobView, LeaseView
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.deadline.choosing import by_table, cost_by_table, greedy, next_cheapest
-from ebbtide.policies.deadline.problem import place_numbers
+from ebbtide.policies.deadline.beginning import begun
+from ebbtide.policies.deadline.choosing import (
+    by_table,
+    cost_by_table,
+    greedy,
+    is_only_watched,
+    likely_age_s,
+    next_cheapest,
+)
+from ebbtide.policies.deadline.gangs import Gang, gangs_of, kept_together, steady_leases
+from ebbtide.policies.deadline.moment import Moments
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
 
-# Where no deadline is given: starts of machines, first or later ones, for which short jobs are left time.
-_DEFAULT_STARTS = 4
-
-# Zones of a table, the cheapest: what it takes to solve grows with their square, and so many are hardly ever all
-# without a machine.
-_MOST_ZONES = 16
-
-
 # Looks further apart than this multiple of `look_every_s` leave a gap in what is known of a spell.
 _LONGEST_LOOKS = 1.5
+
+# A machine that only shows that its zone has one is paid for so long at least, and asked so often whether it was
+# given, seconds.
+_LEAST_LOOK_S, _GIVEN_S = 60.0, 10.0
+
+# Times closer than this are the same, seconds.
+_SAME_S = 1e-6
 
 
 class DeadlineRule(StrEnum):
@@ -58,7 +62,7 @@ class DeadlineRule(StrEnum):
 
 @dataclass(frozen=True)
 class Deadline:
-    """Runs every job by one deadline, each on one machine.
+    """Runs every job by one deadline, each on one machine, or on several of one market that work as one.
 
     Attributes:
         rule: The rule that chooses markets and on-demand machines.
@@ -72,11 +76,12 @@ class Deadline:
         retry_s: Seconds after which a market that has refused is asked again: where spells are short, each minute
             in which nothing runs counts.
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
+        watches: Whether the table may watch a zone for some decisions before its machines are kept: a young spell
+            may end before their start is worth it. Each look costs what the machines cost at least.
         learn_every_s: Seconds after which the models take in what the run has seen of its zones; infinity: never.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
 
-    one_machine_a_job: ClassVar[bool] = True
     # It does not ask a market that refuses again at once.
     backs_off: ClassVar[bool] = True
 
@@ -89,6 +94,7 @@ class Deadline:
     look_every_s: float = 600.0
     retry_s: float = 60.0
     start_s: float = 300.0
+    watches: bool = True
     learn_every_s: float = math.inf
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -116,16 +122,15 @@ class Deadline:
             view: The view that `decide` is given.
             jobs: Jobs, each with the steps that it is to do later, after another start; time is reserved for them.
         """
-        begun = {"began_s": run_started_s(view), "refused": {}, "jobs": {}}
-        memory: dict[str, Any] = view.memory.setdefault("deadline", begun)
+        begun_ = {"began_s": run_started_s(view), "refused": {}, "jobs": {}}
+        memory: dict[str, Any] = view.memory.setdefault("deadline", begun_)
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
                 lease = view.lease(event.lease_id)
                 if lease.on_demand:
                     memory.setdefault("refused_on_demand", {})[str(lease.market)] = view.now_s
                 else:
-                    memory["refused"][str(lease.market)] = view.now_s
-                    self._saw(memory, lease.market, view.now_s, is_up=False)
+                    self._moments(memory).refuse(view, lease.market)
                 yield WakeAt(view.now_s + self.retry_s)
             elif event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
@@ -146,7 +151,7 @@ class Deadline:
         own = memory["jobs"].get(str(job.job_id), {})
         if "zones" not in own:
             own = self._begin(view, job, dict(memory))
-        return [Market(*fields) for fields in own["zones"]]
+        return list(dict.fromkeys(gang.market for gang in gangs_of(own)))
 
     def expected_usd(self, view: View, job: JobView, later_steps: float = 0.0) -> float:
         """What the rest of a served job is expected to cost by the table, USD; infinity: it is not known."""
@@ -154,10 +159,8 @@ class Deadline:
         own: dict[str, Any] = memory["jobs"].get(str(job.job_id), {})
         if "zones" not in own or not own["can_save"]:
             return math.inf
-        zones = self.zones_of(view, job)
-        leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
-        now = self._now(view, job, later_steps, memory, own, zones, leases)
-        table = table_for(self._question(own, zones, memory))
+        now = self._moments(memory).of(view, job, later_steps, own)
+        table = table_for(self._question(view, own, memory))
         return cost_by_table(table.costs, table.problem.task, now)
 
     def table(self, view: View, job: JobView, gamma: float) -> ZoneTable:
@@ -172,194 +175,153 @@ class Deadline:
             InputError: The deadline cannot be kept, or no market with a known on-demand price can run the job.
         """
         own = self._begin(view, job, {"began_s": view.now_s})
-        zones = [Market(*fields) for fields in own["zones"]]
-        return table_for(replace(self._question(own, zones, {}), gamma=gamma))
+        return table_for(replace(self._question(view, own, {}), gamma=gamma))
 
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
-        leases = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
-        if any(not lease.is_booted for lease in leases):
+        own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
+        if own.get("looks"):
+            yield from self._look(view, job, own)
+        if job.job.most_machines > 1:
+            yield from kept_together(view, job, own.get("asked", 1))
+        if any(not lease.is_booted for lease in steady_leases(view, job)):
             # A machine is starting; its next event wakes the policy.
             return
-        own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
         if "zones" not in own:
             own.update(self._begin(view, job, memory))
-        zones = [Market(*fields) for fields in own["zones"]]
-        now = self._now(view, job, later_steps, memory, own, zones, leases)
+        if own.get("watched", -1) >= 0 and view.now_s < own["next_look_s"] - _SAME_S:
+            return
+        gangs = gangs_of(own)
+        now = self._moments(memory).of(view, job, later_steps, own)
         if math.isfinite(self.learn_every_s):
             # Whole periods of the run: a run that is resumed decides as one that was not.
             own["learnt_s"] = view.now_s - (view.now_s - memory["began_s"]) % self.learn_every_s
-        answer = self._answer(now, own, zones, memory)
+        answer = self._answer(view, now, own, memory)
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
+        leases = steady_leases(view, job)
         if answer == WAIT:
             yield from (Release(lease.lease_id) for lease in leases)
+            own.pop("watched", None)
         elif answer == GO_ON_DEMAND:
-            if now.held != ON_DEMAND:
-                yield from self._go_on_demand(view, job, zones, now, own, memory)
+            if now.held != ON_DEMAND or len(leases) < gangs[0].machines:
+                yield from self._go_on_demand(view, job, now, own, memory)
+            own.pop("watched", None)
         elif now.held != SPOT or answer != now.zone:
-            yield self._spot(view, job, zones, answer, now, own)
+            yield from self._spot(view, job, answer, now, own, memory)
 
     def _spot(
-        self, view: View, job: JobView, zones: Sequence[Market], zone: int, now: ZonesNow, own: dict[str, Any]
-    ) -> Request:
-        """The request for the spot machine of a zone."""
-        own["asked_s"], own["zone"] = view.now_s, own["zone"] if now.held == SPOT else zone
+        self, view: View, job: JobView, zone: int, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
+    ) -> Iterator[Action]:
+        """Request the spot machines of a zone, or those that it lacks; of a gang that shrinks, release some."""
+        gang = gangs_of(own)[zone]
+        here = [lease for lease in steady_leases(view, job) if lease.market == gang.market and not lease.on_demand]
+        if len(here) > gang.machines:
+            newest = sorted(here, key=lambda lease: lease.started_s)[gang.machines :]
+            yield from (Release(lease.lease_id) for lease in newest)
+            return
+        own["asked_s"], own["asked"], own["asked_market"] = view.now_s, gang.machines, str(gang.market)
+        own["zone"] = own["zone"] if now.held == SPOT else zone
+        if self._is_only_watched(view, zone, now, own, memory):
+            own["looks"] = zone
+            yield WakeAt(view.now_s + _GIVEN_S)
+        elif zone != own.pop("watched", -1):
+            own.pop("up_since_s", None)
         # Where the price revokes no machine, a max price would only add interruptions.
-        price = math.inf if not view.billing.price_revokes else own["on_demand_usd"]
-        return Request(zones[zone], price, job=job.job_id)
+        price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
+        yield Request(gang.market, price, job=job.job_id, count=gang.machines - len(here))
+
+    def _look(self, view: View, job: JobView, own: dict[str, Any]) -> Iterator[Action]:
+        """Give back the machines of a zone that is only watched, once it has given them."""
+        leases = steady_leases(view, job)
+        if any(not lease.is_charged for lease in leases):
+            yield WakeAt(view.now_s + _GIVEN_S)
+            return
+        zone = own.pop("looks")
+        yield from (Release(lease.lease_id, save=False) for lease in leases)
+        if len(leases) < gangs_of(own)[zone].machines:
+            own.pop("watched", None)
+            own.pop("up_since_s", None)
+            return
+        if own.get("watched") != zone:
+            own["watched"], own["up_since_s"] = zone, view.now_s - own["likely_age_s"]
+        own["next_look_s"] = view.now_s + self.look_every_s
+        yield WakeAt(own["next_look_s"])
 
     def _go_on_demand(
-        self,
-        view: View,
-        job: JobView,
-        zones: Sequence[Market],
-        now: ZonesNow,
-        own: dict[str, Any],
-        memory: dict[str, Any],
+        self, view: View, job: JobView, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
     ) -> Iterator[Action]:
-        """Request the cheapest on-demand machine in the checkpoint's place, or else elsewhere.
+        """Request the cheapest on-demand machines in the checkpoint's place, or else elsewhere.
 
-        Where all have just been refused, a spot machine is better than none, though it may be taken too late.
+        Where all have just been refused, spot machines are better than none, though they may be taken too late.
         """
-        here, refused = zones[now.zone].place, memory.get("refused_on_demand", {})
+        gangs, refused = gangs_of(own), memory.get("refused_on_demand", {})
+        held = [lease.market for lease in steady_leases(view, job) if lease.on_demand]
+        here, machines = gangs[now.zone].market.place, gangs[0].machines
         shown = set(view.markets)
         able = [
-            one for one in zones if one in shown and refused.get(str(one), LONG_AGO_S) <= view.now_s - self.retry_s
+            one
+            for one in self.zones_of(view, job)
+            if one in shown
+            and refused.get(str(one), LONG_AGO_S) <= view.now_s - self.retry_s
+            and one in (held or shown)
         ]
         if able:
+            own["asked"] = machines
             usd = {one: view.on_demand_price(one) or math.inf for one in able}
             market = min(able, key=lambda one: (one.place != here, usd[one], one))
-            yield Request(market, on_demand=True, job=job.job_id)
+            yield Request(market, on_demand=True, job=job.job_id, count=machines - len(held))
         elif now.held == NOTHING and own["can_save"]:
             open_zones = np.flatnonzero(now.since_refused_s > 0.0).tolist()
             if open_zones:
-                zone = min(open_zones, key=lambda one: (float(now.spot_usd[one]), one))
-                yield self._spot(view, job, zones, zone, now, own)
+                zone = min(
+                    open_zones,
+                    key=lambda one: (-gangs[one].machines, float(now.spot_usd[one]), one),
+                )
+                yield from self._spot(view, job, zone, now, own, memory)
 
-    def _answer(self, now: ZonesNow, own: dict[str, Any], zones: Sequence[Market], memory: dict[str, Any]) -> int:
+    def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
         if not own["can_save"]:
             # A job without checkpoints is not put on a machine that can be revoked.
             return GO_ON_DEMAND
         if self.rule is DeadlineRule.TABLE:
-            table = table_for(self._question(own, zones, memory))
+            table = table_for(self._question(view, own, memory))
             return by_table(table.costs, table.problem.task, now)
-        task = problem_for(self._question(own, zones, memory)).task
+        task = problem_for(self._question(view, own, memory)).task
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
+    def _is_only_watched(
+        self, view: View, zone: int, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
+    ) -> bool:
+        """Whether a zone is asked only to see whether it has machines: they are given back at once."""
+        if self.rule is not DeadlineRule.TABLE or now.held != NOTHING or not own["can_save"]:
+            return False
+        table = table_for(self._question(view, own, memory))
+        if not is_only_watched(table.costs, table.problem.task, now, zone):
+            return False
+        own["likely_age_s"] = likely_age_s(table.ages[zone], AGE_BINS_S, float(now.since_refused_s[zone]))
+        return True
+
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
-        """What does not change for a job: its zones, and their expected prices and times."""
-        known = [market for market in view.markets if view.on_demand_price(market) is not None]
-        able = [market for market in known if view.steps_per_s(job.job, market) > 0]
-        if not able:
-            raise InputError(
-                f"no market with a known on-demand price can run job {job.job.name}; policy {self.name} needs one "
-                "as the way out"
-            )
-        mean = {market: view.mean_price(market, DAY_S) for market in able}
-        hours = {market: _hours(view, job.job, market, job.steps_left) for market in able}
-        vcpus = view.machine(able[0]).vcpus
-        restart_s = self.start_s + job.job.restore_s(vcpus)
-        deadline_s = self.deadline_s
-        if math.isinf(deadline_s):
-            longest_s = memory.setdefault("longest_h", _longest_h(view)) * HOUR_S
-            deadline_s = max(self.times_work * longest_s, longest_s + _DEFAULT_STARTS * restart_s)
-        left_s = deadline_s - (view.now_s - memory["began_s"])
-        in_time = [market for market in able if hours[market] * HOUR_S + 2.0 * restart_s <= left_s]
-        if not in_time:
-            raise InputError(
-                f"job {job.job.name} cannot be done in {_in_words(left_s)}: on the fastest machine it takes "
-                f"{_in_words(min(hours.values()) * HOUR_S)}, and a start {restart_s / 60:.0f} min"
-            )
-        best = min(in_time, key=lambda market: (mean[market] * hours[market], market))
-        alike = [market for market in in_time if math.isclose(hours[market], hours[best], rel_tol=1e-6)]
-        if self.rule is DeadlineRule.PROGRESS:
-            alike = [best]
-        # In the order of the view, so that ties are broken as without a limit.
-        cheapest = {best, *sorted(alike, key=lambda market: (mean[market], market))[:_MOST_ZONES]}
-        alike = [market for market in alike if market in cheapest]
-        checkpoint = job.job.checkpoint
-        listed = [view.on_demand_price(market) or math.inf for market in alike]
-        return {
-            "zones": [[getattr(market, name) for name in MARKET_FIELDS] for market in alike],
-            "spot_usd": [mean[market] for market in alike],
-            "on_demand_usd": min(listed),
-            "work_h": hours[best],
-            "deadline_h": left_s / HOUR_S,
-            "ends_s": memory["began_s"] + deadline_s,
-            "restart_s": restart_s,
-            "begins_s": view.now_s,
-            "can_save": checkpoint is not None,
-            "checkpoint_bytes": job.checkpoint_bytes,
-            "bucket": list(job.job.bucket.place) if job.job.bucket else None,
-            "zone": alike.index(best),
-            "fell_s": view.now_s,
-        }
-
-    def _now(
-        self,
-        view: View,
-        job: JobView,
-        later_steps: float,
-        memory: dict[str, Any],
-        own: dict[str, Any],
-        zones: Sequence[Market],
-        leases: Sequence[LeaseView],
-    ) -> ZonesNow:
-        vcpus = view.machine(zones[0]).vcpus
-        place = zones[own["zone"]].place
-        save_s = job.job.save_s(vcpus, place)
-        rate = view.steps_per_s(job.job, zones[0])
-        left_s = own["ends_s"] - view.now_s
-        if later_steps:
-            left_s -= later_steps / rate + save_s + own["restart_s"]
-        # Of a job that is saved as it trains, a save may be under way as well.
-        to_do_s = max(job.steps_left - later_steps, 0.0) / rate + (
-            2.0 * save_s if saves_while_training(job.job) else save_s
-        )
-        if save_s > view.billing.notice_s:
-            # Steps that cannot be saved within the notice are to be done again.
-            to_do_s += (job.steps_done - job.steps_saved) / rate + self.look_every_s
-        spot = next((lease for lease in leases if not lease.on_demand), None)
-        if spot is not None:
-            self._saw(memory, spot.market, view.now_s, is_up=True)
-        held = SPOT if spot else ON_DEMAND if leases else NOTHING
-        if spot is not None:
-            own["zone"] = zones.index(spot.market)
-            own["lease"] = spot.lease_id
-        elif "lease" in own:
-            last = view.lease(own.pop("lease"))
-            own["fell_s"] = view.now_s
-            if last.state is LeaseState.REVOKED or math.isfinite(last.revoke_at_s):
-                own["fell_place"] = place_numbers([market.place for market in zones])[own["zone"]]
-                memory["refused"][str(last.market)] = view.now_s
-                self._saw(memory, last.market, view.now_s, is_up=False)
-        since_s = spot.started_s if spot is not None else own["fell_s"]
-        # A market that refused a moment ago is not asked now, nor is one that the view does not show, because
-        # another policy around this one backs off from it.
-        times_s = [memory["refused"].get(str(one), LONG_AGO_S) for one in zones]
-        shown = set(view.markets)
-        refused = [
-            time_s if one in shown and time_s <= view.now_s - self.retry_s else view.now_s
-            for one, time_s in zip(zones, times_s, strict=True)
-        ]
-        return ZonesNow(
-            left_s,
-            left_s - to_do_s,
-            self.look_every_s,
-            np.array([view.price(market) for market in zones]),
-            own["zone"],
-            held,
-            view.now_s - since_s,
-            view.now_s - np.array(refused),
-            view.now_s - own.get("asked_s", LONG_AGO_S) >= self.ask_every_s,
-            job.restores == 0,
-            own.get("fell_place", -1),
-            bool(own.get("was_safety")),
+        """What does not change for a job: the machines that it may have, their expected prices, and times."""
+        return begun(
+            view,
+            job,
+            memory,
+            name=self.name,
+            deadline_s=self.deadline_s,
+            times_work=self.times_work,
+            start_s=self.start_s,
+            only_best=self.rule is DeadlineRule.PROGRESS,
         )
 
-    def _question(self, own: dict[str, Any], zones: Sequence[Market], memory: dict[str, Any]) -> Question:
-        models = [self._model(market, own, memory) for market in zones]
+    def _moments(self, memory: dict[str, Any]) -> Moments:
+        learns = math.isfinite(self.learn_every_s)
+        return Moments(memory, self.look_every_s, self.ask_every_s, self.retry_s, learns)
+
+    def _question(self, view: View, own: dict[str, Any], memory: dict[str, Any]) -> Question:
+        gangs = gangs_of(own)
+        models = [self._model(gang, own, memory) for gang in gangs]
         return Question(
-            tuple(zones),
+            tuple((str(gang), gang.market.place) for gang in gangs),
             tuple(own["spot_usd"]),
             own["on_demand_usd"],
             own["work_h"],
@@ -375,44 +337,16 @@ class Deadline:
             self.gamma,
             # Runs that began before buckets were known have none.
             Place(*own["bucket"]) if own.get("bucket") else None,
+            tuple(own.get("speed", ())),
+            max(view.billing.period_s, view.billing.minimum_s, _LEAST_LOOK_S) if self.watches else math.inf,
         )
 
-    def _saw(self, memory: dict[str, Any], market: Market, now_s: float, *, is_up: bool) -> None:
-        """Keep what a request or a held machine shows of a market, one look at a time."""
-        if math.isfinite(self.learn_every_s):
-            looks = memory.setdefault("seen", {}).setdefault(str(market), [])
-            if not looks or looks[-1][0] < now_s:
-                looks.append([now_s, int(is_up)])
-
-    def _model(self, market: Market, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
-        """The model of a market, with what the run had seen of it when it last learnt."""
-        model = self.models.of(market)
-        seen = memory.get("seen", {}).get(str(market), ())
+    def _model(self, gang: Gang, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
+        """The model of a gang's market, with what the run had seen of it when it last learnt."""
+        model = self.models.of(gang.market, gang.machines)
+        seen = memory.get("seen", {}).get(str(gang), ())
         looks = [look for look in seen if look[0] <= own.get("learnt_s", -math.inf)]
         if len(looks) < 2:
             return model
         times_s, up = np.array(looks).T
         return updated(model, spells_of_probes(times_s, up > 0, _LONGEST_LOOKS * self.look_every_s))
-
-
-def _in_words(duration_s: float) -> str:
-    return f"{duration_s / HOUR_S:.1f} h" if duration_s >= HOUR_S else f"{duration_s / 60:.0f} min"
-
-
-def _hours(view: View, job: Job, market: Market, steps: float) -> float:
-    """Hours of work of some steps on one machine of a market."""
-    return steps / view.steps_per_s(job, market) / HOUR_S
-
-
-def _longest_h(view: View) -> float:
-    """Hours of work of the longest job, each on the machine with the least cost of a step at list prices."""
-    found = []
-    for job in view.jobs:
-        prices = [
-            (price / rate, _hours(view, job.job, market, job.job.steps))
-            for market in view.markets
-            if (rate := view.steps_per_s(job.job, market)) > 0
-            and (price := view.on_demand_price(market)) is not None
-        ]
-        found.append(min(prices, default=(0.0, 0.0))[1])
-    return max(found)

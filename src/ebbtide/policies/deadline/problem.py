@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,7 +81,7 @@ class ZonesProblem:
     has one. A start takes the restart time and, in another place than the checkpoint's, the time to fetch it.
 
     Attributes:
-        work_h: Hours of work on one machine (or gang of machines).
+        work_h: Hours of work on an on-demand machine (or gang of machines).
         deadline_h: Hours from the start to the deadline.
         restart_h: Hours from the start of a machine until it works.
         on_demand_usd_per_hour: Price of an on-demand machine in any place, USD per hour.
@@ -89,6 +90,9 @@ class ZonesProblem:
         place_of: Index of each zone's place (cloud and region).
         egress_usd: Cost of moving a checkpoint from place to place, USD; shape (places, places).
         fetch_h: Hours that a start takes longer when the checkpoint comes from another place; the same shape.
+        speed: Speed of each zone's spot machine against that of an on-demand machine; empty: they are as fast.
+        look_s: Seconds of a machine that are paid for to see whether a zone has one, so that a new spell may be
+            watched before a machine is kept; infinity: a machine that is given is kept.
     """
 
     work_h: float
@@ -100,6 +104,8 @@ class ZonesProblem:
     place_of: tuple[int, ...]
     egress_usd: Floats
     fetch_h: Floats
+    speed: tuple[float, ...] = ()
+    look_s: float = math.inf
 
     def __post_init__(self) -> None:
         check_times(
@@ -115,6 +121,8 @@ class ZonesProblem:
                 f"{len(self.zones)} zones need as many prices and places, not {len(self.spot_usd_per_hour)} and "
                 f"{len(self.place_of)}"
             )
+        if len(self.speed) not in (0, len(self.zones)) or not all(0.0 < one < math.inf for one in self.speed):
+            raise InputError(f"speed is {self.speed}; each of {len(self.zones)} zones needs one above 0")
         places = max(self.place_of) + 1
         if self.egress_usd.shape != (places, places) or self.fetch_h.shape != (places, places):
             raise InputError(f"egress and fetching need a row and a column for each of {places} places")
@@ -123,6 +131,11 @@ class ZonesProblem:
     def slack_s(self) -> float:
         """Seconds from the start to the deadline beyond the work."""
         return (self.deadline_h - self.work_h) * HOUR_S
+
+    @property
+    def most_slack_s(self) -> float:
+        """The most slack that a run can have, seconds: a machine that is faster than one on demand gains some."""
+        return self.slack_s + self.work_h * HOUR_S * (1.0 - 1.0 / max((1.0, *self.speed)))
 
     @property
     def start_s(self) -> Floats:
@@ -142,6 +155,8 @@ class ZonesProblem:
             np.array(self.spot_usd_per_hour),
             np.array(self.place_of),
             self.egress_usd,
+            np.array(self.speed or (1.0,) * len(self.zones)),
+            self.look_s,
         )
 
     def alone(self, zone: int) -> ZonesProblem:
@@ -156,6 +171,8 @@ class ZonesProblem:
             (0,),
             np.zeros((1, 1)),
             np.zeros((1, 1)),
+            self.speed[zone : zone + 1],
+            self.look_s,
         )
 
 
@@ -176,6 +193,8 @@ def zones_problem(
     checkpoint_bytes: int,
     egress: EgressPrices | None = None,
     bucket: Place | None = None,
+    speed: Sequence[float] = (),
+    look_s: float = math.inf,
 ) -> ZonesProblem:
     """The problem of a job with a checkpoint of a given size, at what clouds charge for moving it.
 
@@ -183,12 +202,14 @@ def zones_problem(
         zones: Name and place of each zone.
         spot_usd_per_hour: Expected price of a spot machine in each zone, USD per hour.
         on_demand_usd_per_hour: Price of an on-demand machine in any place, USD per hour.
-        work_h: Hours of work on one machine.
+        work_h: Hours of work on an on-demand machine.
         deadline_h: Hours from the start to the deadline.
         restart_h: Hours from the start of a machine until it works.
         checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
         egress: Egress prices of the clouds; None for list prices.
         bucket: Where checkpoints are stored, through which each move goes; None: a move is from place to place.
+        speed: Speed of each zone's machine against that of an on-demand machine; empty: they are as fast.
+        look_s: Seconds of a machine that a look at a zone costs; see `ZonesProblem`.
 
     Raises:
         InputError: The egress price of a move is not known, or the deadline cannot be met.
@@ -218,4 +239,6 @@ def zones_problem(
         place_numbers([place for _, place in zones]),
         np.array(usd),
         np.array(fetch_h),
+        tuple(speed),
+        look_s,
     )

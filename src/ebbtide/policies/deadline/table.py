@@ -36,10 +36,11 @@ from ebbtide.forecasts.spells.fitting import (
     part_of_day,
 )
 from ebbtide.market.egress import EgressPrices
-from ebbtide.market.markets import Market, Place
+from ebbtide.market.markets import Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
-from ebbtide.policies.deadline.solving import solved_zone, solved_zones
+from ebbtide.policies.deadline.solving import solved_zone
+from ebbtide.policies.deadline.solving_zones import solved_zones
 
 # Length of a tick and width of a step of slack, seconds; between steps costs are interpolated.
 _ONE_ZONE_TICK_S, _ONE_ZONE_STEP_S = 300.0, 120.0
@@ -135,8 +136,8 @@ class ZoneTable:
             times its standard deviation. Both of shape (zones + 1,), in the order of the zones.
         """
         slack_s = self.problem.slack_s
-        given = slack_s - self.problem.restart_h * HOUR_S
-        usd = [self.ages[zone, -1] @ self._at(SPOT, zone, given) for zone in range(len(self.models))]
+        given = slack_s - self.problem.task.speed * self.problem.restart_h * HOUR_S
+        usd = [self.ages[zone, -1] @ self._at(SPOT, zone, given[zone]) for zone in range(len(self.models))]
         waits = int(np.searchsorted(AGE_BINS_S, self.away_s, side="right")) - 1
         usd.append(self._at(NOTHING, self.home, slack_s)[waits])
         chances = np.zeros(len(usd))
@@ -171,7 +172,9 @@ def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float) -> tuple[flo
 
 def zones_tick_s(problem: ZonesProblem) -> float:
     """The length of the ticks of a job's table, seconds: the usual one, or as short as the table's size allows."""
-    cells = 3.0 * len(problem.zones) * len(AGE_BINS_S) * max(problem.slack_s, HOUR_S) * problem.deadline_h * HOUR_S
+    kinds = 4.0 if math.isfinite(problem.look_s) else 3.0
+    states = kinds * len(problem.zones) * len(AGE_BINS_S)
+    cells = states * max(problem.most_slack_s, HOUR_S) * problem.deadline_h * HOUR_S
     return max(_TICK_S, math.sqrt(cells / _MOST_CELLS))
 
 
@@ -203,7 +206,7 @@ def solve_zones(
     if not gamma >= 0:
         raise InputError(f"gamma is {gamma}; it cannot be negative")
     ticks = math.ceil(problem.deadline_h * HOUR_S / tick_s)
-    steps = math.ceil(problem.slack_s / tick_s) + 2
+    steps = math.ceil(problem.most_slack_s / tick_s) + 2
     factors = np.stack([model.by_part for model in models])
     if begins_s is None:
         factors, parts = np.ones_like(factors), np.zeros(ticks + 1, dtype=np.int64)
@@ -267,21 +270,23 @@ class Question:
     """What a table is solved for, as hashable values, so that each table is solved once.
 
     Attributes:
-        markets: The markets that stand for the zones.
-        spot_usd: Expected price of a spot machine in each market, USD per hour.
+        zones: Name and place of each zone.
+        spot_usd: Expected price of a spot machine in each zone, USD per hour.
         on_demand_usd: Price of an on-demand machine, USD per hour.
         work_h: Hours of work on one machine.
         deadline_h: Hours from the start to the deadline.
         restart_h: Hours from the start of a machine until it works.
         checkpoint_bytes: Size of the checkpoint that a move transfers, bytes.
-        models: Hazards and factors by part of the day of each market, as bytes.
+        models: Hazards and factors by part of the day of each zone, as bytes.
         begins_s: Start of the job in seconds since 1970.
         ask_every_s: Seconds between requests to other zones while a machine is held.
         gamma: USD of expected cost that a USD of standard deviation is worth.
         bucket: Where checkpoints are stored; None: where the machine was that saved them.
+        speed: Speed of each zone's machine against that of an on-demand machine; empty: they are as fast.
+        look_s: Seconds of a machine that a look at a zone costs; infinity: no zone is watched.
     """
 
-    markets: tuple[Market, ...]
+    zones: tuple[tuple[str, Place], ...]
     spot_usd: tuple[float, ...]
     on_demand_usd: float
     work_h: float
@@ -293,13 +298,15 @@ class Question:
     ask_every_s: float
     gamma: float
     bucket: Place | None = None
+    speed: tuple[float, ...] = ()
+    look_s: float = math.inf
 
 
 @lru_cache(maxsize=64)
 def problem_for(question: Question) -> ZonesProblem:
-    """The problem of a question over all its markets, from a cache of the last 64."""
+    """The problem of a question over all its zones, from a cache of the last 64."""
     return zones_problem(
-        [(str(market), market.place) for market in question.markets],
+        question.zones,
         question.spot_usd,
         question.on_demand_usd,
         work_h=question.work_h,
@@ -308,6 +315,8 @@ def problem_for(question: Question) -> ZonesProblem:
         checkpoint_bytes=question.checkpoint_bytes,
         egress=EgressPrices(),
         bucket=question.bucket,
+        speed=question.speed,
+        look_s=question.look_s,
     )
 
 

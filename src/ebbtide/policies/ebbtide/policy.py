@@ -27,6 +27,7 @@ from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
+from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.in_time import InTime
 from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour
@@ -173,7 +174,7 @@ class Ebbtide:
             InputError: The deadline cannot be kept, and nothing is rented yet.
         """
         view = now.view
-        if not self._is_due or job.job.most_machines > 1:
+        if not self._is_due or sizes_of(job.job)[0] < job.job.most_machines:
             return False
         kept: dict[str, bool] = view.memory.setdefault("by_table", {})
         key = str(job.job_id)
@@ -213,7 +214,7 @@ class Ebbtide:
             return action
         off_table: list[str] = view.memory.setdefault("off_table", [])
         off_table.append(str(job.job_id))
-        return Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
+        return Request(way.market, way.max_price_usd_per_hour, job=job.job_id, count=job.job.most_machines)
 
     def _instead_of_waiting(self, now: _Now, job: JobView, later_steps: float) -> Iterator[Action]:
         """A spot machine of another type where the table has a job wait, if it costs less than is expected."""
@@ -221,7 +222,7 @@ class Ebbtide:
         way = self._in_time(now, job, bids=False).best_spot(self._table.zones_of(view, job))
         if way is not None and way.usd < _CHEAPER * self._table.expected_usd(view, job, later_steps):
             view.memory.setdefault("off_table", []).append(str(job.job_id))
-            yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
+            yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id, count=job.job.most_machines)
 
     def _serve(self, now: _Now, job: JobView) -> Iterator[Action]:
         view = now.view
