@@ -435,12 +435,14 @@ class HindsightChoice(NamedTuple):
         usd: Price of the machine, USD per hour; 0: none is rented.
         moved_usd: Cost of moving the checkpoint, USD.
         overhead_s: Seconds until the machine works.
+        speed: Its speed against that of an on-demand machine.
     """
 
     shift_s: float
     usd: float
     moved_usd: float
     overhead_s: float
+    speed: float
 
 
 # Cookbooks.

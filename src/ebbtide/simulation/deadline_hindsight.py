@@ -9,7 +9,9 @@ import numpy as np
 
 from ebbtide._compiled_records import MISSED_USD, HindsightChoice, HindsightMoment, ZonesTape, ZonesTask
 from ebbtide._compiling import compiled, inner
+from ebbtide.errors import InputError
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
+from ebbtide.policies.deadline.solving_zones import slack_after
 
 
 def least_cost(problem: ZonesProblem, tape: ZonesTape, first: int, step_s: float) -> float:
@@ -20,7 +22,12 @@ def least_cost(problem: ZonesProblem, tape: ZonesTape, first: int, step_s: float
         tape: Recorded availability and prices.
         first: Index of the tick at which the run starts.
         step_s: Width of a step of slack in seconds.
+
+    Raises:
+        InputError: A spot machine is faster than one on demand.
     """
+    if any(speed > 1.0 for speed in problem.speed):
+        raise InputError(f"speed is {problem.speed}; hindsight is known for machines no faster than one on demand")
     return _least_cost(tape, first, problem.task, math.ceil(problem.slack_s / step_s) + 2, step_s)
 
 
@@ -57,7 +64,8 @@ def _lower(best: Any, later: Any, moment: HindsightMoment, choice: HindsightChoi
     # From this step of slack on, the work ends in this tick.
     ends = steps
     if usd > 0.0:
-        ends = min(max(int(np.ceil((moment.left_s + choice.overhead_s - tick_s) / step_s - 1e-9)), 0), steps)
+        works_s = choice.speed * (tick_s - choice.overhead_s)
+        ends = min(max(int(np.ceil((moment.left_s - works_s) / step_s - 1e-9)), 0), steps)
     fixed = choice.moved_usd + usd * tick_s / 3600.0
     if low == whole:
         for step in range(low, ends):
@@ -67,7 +75,7 @@ def _lower(best: Any, later: Any, moment: HindsightMoment, choice: HindsightChoi
             cost = fixed + (1.0 - share) * later[step - whole] + share * later[step - whole - 1]
             best[step] = min(best[step], cost)
     for step in range(max(low, ends), steps):
-        used_s = max(moment.left_s - step * step_s + choice.overhead_s, 0.0)
+        used_s = max((moment.left_s - step * step_s) / choice.speed + choice.overhead_s, 0.0)
         best[step] = min(best[step], choice.moved_usd + usd * used_s / 3600.0)
 
 
@@ -93,9 +101,9 @@ def _least_cost(tape: ZonesTape, first: int, task: ZonesTask, steps: int, step_s
             best = begun if is_fresh else now[held]
             best[:] = MISSED_USD
             place = held % places if held < 2 * places else (0 if is_fresh else task.place_of[held - 2 * places])
-            _lower(best, fresh if is_fresh else later[place], moment, HindsightChoice(tick_s, 0.0, 0.0, 0.0))
+            _lower(best, fresh if is_fresh else later[place], moment, HindsightChoice(tick_s, 0.0, 0.0, 0.0, 1.0))
             overhead_s = 0.0 if places <= held < 2 * places else task.restart_s
-            on_demand = HindsightChoice(overhead_s, task.on_demand_usd, 0.0, overhead_s)
+            on_demand = HindsightChoice(overhead_s, task.on_demand_usd, 0.0, overhead_s, 1.0)
             _lower(best, later[places + place], moment, on_demand)
             if tick < record_ticks:
                 for zone in range(zones):
@@ -107,7 +115,9 @@ def _least_cost(tape: ZonesTape, first: int, task: ZonesTask, steps: int, step_s
                     moved_usd = 0.0 if kept or is_fresh else task.egress_usd[place, there]
                     goes = tick + 1 >= record_ticks or not tape.available[zone, tick + 1]
                     then = later[there] if goes else later[2 * places + zone]
-                    spot = HindsightChoice(overhead_s, tape.spot_usd[zone, tick], moved_usd, overhead_s)
+                    shift_s = -slack_after(task, zone, 0.0, overhead_s, tick_s)
+                    usd, speed = tape.spot_usd[zone, tick], task.speed[zone]
+                    spot = HindsightChoice(shift_s, usd, moved_usd, overhead_s, speed)
                     _lower(best, then, moment, spot)
             # Where the work is done already, nothing is paid.
             done = min(max(int(np.ceil(moment.left_s / step_s - 1e-9)), 0), steps)

@@ -148,7 +148,7 @@ def _studied(
         report(records.name)
         size_bytes = _CHECKPOINT_BYTES.get(records.accelerator, min(_CHECKPOINT_BYTES.values()))
         try:
-            found.append(study_zones(records, size_bytes, starts, seed))
+            found.append(study_zones(records, size_bytes, starts, seed, elastic=gang))
         except InputError as error:
             left_out.append(LeftOut(records.accelerator, str(error), gang))
     return found

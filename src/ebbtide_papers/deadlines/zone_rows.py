@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.forecasts.spells.zone_sets import REAL_PRICES
-from ebbtide_papers.deadlines.zones import DEADLINE_H, RESTART_H, WORK_H, ZonesStudy
+from ebbtide_papers.deadlines.zones import DEADLINE_H, ELASTIC, FIRST_THIRD, RESTART_H, WORK_H, ZonesStudy
 from ebbtide_papers.reproduction import Claim, Row, at_most, half_the_effect, ratio
 
 # Target cost over the optimum's. SkyNomad (NSDI 2027) reaches 606 of 571 USD and 41.73 of 37.37.
@@ -90,7 +90,21 @@ def multi_claims(kind: str, *, gang: bool) -> dict[str, Claim]:
         f"{name}_cost_vs_best_zone": Claim(
             "the same / Uniform Progress in the zone that turned out cheapest", None, "ratio", CHEAPER, unknown
         ),
+        **(_elastic_claims(name) if gang else {}),
         "multi_misses": _MISSES,
+    }
+
+
+def _elastic_claims(name: str) -> dict[str, Claim]:
+    """The claims about gangs that work on any number of their machines, by id."""
+    return {
+        f"{name}_elastic_vs_whole": Claim(
+            "cost of deadline if the job works on any number of its machines / on all of them only",
+            None,
+            "ratio",
+            CHEAPER,
+            "on fewer it is as much slower; each change of their number is a start",
+        )
     }
 
 
@@ -106,10 +120,14 @@ def _rows(study: ZonesStudy, name: str, claims: Sequence[Claim]) -> list[Row]:
         "best_zone": min(zones),
     }
     named = [replace(claim, text=f"{claim.text} ({setting})") for claim in claims[:2]] + list(claims[2:4])
-    return [
+    found = [
         claim.row(f"{name}_cost_vs_{rival}", ratio(ours, usd))
         for claim, (rival, usd) in zip(named, rivals.items(), strict=True)
     ]
+    if ELASTIC in mean:
+        figure = ratio(mean[ELASTIC], mean[FIRST_THIRD])
+        found += [claim.row(row_id, figure) for row_id, claim in _elastic_claims(name).items()]
+    return found
 
 
 def multi_table(studies: Sequence[ZonesStudy]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ are drawn from the rest. `deadline` has models of all that was recorded until sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +30,12 @@ from ebbtide.policies.deadline.table import ZoneTable, solve_zones
 from ebbtide.simulation.deadline_hindsight import least_cost
 from ebbtide.simulation.deadline_runs import run_zones
 
+# The policy of runs in which the job works on any number of its machines.
+ELASTIC = "deadline, any number of machines"
+
+# The policy with models that are not fitted anew.
+FIRST_THIRD = "deadline, model of the first third"
+
 WORK_H, DEADLINE_H, RESTART_H = 40.0, 60.0, 0.2
 _PAST = 1.0 / 3.0
 
@@ -41,8 +48,16 @@ ASK_EVERY_S = (0.0, 1800.0, 2 * HOUR_S, 6 * HOUR_S)
 # The interval if the past is too short to try them.
 _USUAL_S = 2 * HOUR_S
 
+# What a look costs where a zone is watched before its machines are kept: they are charged for a minute at least.
+LOOK_S = 60.0
+
 # Number of runs on the past to select among them.
 _TRIED = 40
+
+# Some of a gang's machines, where a job works on any number of them, as shares of all; and the length of the ticks
+# of their table, seconds: over so many zones, one of shorter ticks takes long to solve.
+_PARTS = (1.0, 0.75, 0.5, 0.25)
+_PARTS_TICK_S = 900.0
 
 # Models are fitted anew so often, or so many times over a long record.
 _REFIT_S, _MOST_FITS = 6 * HOUR_S, 40
@@ -80,17 +95,26 @@ class ZonesStudy:
         records: Records of capacity and prices of the zones.
         problem: The problem to solve, at the past's mean prices.
         ask_every_s: The probe interval selected on the past, seconds.
+        look_s: What a look at a watched zone costs, seconds of its machines; infinity: on the past, watching
+            did not pay.
         runs: Runs by policy; single zones as `uniform-progress ZONE`.
     """
 
     records: ZoneRecords
     problem: ZonesProblem
     ask_every_s: float
+    look_s: float
     runs: Mapping[str, Runs]
 
 
 def study_zones(
-    records: ZoneRecords, checkpoint_bytes: int, starts: int, seed: int, gamma: float = 0.0
+    records: ZoneRecords,
+    checkpoint_bytes: int,
+    starts: int,
+    seed: int,
+    gamma: float = 0.0,
+    *,
+    elastic: bool = False,
 ) -> ZonesStudy:
     """Run every policy from the same starts.
 
@@ -100,6 +124,7 @@ def study_zones(
         starts: Number of random starts after the past.
         seed: Seed of the starts.
         gamma: The parameter gamma of `deadline`.
+        elastic: Whether there are runs, too, in which the job works on any number of its machines.
 
     Raises:
         InputError: The record is too short.
@@ -111,7 +136,42 @@ def study_zones(
             f"{records.name}: a record of {records.ticks * records.tick_s / HOUR_S:.0f} h is too short for a past "
             f"of a day and runs of {DEADLINE_H:g} h from as many starts"
         )
-    problem = zones_problem(
+    problem = _problem(records, past, checkpoint_bytes)
+    own, pooled = past_models(records, past)
+    random = np.random.default_rng(seed)
+    every_s, look_s = _USUAL_S, math.inf
+    if past > whole:
+        tried = random.integers(0, past - whole, _TRIED)
+        every_s, look_s = _chosen_pace(records, problem, own, tried, gamma)
+    plain, problem = problem, replace(problem, look_s=look_s)
+    table = solve_zones(problem, own, ask_every_s=every_s, gamma=gamma)
+    drawn = random.integers(past, records.ticks - whole, starts)
+    others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
+    runs = {
+        "deadline": _refitted(records, problem, past, drawn, every_s, gamma),
+        FIRST_THIRD: Runs.of(by_table(records, table, drawn, every_s)),
+        "deadline, model of the first third and the time of day": _by_part_of_day(
+            records, problem, own, drawn, every_s, gamma
+        ),
+        "deadline, model of the other zones": Runs.of(by_table(records, others, drawn, every_s)),
+        "next-cheapest failover": Runs.of(by_failover(records, problem, drawn)),
+    }
+    if math.isfinite(look_s):
+        runs["deadline, no zone watched"] = _refitted(records, plain, past, drawn, every_s, gamma)
+    for zone, name in enumerate(records.zones):
+        runs[f"uniform-progress {name}"] = Runs.of(by_failover(records.alone(zone), problem.alone(zone), drawn))
+    on_demand = (WORK_H + RESTART_H) * records.on_demand_usd
+    none = np.zeros(starts)
+    runs["on-demand"] = Runs(np.full(starts, on_demand), none, none, np.ones(starts), none)
+    runs["optimum"] = Runs(_optimum(records, problem, drawn), none, none, none, none)
+    if elastic:
+        runs |= _in_parts(records, past, drawn, every_s, gamma, checkpoint_bytes)
+    return ZonesStudy(records, problem, every_s, look_s, runs)
+
+
+def _problem(records: ZoneRecords, past: int, checkpoint_bytes: int) -> ZonesProblem:
+    """The problem to solve, at the mean prices of the past."""
+    return zones_problem(
         list(zip(records.zones, records.places, strict=True)),
         records.spot_usd[:, :past].mean(axis=1).tolist(),
         records.on_demand_usd,
@@ -119,42 +179,44 @@ def study_zones(
         deadline_h=DEADLINE_H,
         restart_h=RESTART_H,
         checkpoint_bytes=checkpoint_bytes,
+        speed=records.speed,
     )
-    own, pooled = past_models(records, past)
-    random = np.random.default_rng(seed)
-    every_s = _USUAL_S
-    if past > whole:
-        every_s = _chosen_interval(records, problem, own, random.integers(0, past - whole, _TRIED), gamma)
-    table = solve_zones(problem, own, ask_every_s=every_s, gamma=gamma)
-    drawn = random.integers(past, records.ticks - whole, starts)
-    others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
-    runs = {
-        "deadline": _refitted(records, problem, past, drawn, every_s, gamma),
-        "deadline, model of the first third": Runs.of(by_table(records, table, drawn, every_s)),
-        "deadline, model of the first third and the time of day": _by_part_of_day(
-            records, problem, own, drawn, every_s, gamma
-        ),
-        "deadline, model of the other zones": Runs.of(by_table(records, others, drawn, every_s)),
-        "next-cheapest failover": Runs.of(by_failover(records, problem, drawn)),
+
+
+def _in_parts(
+    records: ZoneRecords, past: int, starts: np.ndarray, every_s: float, gamma: float, checkpoint_bytes: int
+) -> dict[str, Runs]:
+    """Runs of a job that works on any number of its machines, as much slower as they are fewer, and the optimum.
+
+    The models are those of the first third: a table over so many zones takes long to solve.
+    """
+    sizes = [max(round(records.machines * share), 1) for share in _PARTS]
+    parts = records.in_parts(sizes)
+    problem, (models, _) = _problem(parts, past, checkpoint_bytes), past_models(parts, past)
+    table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma, tick_s=_PARTS_TICK_S)
+    none = np.zeros(len(starts))
+    return {
+        ELASTIC: Runs.of(by_table(parts, table, starts, every_s)),
+        "optimum, any number of machines": Runs(_optimum(parts, problem, starts), none, none, none, none),
     }
-    for zone, name in enumerate(records.zones):
-        runs[f"uniform-progress {name}"] = Runs.of(by_failover(records.alone(zone), problem.alone(zone), drawn))
-    on_demand = (WORK_H + RESTART_H) * records.on_demand_usd
-    none = np.zeros(starts)
-    runs["on-demand"] = Runs(np.full(starts, on_demand), none, none, np.ones(starts), none)
-    runs["optimum"] = Runs(_optimum(records, problem, drawn), none, none, none, none)
-    return ZonesStudy(records, problem, every_s, runs)
 
 
-def _chosen_interval(
+def _chosen_pace(
     records: ZoneRecords, problem: ZonesProblem, models: Sequence[SpellModel], starts: np.ndarray, gamma: float
-) -> float:
-    """The probe interval with the lowest cost from these starts, seconds; ties: the longest."""
+) -> tuple[float, float]:
+    """The probe interval, and the cost of a look, both in seconds, with the lowest cost from these starts.
+
+    Of two that cost the same the longer interval, and not to watch.
+    """
     costs = {}
-    for every_s in ASK_EVERY_S:
-        table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma)
-        costs[every_s] = float(Runs.of(by_table(records, table, starts, every_s)).usd.mean())
-    return max(every_s for every_s, usd in costs.items() if usd <= min(costs.values()) + 1e-9)
+    for look_s in (math.inf, LOOK_S):
+        for every_s in ASK_EVERY_S:
+            table = solve_zones(replace(problem, look_s=look_s), models, ask_every_s=every_s, gamma=gamma)
+            runs = Runs.of(by_table(records, table, starts, every_s))
+            costs[every_s, look_s] = float(runs.usd.mean())
+    least = min(costs.values()) + 1e-9
+    every_s, look_s = max((pace for pace, usd in costs.items() if usd <= least), key=lambda pace: pace[::-1])
+    return every_s, look_s
 
 
 def past_models(records: ZoneRecords, past: int) -> tuple[list[SpellModel], list[SpellModel]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,17 @@ def test_rounds_count_any_machine_or_all(tmp_path: Path) -> None:
     assert any_of.spot_usd.tolist() == all_of.spot_usd.tolist() == [[32.0] * 3] * 2
     assert any_of.on_demand_usd == pytest.approx(2 * 82.53)
     assert any_of.reading == ""
+    assert any_of.counts is not None
+    assert any_of.counts.max() == 16
+    halves = all_of.in_parts([16, 8])
+    assert halves.zones[:2] == (f"16 x {all_of.zones[0]}", f"8 x {all_of.zones[0]}")
+    assert (halves.available[0] == all_of.available[0]).all()
+    assert (halves.available[1] == (any_of.counts[0] >= 8)).all()
+    assert halves.spot_usd[:2, 0].tolist() == [32.0, 16.0]
+    assert halves.speed == (1.0, 0.5) * 2
+    assert halves.alone(1).speed == (0.5,)
+    with pytest.raises(InputError, match="not known how many machines there were"):
+        replace(all_of, counts=None).in_parts([16])
     with pytest.raises(InputError, match="spot prices of h100 are listed for 0 of its zones"):
         read_capacity_rounds(tmp_path / "rounds.parquet", [])
 
@@ -153,6 +165,7 @@ def test_rounds_are_read_once_more_with_the_prices_of_their_days(tmp_path: Path)
     assert set(multi_claims("h100_real_prices", gang=True)) == {
         *(f"multi_h100_real_prices_whole_gang_cost_vs_{one}" for one in ("failover", "optimum", "best_zone")),
         "multi_h100_real_prices_whole_gang_cost_vs_uniform_progress",
+        "multi_h100_real_prices_whole_gang_elastic_vs_whole",
         "multi_misses",
     }
 
@@ -299,21 +312,23 @@ def test_where_nothing_can_be_computed_all_reasons_are_told(tmp_path: Path) -> N
 def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are() -> None:
     """Ids and words of both kinds of rows come from two places; they must not drift apart."""
     rng = np.random.default_rng(0)
-    up = rng.random((2, 24 * 6 * 8)) < 0.9
+    counts = rng.choice([0, 2, 4], p=[0.05, 0.05, 0.9], size=(2, 24 * 6 * 8))
     records = ZoneRecords(
         "two zones",
         "v100",
         ("us-east-1a", "us-west-2b"),
         (Place("aws", "us-east-1"), Place("aws", "us-west-2")),
-        1,
-        up,
-        np.full(up.shape, 1.0),
-        3.06,
+        4,
+        counts == 4,
+        np.full(counts.shape, 4.0),
+        4 * 3.06,
         600.0,
         BEGINS.timestamp(),
+        counts=counts,
     )
-    study = study_zones(records, 10**9, 2, 0)
-    for gang, rows in ((False, multi_rows([study], [])), (True, multi_rows([], [study]))):
+    one, whole = (study_zones(records, 10**9, 2, 0, elastic=elastic) for elastic in (False, True))
+    assert whole.runs["optimum, any number of machines"].usd.mean() <= whole.runs["optimum"].usd.mean() + 1e-6
+    for gang, rows in ((False, multi_rows([one], [])), (True, multi_rows([], [whole]))):
         claims = multi_claims("v100", gang=gang)
         assert set(claims) == {row.id for row in rows}
         for row in rows:
@@ -326,7 +341,7 @@ def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     """Records of single zones alone: those of several zones are there, without figures."""
     ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
     found = reproduce_deadlines(read_inputs([tmp_path]), starts=1)
-    assert len({row.id for row in found.rows}) == len(found.rows) == 44
+    assert len({row.id for row in found.rows}) == len(found.rows) == 46
     rows = {row.id: row for row in found.rows}
     assert rows["multi_h100_cost_vs_optimum"].paper == pytest.approx(606 / 571)
     assert "several zones of v100" in rows["multi_v100_cost_vs_failover"].missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,6 +96,8 @@ class ZoneRecords:
         begins_s: Time of the first tick, seconds since 1970.
         unpriced: Names of zones that were probed but have no price.
         reading: How its prices were read, where a set is read in two ways: empty, or `real_prices`.
+        counts: Number of machines that were available, shape (zones, ticks); None: not known.
+        speed: Speed of each zone's machines against that of all that a job needs; empty: they are all.
     """
 
     name: str
@@ -109,6 +112,8 @@ class ZoneRecords:
     begins_s: float
     unpriced: tuple[str, ...] = ()
     reading: str = ""
+    counts: np.ndarray | None = None
+    speed: tuple[float, ...] = ()
 
     @property
     def ticks(self) -> int:
@@ -124,6 +129,33 @@ class ZoneRecords:
             places=self.places[zone : zone + 1],
             available=self.available[zone : zone + 1],
             spot_usd=self.spot_usd[zone : zone + 1],
+            counts=None if self.counts is None else self.counts[zone : zone + 1],
+            speed=self.speed[zone : zone + 1],
+        )
+
+    def in_parts(self, sizes: Sequence[int]) -> ZoneRecords:
+        """The records of some of each zone's machines, as zones of their own: for a job that works on any number.
+
+        Args:
+            sizes: Numbers of machines. On some of them the job is as much slower as they are fewer.
+
+        Raises:
+            InputError: It is not known how many machines there were.
+        """
+        if self.counts is None:
+            raise InputError(f"{self.name}: it is not known how many machines there were")
+        zones = [(zone, size) for zone in range(len(self.zones)) for size in sizes]
+        of_all = [zone for zone, _ in zones]
+        numbers = np.array([size for _, size in zones])
+        shares = numbers / self.machines
+        return replace(
+            self,
+            zones=tuple(f"{size} x {self.zones[zone]}" for zone, size in zones),
+            places=tuple(self.places[zone] for zone in of_all),
+            available=self.counts[of_all] >= numbers[:, None],
+            spot_usd=self.spot_usd[of_all] * shares[:, None],
+            counts=self.counts[of_all],
+            speed=tuple(shares.tolist()),
         )
 
     def times_s(self) -> Floats:

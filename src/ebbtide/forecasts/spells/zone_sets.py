@@ -175,6 +175,7 @@ def _rounds(
         _first_s(wide),
         tuple(zone for zone in where if zone not in usd),
         reading,
+        launched,
     )
     return one, replace(one, name=name + "all", available=launched >= machines)
 

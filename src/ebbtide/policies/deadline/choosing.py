@@ -190,15 +190,10 @@ def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesT
 @inner
 def _cost_of_watching(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if a zone is watched until the next decision, USD; infinity: it is not."""
-    there = task.place_of[other]
-    # The table takes a watched zone's place for that of the checkpoint.
-    fetch_s = _overhead_s(task, now, other) - task.start_s[there, there]
-    then_s = now.slack_s - now.until_next_s - task.speed[other] * fetch_s
+    then_s = now.slack_s - now.until_next_s
     if not task.look_s < np.inf or then_s < task.restart_s:
         return np.inf
-    cost: float = now.spot_usd[other] * (min(task.look_s, now.until_next_s) + fetch_s) / 3600.0
-    if not now.fresh:
-        cost += task.egress_usd[task.place_of[now.zone], there]
+    cost: float = now.spot_usd[other] * min(task.look_s, now.until_next_s) / 3600.0
     cost += _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
     # As if it were kept from now on: a price that has changed is no reason to watch.
     used_s = (now.left_s - now.slack_s) / task.speed[other] + _overhead_s(task, now, other)

@@ -36,16 +36,15 @@ class Gang:
 
 
 def sizes_of(job: Job) -> tuple[int, ...]:
-    """Numbers of machines that a job is planned for, the most first; an elastic job's are halved to the least.
+    """Numbers of machines that a job is planned for, the most first; of an elastic job up to four, evenly spaced.
 
     Jobs whose machines need not work as one are planned for one machine.
     """
     if job.coupling is not Coupling.GANG:
         return (1,)
-    sizes, least = [job.most_machines], job.least_machines
-    while sizes[-1] > least and len(sizes) < _MOST_SIZES:
-        sizes.append(max(sizes[-1] // 2, least) if len(sizes) < _MOST_SIZES - 1 else least)
-    return tuple(sizes)
+    most, least = job.most_machines, job.least_machines
+    count = min(most - least + 1, _MOST_SIZES)
+    return tuple(round(most - (most - least) * place / max(count - 1, 1)) for place in range(count))
 
 
 def steady_leases(view: View, job: JobView) -> list[LeaseView]:

@@ -77,7 +77,7 @@ class Deadline:
             in which nothing runs counts.
         start_s: Seconds kept in reserve for the start of a machine; no start takes longer.
         watches: Whether the table may watch a zone for some decisions before its machines are kept: a young spell
-            may end before their start is worth it. Each look costs what the machines cost at least.
+            may end before their start is worth it. A look costs the least that machines are charged for.
         learn_every_s: Seconds after which the models take in what the run has seen of its zones; infinity: never.
         wakes_on: Events asked for beyond those that are always delivered: none.
     """
@@ -94,7 +94,7 @@ class Deadline:
     look_every_s: float = 600.0
     retry_s: float = 60.0
     start_s: float = 300.0
-    watches: bool = True
+    watches: bool = False
     learn_every_s: float = math.inf
     wakes_on: frozenset[Wake] = frozenset()
 

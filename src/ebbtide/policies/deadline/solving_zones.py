@@ -133,6 +133,7 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
     start_s, place_of, egress_usd, spot_usd = task.start_s, task.place_of, task.egress_usd, task.spot_usd
     taken, met, ages, by_age, bins = room.taken, room.met, program.chances.ages, room.by_age, room.met.shape[1]
     means, squares = later.means, later.squares
+    watches = task.look_s < np.inf and here.slack_s - tick_s >= task.restart_s
     for place in range(len(egress_usd)):
         for zone in range(len(spot_usd)):
             overhead_s = start_s[place, place_of[zone]]
@@ -148,11 +149,7 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
                     met[place, since, kind, zone] = MISSED_USD
             moved_usd = egress_usd[place, place_of[zone]]
             cost = moved_usd + spot_usd[zone] * min(tick_s, used_s) / 3600.0
-            # A watched zone's place counts as that of the checkpoint: the first look is charged for the move.
-            fetch_s = overhead_s - start_s[place_of[zone], place_of[zone]]
-            look_usd = moved_usd + spot_usd[zone] * (min(task.look_s, tick_s) + fetch_s) / 3600.0
-            watched_s = here.slack_s - tick_s - task.speed[zone] * fetch_s
-            watches = task.look_s < np.inf and watched_s >= task.restart_s
+            look_usd = spot_usd[zone] * min(task.look_s, tick_s) / 3600.0
             by_age[:] = 0.0
             for age in range(bins):
                 if may_take and not at_last:
@@ -160,7 +157,7 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
                     by_age[age, 0] = between(means[SPOT, zone, age], there)
                     by_age[age, 1] = between(squares[SPOT, zone, age], there)
                 if watches:
-                    there = watched_s / step_s
+                    there = (here.slack_s - tick_s) / step_s
                     by_age[age, 2] = between(means[WATCHING, zone, age], there)
                     by_age[age, 3] = between(squares[WATCHING, zone, age], there)
             if may_take:
@@ -266,20 +263,34 @@ def _keep(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
 
 
 @inner
+def _from_elsewhere(task: ZonesTask, zone: int) -> tuple[float, float]:
+    """Seconds of a start in a zone, and what it moves, USD, if the checkpoint lies in another place; the mean.
+
+    The table does not track where the checkpoint lies while a zone is watched.
+    """
+    own, places = task.place_of[zone], len(task.egress_usd)
+    if places == 1:
+        return task.start_s[own, own], 0.0
+    overhead_s = (task.start_s[:, own].sum() - task.start_s[own, own]) / (places - 1)
+    moved_usd = (task.egress_usd[:, own].sum() - task.egress_usd[own, own]) / (places - 1)
+    return overhead_s, moved_usd
+
+
+@inner
 def _watch_on(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgram) -> None:
     """Fill in the cost when the watched zone still has a machine: to take it, to watch on, or to leave it."""
     tick_s, step_s, task, gamma = program.grid.tick_s, program.grid.step_s, program.task, program.gamma
     slack_s, to_do_s, onward = here.slack_s, here.to_do_s, program.chances.onward
     means, squares, refused, again = later.means, later.squares, room.refused, room.again
     for zone in range(again.shape[0]):
-        overhead_s = task.start_s[task.place_of[zone], task.place_of[zone]]
+        overhead_s, moved_usd = _from_elsewhere(task, zone)
         used_s = to_do_s / task.speed[zone] + overhead_s
         at_last = used_s <= tick_s
         then_s = slack_after(task, zone, slack_s, overhead_s, tick_s)
         may_take = then_s >= task.restart_s
         if at_last:
             may_take = ends_in_time(task, zone, slack_s, to_do_s, overhead_s)
-        cost = task.spot_usd[zone] * min(tick_s, used_s) / 3600.0
+        cost = moved_usd + task.spot_usd[zone] * min(tick_s, used_s) / 3600.0
         look_usd = task.spot_usd[zone] * min(task.look_s, tick_s) / 3600.0
         for age in range(again.shape[1]):
             mean, square = refused[NOTHING, zone, 0, 0], refused[NOTHING, zone, 0, 1]

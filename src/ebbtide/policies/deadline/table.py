@@ -46,6 +46,9 @@ from ebbtide.policies.deadline.solving_zones import solved_zones
 _ONE_ZONE_TICK_S, _ONE_ZONE_STEP_S = 300.0, 120.0
 _TICK_S, _STEP_S = 600.0, 600.0
 
+# Most steps of slack in a tick, where machines differ in speed.
+_MOST_STEPS_A_TICK = 4
+
 # Numbers in a table over several zones: with more, ticks are made longer. It takes some four seconds to solve.
 _MOST_CELLS = 30_000_000
 
@@ -173,9 +176,19 @@ def cost_at_start(table: ZoneTable, risky: ZoneTable, gamma: float) -> tuple[flo
 def zones_tick_s(problem: ZonesProblem) -> float:
     """The length of the ticks of a job's table, seconds: the usual one, or as short as the table's size allows."""
     kinds = 4.0 if math.isfinite(problem.look_s) else 3.0
-    states = kinds * len(problem.zones) * len(AGE_BINS_S)
+    states = kinds * len(problem.zones) * len(AGE_BINS_S) * _steps_a_tick(problem)
     cells = states * max(problem.most_slack_s, HOUR_S) * problem.deadline_h * HOUR_S
     return max(_TICK_S, math.sqrt(cells / _MOST_CELLS))
+
+
+def _steps_a_tick(problem: ZonesProblem) -> int:
+    """Steps of slack in a tick: as many as make what a tick on any machine takes a whole number, up to four.
+
+    Between steps costs are interpolated, which smears them where each tick ends between two.
+    """
+    lost = [abs(1.0 - speed) for speed in problem.speed]
+    exact = (number for number in (1, 2) if all(math.isclose(number * one, round(number * one)) for one in lost))
+    return next(exact, _MOST_STEPS_A_TICK)
 
 
 def solve_zones(
@@ -196,7 +209,7 @@ def solve_zones(
         ask_every_s: Seconds between requests to other zones while a machine is held; machines that come and go
             between two requests are missed.
         gamma: USD of expected cost that a USD of standard deviation is worth.
-        tick_s: Length of the table's ticks, and width of its steps of slack, seconds.
+        tick_s: Length of the table's ticks, seconds; of its steps of slack, too, unless speeds need narrower ones.
 
     Raises:
         InputError: The number of models is not that of zones, or gamma is negative.
@@ -206,7 +219,8 @@ def solve_zones(
     if not gamma >= 0:
         raise InputError(f"gamma is {gamma}; it cannot be negative")
     ticks = math.ceil(problem.deadline_h * HOUR_S / tick_s)
-    steps = math.ceil(problem.most_slack_s / tick_s) + 2
+    step_s = tick_s / _steps_a_tick(problem)
+    steps = math.ceil(problem.most_slack_s / step_s) + 2
     factors = np.stack([model.by_part for model in models])
     if begins_s is None:
         factors, parts = np.ones_like(factors), np.zeros(ticks + 1, dtype=np.int64)
@@ -229,11 +243,11 @@ def solve_zones(
     up_since, ages = np.stack([one[0] for one in refused]), np.stack([one[1] for one in refused])
     share_up = np.array([model.share_up for model in models])
     chances = ZonesChances(ends, onward_in(tick_s), found, up_since, ages, parts)
-    usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, tick_s), problem.task, chances, gamma))
+    usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, step_s), problem.task, chances, gamma))
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
     away = float(AGE_BINS_S[half])
-    return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, away, tick_s, tick_s)
+    return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, away, tick_s, step_s)
 
 
 def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floats, Floats]:
