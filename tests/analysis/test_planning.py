@@ -157,6 +157,33 @@ def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
     assert every_min > usual_min
 
 
+@pytest.mark.parametrize("machines", [4, {"min": 2, "max": 4}])
+def test_machines_that_work_as_one_are_planned_for_as_they_are_replayed(machines: object) -> None:
+    """Four machines that are always there cost four spot machines; drawn capacity has all four, too."""
+    wanted = sweep(
+        grid={"lr": [0.1]}, machines=machines, max_trial_steps=4 * 14_400, decides="capacity", deadline_h=10.0
+    )
+    always = Availability(
+        {market: CapacitySeries(np.array([CALM.start_s]), np.array([4]), CALM.end_s) for market in CALM}
+    )
+    sure = plan(wanted, CALM, runs=4, availability=always)
+    assert sure.estimate is not None
+    assert sure.estimate.cost_usd.mean == pytest.approx(4 * 8.0 * 0.10, rel=0.05)
+    drawn = plan(wanted, CALM, runs=4)
+    assert drawn.estimate is not None
+    assert drawn.estimate.past_deadline == 0.0
+    listed = eb.default_catalogue().on_demand_usd_per_hour(R3, CALM.start_s)
+    assert listed is not None
+    assert drawn.estimate.cost_usd.mean < 0.95 * 4 * 8.0 * listed
+    # Three of four are no gang.
+    three = Availability(
+        {market: CapacitySeries(np.array([CALM.start_s]), np.array([3]), CALM.end_s) for market in CALM}
+    )
+    few = plan(wanted, CALM, runs=2, availability=three)
+    assert few.estimate is not None
+    assert (few.estimate.cost_usd.mean > 4 * 8.0 * listed) == isinstance(machines, int)
+
+
 def test_a_plan_by_morning_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "spells.json"
     default_spell_models().write(models)

@@ -249,7 +249,8 @@ def _conditions(
         return None, ()
     capacity = availability if work.sweep.decides is Decides.CAPACITY else None
     if work.sweep.decides is Decides.CAPACITY and capacity is None:
-        capacity = drawn_availability(work.prices, default_spell_models(), len(work.jobs), run.seed)
+        machines = sum(job.most_machines for job in work.jobs)
+        capacity = drawn_availability(work.prices, default_spell_models(), machines, run.seed)
     curves: list[Any] = []
     for part in work.sweep.parts if len(work.jobs) > 1 else ():
         own = work.jobs[len(curves) : len(curves) + len(part.trials())]

@@ -17,6 +17,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
 
@@ -78,7 +79,7 @@ def plan_places(
             continue
         listed = catalogue.on_demand_usd_per_hour(market, prices.end_s)
         listed = None if listed is None else listed * job.most_machines
-        model = spells.of(market)
+        model = spells.of(market, sizes_of(job)[0])
         vcpus = catalogue.machine_of(market).vcpus
         work_h = job.steps / rate / HOUR_S
         restart_h = (start_s + job.restore_s(vcpus, market.place)) / HOUR_S

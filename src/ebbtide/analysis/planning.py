@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
 from ebbtide.policies.choice import DEFAULT_NAME, policy_with
+from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.spottune.offers import Offer
 from ebbtide.simulation.scenario import Scenario
@@ -109,7 +110,7 @@ def plan(
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
     learnt = None if bundle is None else bundle.spells
-    capacity = spells or learnt or _spells_of(availability)
+    capacity = spells or learnt or _spells_of(availability, sizes_of(jobs[0]))
     if sweep.checkpoint is not None:
         jobs, notes = _saved_in_time(jobs, recent, billing, known, capacity if by_capacity else None)
     elif not by_capacity:
@@ -118,7 +119,8 @@ def plan(
     # Where capacity decides there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
-        availability = drawn_availability(recent, capacity, len(jobs), seed)
+        machines = sum(job.most_machines for job in jobs)
+        availability = drawn_availability(recent, capacity, machines, seed)
         notes.append(
             "how capacity comes and goes is drawn from models of its spells; with --availability it is as recorded"
         )
@@ -175,11 +177,16 @@ def plan(
     return Plan(sweep.name, trials, allowed.end_s, quotes, offers, estimate, tuple(notes), feasibility, places)
 
 
-def _spells_of(availability: Availability | None) -> SpellModels:
-    """Models fitted to recorded capacity; without a record, the default ones."""
+def _spells_of(availability: Availability | None, sizes: Sequence[int]) -> SpellModels:
+    """Models fitted to recorded capacity, of so many machines at once, too; without a record, the default ones."""
     if availability is None:
         return default_spell_models()
-    return fit_market_spells(probes_of_capacity(availability, _PROBED_S))
+    several = {
+        size: fit_market_spells(probes_of_capacity(availability, _PROBED_S, size)).by_market
+        for size in sizes
+        if size > 1
+    }
+    return replace(fit_market_spells(probes_of_capacity(availability, _PROBED_S)), of_several=several)
 
 
 def _unlimited(sweep: Sweep, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
@@ -320,7 +327,9 @@ def _saved_in_time(
         able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
         if able and not fits_notice(job, billing.notice_s, vcpus, market.place):
             lives_s = _lifetimes(market, prices, billing, catalogue).mean_s
-            short.append((spells.of(market).mean_left_s(UP, 0.0) if spells else lives_s, vcpus, market))
+            short.append(
+                (spells.of(market, job.least_machines).mean_left_s(UP, 0.0) if spells else lives_s, vcpus, market)
+            )
     if not short:
         return tuple(jobs), []
     lives_s, vcpus, market = min(short, key=lambda row: (row[0], row[2]))

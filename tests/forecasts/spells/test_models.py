@@ -17,10 +17,12 @@ from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
 from ebbtide.forecasts.spells.models import (
     SpellModels,
     default_spell_models,
+    fit_file,
     fit_market_spells,
     probes_of,
 )
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
 
 BINS = len(AGE_BINS_S)
 
@@ -35,6 +37,43 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found = SpellModels.read(tmp_path / "spells.json")
     assert found.of(C3).per_hour == pytest.approx(models.of(C3).per_hour)
     assert found.of(R3).per_hour == pytest.approx(models.otherwise.per_hour)
+
+
+def test_models_of_several_machines_are_those_of_the_next_larger_number(tmp_path: Path) -> None:
+    one, two, four = flat(1.0, 0.1), flat(1.0, 0.2), flat(1.0, 0.4)
+    models = SpellModels(flat(1.0, 0.05), {str(C3): one}, {2: {str(C3): two}, 4: {str(C3): four}})
+    models.write(tmp_path / "spells.json")
+    for found in (models, SpellModels.read(tmp_path / "spells.json")):
+        hazards = [found.of(C3, machines).per_hour[UP, 0] for machines in (1, 2, 3, 4, 5)]
+        # Of more machines than any model is of, there is that of one.
+        assert hazards == pytest.approx([0.1, 0.2, 0.4, 0.4, 0.1])
+        assert found.of(R3, 4).per_hour[UP, 0] == pytest.approx(0.05)
+
+
+def test_rounds_that_count_machines_have_models_of_several(tmp_path: Path) -> None:
+    """Six machines for half of the time, and two for the rest: six come and go, two are always there."""
+    times = pd.date_range("2025-10-01", periods=600, freq="10min", tz="UTC")
+    launched = np.where(np.arange(600) // 12 % 2 == 0, 6, 2)
+    table = pd.DataFrame(
+        {
+            "timestamp": times,
+            "cloud": "gcp",
+            "region": "us-east4",
+            "zone": "us-east4-a",
+            "instance_type": "a3-highgpu-1g",
+            "gpu_type": "H100",
+            "interval_seconds": 600,
+            "requested": 8,
+            "launched": launched,
+        }
+    )
+    table.to_parquet(tmp_path / "rounds.parquet")
+    models = fit_file(tmp_path / "rounds.parquet")
+    assert sorted(models.of_several) == [2, 4, 6]
+    market = Market("gcp", "us-east4", "us-east4-a", "a3-highgpu-1g")
+    assert models.of(market, 2).share_up > 0.9
+    for machines in (3, 4, 6):
+        assert models.of(market, machines).share_up == pytest.approx(0.5, abs=0.15)
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,13 @@ def _read(file: Path) -> pd.DataFrame:
     )[list(PROBE_COLUMNS)]
 
 
-def probes_of_capacity(capacity: Availability, tick_s: float) -> pd.DataFrame:
+def probes_of_capacity(capacity: Availability, tick_s: float, machines: int = 1) -> pd.DataFrame:
     """Probes of a record of capacity: one row per market and tick, columns `PROBE_COLUMNS`.
 
     Args:
         capacity: The record.
         tick_s: Time between two probes, seconds.
+        machines: Number of machines that a market has to have at once, to count as available.
     """
     tables = []
     for market, series in capacity.items():
@@ -84,7 +85,9 @@ def probes_of_capacity(capacity: Availability, tick_s: float) -> pd.DataFrame:
         nodes = series.nodes[np.searchsorted(series.times_s, times_s, side="right") - 1]
         times = pd.to_datetime(np.round(times_s * 1e3).astype(np.int64), unit="ms", utc=True)
         where = {name: getattr(market, name) for name in PROBE_COLUMNS[1:-1]}
-        tables.append(pd.DataFrame({"timestamp": times, **where, "available": (nodes >= 1).astype(np.int64)}))
+        tables.append(
+            pd.DataFrame({"timestamp": times, **where, "available": (nodes >= machines).astype(np.int64)})
+        )
     return pd.concat(tables, ignore_index=True)
 
 
