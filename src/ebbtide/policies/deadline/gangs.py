@@ -11,7 +11,7 @@ from ebbtide._compiled_records import LONG_AGO_S
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
-from ebbtide.policies.api.actions import Action, Assign, Release
+from ebbtide.policies.api.actions import Action, Assign, Release, Request
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
@@ -52,30 +52,77 @@ def steady_leases(view: View, job: JobView) -> list[LeaseView]:
     return [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
 
 
-def kept_together(view: View, job: JobView, asked: int) -> Iterator[Action]:
-    """Leave a job the machines of one market: those that came last, if as many came as were asked for.
+def coming_leases(view: View, own: dict[str, Any]) -> list[LeaseView]:
+    """The open machines of a gang that is on its way, not about to be taken.
 
-    Machines that are too few are given back as soon as the others have been refused.
+    Args:
+        view: What the policy sees.
+        own: What the policy remembers of the job.
+    """
+    leases = [view.lease(lease_id) for lease_id in own.get("coming", ())]
+    return [lease for lease in leases if lease.is_open and math.isinf(lease.revoke_at_s)]
+
+
+def request_gang(view: View, own: dict[str, Any], request: Request) -> Iterator[Action]:
+    """Request machines that the job gets together, once all have booted: each that came alone would begin it anew.
+
+    Args:
+        view: What the policy sees.
+        own: What the policy remembers of the job.
+        request: For no job.
+    """
+    known = {lease.lease_id for lease in view.leases}
+    yield request
+    own["coming"] = [lease.lease_id for lease in view.leases if lease.lease_id not in known]
+
+
+def brought_together(view: View, job: JobView, own: dict[str, Any]) -> Iterator[Action]:
+    """Give a job the machines that were on their way, if as many came as were asked for; else give them back.
+
+    The machines of other markets are released then. So are those that are left of a gang, if they are too few.
 
     Args:
         view: What the policy sees.
         job: A job of several machines.
-        asked: Number of machines that the last request was to bring together.
+        own: What the policy remembers of the job.
     """
-    groups: dict[tuple[Market, bool], list[LeaseView]] = {}
-    for lease in steady_leases(view, job):
-        groups.setdefault((lease.market, lease.on_demand), []).append(lease)
-    by_age = sorted(groups.values(), key=lambda group: max(lease.requested_s for lease in group))
-    if not by_age or not all(lease.is_charged for lease in by_age[-1]):
+    held, coming = steady_leases(view, job), coming_leases(view, own)
+    if len(held) < job.job.least_machines and len(held) == len(view.leases_of(job.job_id)):
+        # With those that are about to be taken it works on until they are.
+        yield from (Release(lease.lease_id) for lease in held)
+        held = []
+    if not coming:
+        own.pop("coming", None)
+        return
+    if not all(lease.is_charged for lease in coming):
         # Some may still be refused.
         return
-    new, before = by_age[-1], by_age[:-1]
-    least = job.job.least_machines
-    if len(new) < (max(asked, least) if before else least):
-        yield from (Release(lease.lease_id) for lease in new)
-    elif before and all(lease.is_booted for lease in new):
-        yield Assign(job.job_id, [lease.lease_id for lease in new])
-        yield from (Release(lease.lease_id) for group in before for lease in group)
+    beside = [
+        lease for lease in held if (lease.market, lease.on_demand) == (coming[0].market, coming[0].on_demand)
+    ]
+    # What joins machines of its market is welcome in any number.
+    enough = job.job.least_machines if beside or not held else max(own["asked"], job.job.least_machines)
+    together = [*beside, *coming]
+    if len(together) < enough:
+        yield from (Release(lease.lease_id) for lease in coming)
+        del own["coming"]
+    elif all(lease.is_booted for lease in coming):
+        yield Assign(job.job_id, [lease.lease_id for lease in together])
+        yield from (Release(lease.lease_id) for lease in held if lease not in beside)
+        del own["coming"]
+
+
+def given_back(view: View, memory: dict[str, Any]) -> Iterator[Action]:
+    """Release machines that are on their way to jobs that are finished.
+
+    Args:
+        view: What the policy sees.
+        memory: What the policy remembers of all jobs.
+    """
+    for job_id, own in memory["jobs"].items():
+        if own.get("coming") and view.jobs[int(job_id)].is_finished:
+            yield from (Release(lease.lease_id) for lease in coming_leases(view, own))
+            del own["coming"]
 
 
 def note_refusal(

@@ -15,6 +15,7 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.gangs import (
     Gang,
+    coming_leases,
     gangs_of,
     largest_within,
     note_refusal,
@@ -55,6 +56,9 @@ class Moments:
         gangs, leases = gangs_of(own), steady_leases(view, job)
         left_s, to_do_s = self._times(view, job, later_steps, own, gangs)
         spot = [lease for lease in leases if not lease.on_demand]
+        if len(leases) < job.job.least_machines:
+            # What is left of a gang does not work.
+            leases, spot = [], []
         held = SPOT if spot else ON_DEMAND if leases else NOTHING
         since_s = self._note_held(view, own, gangs, spot)
         # A market that refused a moment ago is not asked now, nor is one that the view does not show, because
@@ -88,8 +92,8 @@ class Moments:
         asking = [own for own in self.memory["jobs"].values() if own.get("asked_market") == str(market)]
         for job_id, own in self.memory["jobs"].items():
             if own in asking:
-                mine = [lease for lease in view.leases_of(int(job_id)) if lease.market == market]
-                given = sum(math.isinf(lease.revoke_at_s) and not lease.on_demand for lease in mine)
+                mine = {*steady_leases(view, view.jobs[int(job_id)]), *coming_leases(view, own)}
+                given = sum(lease.market == market and not lease.on_demand for lease in mine)
                 self._gone(gangs_of(own), market, given, view.now_s)
         if not asking:
             self._gone((Gang(market),), market, 0, view.now_s)

@@ -34,7 +34,15 @@ from ebbtide.policies.deadline.choosing import (
     likely_age_s,
     next_cheapest,
 )
-from ebbtide.policies.deadline.gangs import Gang, gangs_of, kept_together, steady_leases
+from ebbtide.policies.deadline.gangs import (
+    Gang,
+    brought_together,
+    coming_leases,
+    gangs_of,
+    given_back,
+    request_gang,
+    steady_leases,
+)
 from ebbtide.policies.deadline.moment import Moments
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
@@ -134,12 +142,22 @@ class Deadline:
                 yield WakeAt(view.now_s + self.retry_s)
             elif event.wake is Wake.RUNNING:
                 yield from take_over(view, view.lease(event.lease_id))
+        yield from given_back(view, memory)
         for job, later_steps in jobs:
             yield from self._serve(view, job, later_steps, memory)
         next_s = memory.get("look_s", -math.inf)
         if jobs and next_s <= view.now_s:
             memory["look_s"] = view.now_s + self.look_every_s
             yield WakeAt(view.now_s + self.look_every_s)
+
+    def give_back(self, view: View) -> Iterator[Action]:
+        """Release machines that are on their way to jobs that are finished."""
+        yield from given_back(view, view.memory.get("deadline", {"jobs": {}}))
+
+    def awaits(self, view: View, job: JobView) -> bool:
+        """Whether machines are on their way to a job that it does not have yet."""
+        memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
+        return bool(coming_leases(view, memory["jobs"].get(str(job.job_id), {})))
 
     def zones_of(self, view: View, job: JobView) -> list[Market]:
         """The markets that are asked for a job, or would be if it began now.
@@ -182,8 +200,8 @@ class Deadline:
         if own.get("looks"):
             yield from self._look(view, job, own)
         if job.job.most_machines > 1:
-            yield from kept_together(view, job, own.get("asked", 1))
-        if any(not lease.is_booted for lease in steady_leases(view, job)):
+            yield from brought_together(view, job, own)
+        if any(not lease.is_booted for lease in (*steady_leases(view, job), *coming_leases(view, own))):
             # A machine is starting; its next event wakes the policy.
             return
         if "zones" not in own:
@@ -199,7 +217,8 @@ class Deadline:
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         leases = steady_leases(view, job)
         if answer == WAIT:
-            yield from (Release(lease.lease_id) for lease in leases)
+            if now.held != NOTHING:
+                yield from (Release(lease.lease_id) for lease in leases)
             own.pop("watched", None)
         elif answer == GO_ON_DEMAND:
             if now.held != ON_DEMAND or len(leases) < gangs[0].machines:
@@ -227,15 +246,23 @@ class Deadline:
             own.pop("up_since_s", None)
         # Where the price revokes no machine, a max price would only add interruptions.
         price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
-        yield Request(gang.market, price, job=job.job_id, count=gang.machines - len(here))
+        yield from self._request(view, job, own, Request(gang.market, price, count=gang.machines - len(here)))
+
+    def _request(self, view: View, job: JobView, own: dict[str, Any], request: Request) -> Iterator[Action]:
+        """Request machines for a job; those of a gang wait for each other."""
+        if job.job.most_machines > 1:
+            yield from request_gang(view, own, request)
+        else:
+            yield replace(request, job=job.job_id)
 
     def _look(self, view: View, job: JobView, own: dict[str, Any]) -> Iterator[Action]:
         """Give back the machines of a zone that is only watched, once it has given them."""
-        leases = steady_leases(view, job)
+        leases = [*steady_leases(view, job), *coming_leases(view, own)]
         if any(not lease.is_charged for lease in leases):
             yield WakeAt(view.now_s + _GIVEN_S)
             return
         zone = own.pop("looks")
+        own.pop("coming", None)
         yield from (Release(lease.lease_id, save=False) for lease in leases)
         if len(leases) < gangs_of(own)[zone].machines:
             own.pop("watched", None)
@@ -260,15 +287,14 @@ class Deadline:
         able = [
             one
             for one in self.zones_of(view, job)
-            if one in shown
-            and refused.get(str(one), LONG_AGO_S) <= view.now_s - self.retry_s
-            and one in (held or shown)
+            if one in shown and refused.get(str(one), LONG_AGO_S) <= view.now_s - self.retry_s
         ]
         if able:
             own["asked"] = machines
             usd = {one: view.on_demand_price(one) or math.inf for one in able}
             market = min(able, key=lambda one: (one.place != here, usd[one], one))
-            yield Request(market, on_demand=True, job=job.job_id, count=machines - len(held))
+            request = Request(market, on_demand=True, count=machines - held.count(market))
+            yield from self._request(view, job, own, request)
         elif now.held == NOTHING and own["can_save"]:
             open_zones = np.flatnonzero(now.since_refused_s > 0.0).tolist()
             if open_zones:

@@ -136,13 +136,14 @@ class Ebbtide:
             for action in self._table.provide(view, wanted):
                 yield self._or_other_type(now, action)
             for job, later_steps in wanted:
-                if not view.leases_of(job.job_id):
+                if not view.leases_of(job.job_id) and not self._table.awaits(view, job):
                     yield from self._instead_of_waiting(now, job, later_steps)
         else:
             # The table's policy moves every job whose new machine runs.
             for event in view.events:
                 if event.wake is Wake.RUNNING:
                     yield from take_over(view, view.lease(event.lease_id), keeps_refunded=True)
+        yield from self._table.give_back(view)
         yield from _give_back_spared(view)
         for event in view.events:
             if event.wake is Wake.RUNNING:
