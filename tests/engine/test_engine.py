@@ -248,10 +248,11 @@ def test_a_gang_uses_no_more_machines_than_it_asks_for() -> None:
 
 
 def test_a_policy_that_gives_one_machine_refuses_a_job_that_waits_for_more() -> None:
-    for name in ("spottune", "dynamic-pricing-cost", "deepspotcloud-migrate", "deadline"):
+    for name in ("spottune", "dynamic-pricing-cost", "deepspotcloud-migrate"):
         with pytest.raises(InputError, match="gives each job one machine, and job .* waits for 2"):
             replay(eb.policy(name), [job(3600, machines=2)], history(CALM))
-    assert replay(eb.policy("cheapest-spot"), [job(3600, machines=2)], history(CALM)).finished
+    for name in ("cheapest-spot", "deadline", "next-cheapest"):
+        assert replay(eb.policy(name), [job(3600, machines=2)], history(CALM)).finished
 
 
 def test_an_elastic_job_that_loses_a_machine_saves_and_goes_on_with_the_rest() -> None:

@@ -160,7 +160,7 @@ def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path
     ("more", "policy", "told"),
     [
         ({"machines": 2}, "spottune", "policy spottune gives each job one machine"),
-        ({"machines": 2}, eb.Deadline(deadline_s=7200.0), "gives each job one machine"),
+        ({"machines": 2}, eb.policy("deepspotcloud-migrate"), "gives each job one machine"),
         ({"markets": {"instance_types": ["c3.nope"]}}, "reactive", "allows none of the 2 markets"),
     ],
 )

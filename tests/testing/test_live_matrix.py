@@ -47,6 +47,8 @@ def _cell(policy: str, kind: str, tapes: slice = slice(None)) -> Cell:
         ("fastest-spot", "sweep"),
         ("reactive", "gang"),
         ("reactive", "elastic"),
+        ("deadline", "elastic"),
+        ("next-cheapest", "gang"),
         ("uniform-progress", "array"),
         *((name, framework) for framework in frameworks() for name in ("reactive", "spot-fleet-lowest-cost")),
     ],
@@ -63,13 +65,29 @@ def test_each_kind_is_decided_live_as_in_replay(policy: str, kind: str) -> None:
     assert sum(run.revocations for run in cell.runs) > 0
 
 
+@pytest.mark.parametrize("kind", ["gang", "elastic"])
+def test_the_default_policy_decides_for_gangs_with_a_deadline_live_as_in_replay(kind: str) -> None:
+    """Where capacity decides the table leads it, in price tapes ways by cost."""
+    one = _kinds()[kind]
+    due = replace(one, sweep=one.sweep.model_copy(update={"deadline_h": 12.0}))
+    cell = cell_of("ebbtide", due, read_models(None))
+    assert [problem for run in cell.runs if (problem := run.first_difference or run.failure)] == []
+    assert cell.is_good
+    assert sum(run.revocations for run in cell.runs) > 0
+
+
 def test_a_policy_that_does_not_fit_says_why() -> None:
-    cell = _cell("deadline", "gang")
+    cell = _cell("deepspotcloud-migrate", "gang")
     assert not cell.fits
     assert cell.is_good
     assert cell.why_not is not None
     assert "gives each job one machine" in cell.why_not
-    assert cell.report() == {"policy": "deadline", "kind": "gang", "fits": False, "why_not": cell.why_not}
+    assert cell.report() == {
+        "policy": "deepspotcloud-migrate",
+        "kind": "gang",
+        "fits": False,
+        "why_not": cell.why_not,
+    }
 
 
 def test_a_gang_that_leaves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
