@@ -91,7 +91,7 @@ def test_a_table_knows_the_cost_of_many_runs_and_its_deviation(
         usd.append(run(problem, available, TABLE, table)[0])
     mean, deviation = cost_at_start(table, risky, 0.01)
     assert mean == pytest.approx(np.mean(usd), rel=0.05)
-    assert deviation == pytest.approx(np.std(usd), rel=0.15)
+    assert deviation == pytest.approx(np.std(usd), rel=0.2)
 
 
 def test_what_a_move_costs_and_takes() -> None:
