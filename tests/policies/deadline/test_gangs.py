@@ -224,7 +224,7 @@ def test_watching_young_spells_pays_where_a_start_is_long() -> None:
 
 def test_a_watched_zone_is_asked_once_a_decision_and_its_machines_are_given_back() -> None:
     costs: dict[bool, list[float]] = {True: [], False: []}
-    looks = 0
+    looks, watched = 0, set()
     for counts in brief_spells(12):
         for watches in (True, False):
             policy = Deadline(deadline_s=24 * HOUR_S, models=SpellModels(_BRIEF), start_s=1800.0, watches=watches)
@@ -236,7 +236,9 @@ def test_a_watched_zone_is_asked_once_a_decision_and_its_machines_are_given_back
                 brief = [lease for lease in seen if lease.ended_s - lease.started_s <= 60.0]
                 looks += len(brief)
                 assert all(lease.state is LeaseState.RELEASED for lease in brief)
+                watched |= {lease.market for lease in brief}
                 times_s = sorted({lease.started_s for lease in brief})
                 assert min(np.diff(times_s), default=600.0) >= 60.0
     assert looks > 4 * 12
+    assert watched == {EAST, WEST}
     assert np.mean(costs[True]) < 1.02 * np.mean(costs[False])

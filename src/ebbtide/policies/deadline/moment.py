@@ -89,13 +89,16 @@ class Moments:
 
     def refuse(self, view: View, market: Market) -> None:
         """Keep that a market has just refused a machine, or one of those that were to work as one."""
-        asking = [own for own in self.memory["jobs"].values() if own.get("asked_market") == str(market)]
+        noted = False
         for job_id, own in self.memory["jobs"].items():
-            if own in asking:
-                mine = {*steady_leases(view, view.jobs[int(job_id)]), *coming_leases(view, own)}
-                given = sum(lease.market == market and not lease.on_demand for lease in mine)
+            if own.get("asked_market") != str(market):
+                continue
+            mine = {*steady_leases(view, view.jobs[int(job_id)]), *coming_leases(view, own)}
+            given = sum(lease.market == market and not lease.on_demand for lease in mine)
+            if given < own["asked"]:
                 self._gone(gangs_of(own), market, given, view.now_s)
-        if not asking:
+                noted = True
+        if not noted:
             self._gone((Gang(market),), market, 0, view.now_s)
 
     def saw(self, gang: Gang, now_s: float, *, is_up: bool) -> None:

@@ -197,7 +197,7 @@ class Deadline:
 
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
-        if own.get("looks"):
+        if "looks" in own:
             yield from self._look(view, job, own)
         if job.job.most_machines > 1:
             yield from brought_together(view, job, own)
