@@ -61,7 +61,7 @@ def run(
     counts: np.ndarray, work: Job, policy: Deadline, billing: str = "gcp-spot", boot_s: float = 300.0
 ) -> Outcome:
     """A run over counts of machines in each market, by tick; shape (2, ticks)."""
-    times_s = BEGINS_S + np.arange(counts.shape[1]) * TICK_S
+    times_s = BEGINS_S + np.arange(counts.shape[1], dtype=np.float64) * TICK_S
     end_s = BEGINS_S + HOURS * HOUR_S
     series = {
         market: CapacitySeries(times_s, row, end_s) for market, row in zip((EAST, WEST), counts, strict=True)
