@@ -229,9 +229,9 @@ def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Pa
 
 
 def test_a_policy_that_cannot_serve_a_kind_is_left_out_and_named(folder: Path) -> None:
-    found = benchmark(folder, policies=["deadline"], kinds=[CLUSTER], starts=1, only="prices ")
+    found = benchmark(folder, policies=["spottune"], kinds=[CLUSTER], starts=1, only="prices ")
     assert {cell.policy for cell in found.cells} == {DEFAULT_NAME}
-    assert any("deadline" in one.what and "one machine" in one.why for one in found.unserved)
+    assert any("spottune" in one.what and "one machine" in one.why for one in found.unserved)
 
 
 def test_an_unknown_name_is_told_before_anything_runs(folder: Path) -> None:
