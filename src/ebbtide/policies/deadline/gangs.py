@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,9 @@ def request_gang(view: View, own: dict[str, Any], request: Request) -> Iterator[
     own["coming"] = [lease.lease_id for lease in view.leases if lease.lease_id not in known]
 
 
-def brought_together(view: View, job: JobView, own: dict[str, Any]) -> Iterator[Action]:
+def brought_together(
+    view: View, job: JobView, own: dict[str, Any], takes: Callable[[Market, int], bool]
+) -> Iterator[Action]:
     """Give a job the machines that were on their way, if as many came as were asked for; else give them back.
 
     The machines of other markets are released then. So are those that are left of a gang, if they are too few.
@@ -85,6 +87,7 @@ def brought_together(view: View, job: JobView, own: dict[str, Any]) -> Iterator[
         view: What the policy sees.
         job: A job of several machines.
         own: What the policy remembers of the job.
+        takes: Whether the job is to move to so many spot machines of a market, fewer than were asked for.
     """
     held, coming = steady_leases(view, job), coming_leases(view, own)
     if len(held) < job.job.least_machines and len(held) == len(view.leases_of(job.job_id)):
@@ -103,7 +106,10 @@ def brought_together(view: View, job: JobView, own: dict[str, Any]) -> Iterator[
     # What joins machines of its market is welcome in any number.
     enough = job.job.least_machines if beside or not held else max(own["asked"], job.job.least_machines)
     together = [*beside, *coming]
-    if len(together) < enough:
+    given = len(together)
+    if given < enough and not (
+        given >= job.job.least_machines and not coming[0].on_demand and takes(coming[0].market, given)
+    ):
         yield from (Release(lease.lease_id) for lease in coming)
         del own["coming"]
     elif all(lease.is_booted for lease in coming):
@@ -126,7 +132,12 @@ def given_back(view: View, memory: dict[str, Any]) -> Iterator[Action]:
 
 
 def note_refusal(
-    refused: dict[str, float], gangs: Sequence[Gang], market: Market, given: int, now_s: float
+    refused: dict[str, float],
+    gangs: Sequence[Gang],
+    market: Market,
+    given: int,
+    now_s: float,
+    waits_s: float = 0.0,
 ) -> None:
     """Note in a policy's memory that a market has no more than `given` machines now.
 
@@ -136,10 +147,12 @@ def note_refusal(
         market: The market.
         given: Number of machines that it gave, or that are left.
         now_s: The time, seconds since 1970.
+        waits_s: For how much longer than after any refusal it is not asked again: what it gives in part is paid
+            for, each time.
     """
     for gang in gangs:
         if gang.market == market and gang.machines > given:
-            refused[str(gang)] = now_s
+            refused[str(gang)] = now_s + waits_s
 
 
 def refused_s(refused: dict[str, float], gangs: Sequence[Gang], gang: Gang) -> float:

@@ -96,7 +96,9 @@ class Moments:
             mine = {*steady_leases(view, view.jobs[int(job_id)]), *coming_leases(view, own)}
             given = sum(lease.market == market and not lease.on_demand for lease in mine)
             if given < own["asked"]:
-                self._gone(gangs_of(own), market, given, view.now_s)
+                # What came of a gang is paid for though it is given back; where others work, there is time.
+                waits = own["asked"] > 1 and (given > 0 or bool(view.jobs[int(job_id)].leases))
+                self._gone(gangs_of(own), market, given, view.now_s, self._longer_s if waits else 0.0)
                 noted = True
         if not noted:
             self._gone((Gang(market),), market, 0, view.now_s)
@@ -108,8 +110,14 @@ class Moments:
             if not looks or looks[-1][0] < now_s:
                 looks.append([now_s, int(is_up)])
 
-    def _gone(self, gangs: tuple[Gang, ...], market: Market, given: int, now_s: float) -> None:
-        note_refusal(self.memory["refused"], gangs, market, given, now_s)
+    @property
+    def _longer_s(self) -> float:
+        return max(self.look_every_s - self.retry_s, 0.0)
+
+    def _gone(
+        self, gangs: tuple[Gang, ...], market: Market, given: int, now_s: float, waits_s: float = 0.0
+    ) -> None:
+        note_refusal(self.memory["refused"], gangs, market, given, now_s, waits_s)
         for gang in gangs:
             if gang.market == market and gang.machines > given:
                 self.saw(gang, now_s, is_up=False)
@@ -145,6 +153,7 @@ class Moments:
         if before and taken:
             market = view.lease(before[0]).market
             self._gone(gangs, market, len(before) - taken, view.now_s)
+        kept = bool(before) and bool(spot) and view.lease(before[0]).market == spot[0].market
         if spot:
             market = spot[0].market
             own["zone"] = largest_within(gangs, market, len(spot))
@@ -154,7 +163,9 @@ class Moments:
                     self.saw(gang, view.now_s, is_up=True)
             begun_s = sorted(lease.started_s for lease in spot)
             since_s: float = begun_s[min(gangs[own["zone"]].machines, len(spot)) - 1]
-            # It may have been watched before.
+            if "asked_up_s" in own and str(market) == own["asked_market"] and not kept:
+                # As old as it was taken for: what was not seen before is not young for that.
+                own["up_since_s"] = own.pop("asked_up_s")
             return min(since_s, float(own.get("up_since_s", math.inf)))
         if before:
             own["fell_s"] = view.now_s

@@ -199,8 +199,13 @@ class Deadline:
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
         if "looks" in own:
             yield from self._look(view, job, own)
-        if job.job.most_machines > 1:
-            yield from brought_together(view, job, own)
+        if job.job.most_machines > 1 and "zones" in own:
+            yield from brought_together(
+                view,
+                job,
+                own,
+                lambda market, given: self._takes(view, job, later_steps, own, memory, market, given),
+            )
         if any(not lease.is_booted for lease in (*steady_leases(view, job), *coming_leases(view, own))):
             # A machine is starting; its next event wakes the policy.
             return
@@ -242,11 +247,30 @@ class Deadline:
         if self._is_only_watched(view, zone, now, own, memory):
             own["looks"] = zone
             yield WakeAt(view.now_s + _GIVEN_S)
-        elif zone != own.pop("watched", -1):
-            own.pop("up_since_s", None)
+        elif zone == own.pop("watched", -1):
+            own["asked_up_s"] = own["up_since_s"]
+        elif self.rule is DeadlineRule.TABLE and own["can_save"]:
+            ages = table_for(self._question(view, own, memory)).ages[zone]
+            own["asked_up_s"] = view.now_s - likely_age_s(ages, AGE_BINS_S, float(now.since_refused_s[zone]))
         # Where the price revokes no machine, a max price would only add interruptions.
         price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
         yield from self._request(view, job, own, Request(gang.market, price, count=gang.machines - len(here)))
+
+    def _takes(
+        self,
+        view: View,
+        job: JobView,
+        later_steps: float,
+        own: dict[str, Any],
+        memory: dict[str, Any],
+        market: Market,
+        given: int,
+    ) -> bool:
+        """Whether the rule has a job move to some machines of a market, of which it has been given so many."""
+        now = self._moments(memory).of(view, job, later_steps, own)
+        answer = self._answer(view, now, own, memory)
+        gang = gangs_of(own)[answer] if answer >= 0 else None
+        return gang is not None and gang.market == market and gang.machines <= given
 
     def _request(self, view: View, job: JobView, own: dict[str, Any], request: Request) -> Iterator[Action]:
         """Request machines for a job; those of a gang wait for each other."""
@@ -364,7 +388,7 @@ class Deadline:
             # Runs that began before buckets were known have none.
             Place(*own["bucket"]) if own.get("bucket") else None,
             tuple(own.get("speed", ())),
-            max(view.billing.period_s, view.billing.minimum_s, _LEAST_LOOK_S) if self.watches else math.inf,
+            max(_LEAST_LOOK_S, *(_least_s(view, gang.market) for gang in gangs)) if self.watches else math.inf,
         )
 
     def _model(self, gang: Gang, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
@@ -376,3 +400,9 @@ class Deadline:
             return model
         times_s, up = np.array(looks).T
         return updated(model, spells_of_probes(times_s, up > 0, _LONGEST_LOOKS * self.look_every_s))
+
+
+def _least_s(view: View, market: Market) -> float:
+    """The least time for which a machine of a market is charged, seconds."""
+    rule = view.billing.of(market.cloud)
+    return max(rule.period_s, rule.minimum_s)

@@ -215,15 +215,18 @@ class Ebbtide:
             return action
         off_table: list[str] = view.memory.setdefault("off_table", [])
         off_table.append(str(job.job_id))
-        return Request(way.market, way.max_price_usd_per_hour, job=job.job_id, count=job.job.most_machines)
+        return Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
 
     def _instead_of_waiting(self, now: _Now, job: JobView, later_steps: float) -> Iterator[Action]:
         """A spot machine of another type where the table has a job wait, if it costs less than is expected."""
         view = now.view
+        if job.job.most_machines > 1:
+            # Machines that work as one are asked for by the table only.
+            return
         way = self._in_time(now, job, bids=False).best_spot(self._table.zones_of(view, job))
         if way is not None and way.usd < _CHEAPER * self._table.expected_usd(view, job, later_steps):
             view.memory.setdefault("off_table", []).append(str(job.job_id))
-            yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id, count=job.job.most_machines)
+            yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
 
     def _serve(self, now: _Now, job: JobView) -> Iterator[Action]:
         view = now.view
