@@ -222,7 +222,7 @@ class Deadline:
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         leases = steady_leases(view, job)
         if answer == WAIT:
-            if now.held != NOTHING:
+            if now.held != NOTHING and not _some_leave(view, job):
                 yield from (Release(lease.lease_id) for lease in leases)
             own.pop("watched", None)
         elif answer == GO_ON_DEMAND:
@@ -239,6 +239,8 @@ class Deadline:
         gang = gangs_of(own)[zone]
         here = [lease for lease in steady_leases(view, job) if lease.market == gang.market and not lease.on_demand]
         if len(here) > gang.machines:
+            if _some_leave(view, job):
+                return
             newest = sorted(here, key=lambda lease: lease.started_s)[gang.machines :]
             yield from (Release(lease.lease_id) for lease in newest)
             return
@@ -400,6 +402,11 @@ class Deadline:
             return model
         times_s, up = np.array(looks).T
         return updated(model, spells_of_probes(times_s, up > 0, _LONGEST_LOOKS * self.look_every_s))
+
+
+def _some_leave(view: View, job: JobView) -> bool:
+    """Whether some of a gang's machines are about to be taken: until they are, all work on."""
+    return len(steady_leases(view, job)) < len(view.leases_of(job.job_id))
 
 
 def _least_s(view: View, market: Market) -> float:

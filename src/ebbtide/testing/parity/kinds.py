@@ -96,7 +96,7 @@ def kinds() -> tuple[Kind, ...]:
         Kind("sweep", _sweep("sweep", 1, **sweep), trials, curves),
         Kind("shared", _sweep("shared", 1, **sweep, share=0.5), halves, curves),
         _kind("gang", 4, machines=4, **as_one),
-        _kind("elastic", 4, machines={"min": 2, "max": 4}, **as_one),
+        _kind("elastic", 4, machines={"min": 1, "max": 4}, **as_one),
         Kind("array", array, array.jobs()),
         _in_order(),
         *(

@@ -212,7 +212,8 @@ class TapeTraining(_Counted):
         for agent in self._members.values():
             about, step, number = agent.about, self._steps_saved, self._number
             machines = agent.assignment.machines
-            if machines > 1:
+            if self._progress.job.most_machines > 1:
+                # On one machine, too: an elastic job may go on from there on several.
                 manifest = Manifest(about[0], number, 1, step, 0.0, (), attempt=about[1], machines=machines)
                 store = CheckpointStore(self._store, about[0])
                 self._store.put_once(_manifest_key(store, number), manifest.encode())
