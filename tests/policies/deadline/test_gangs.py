@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.markets import history
 
-from ebbtide._compiled_records import TABLE, ZonesTape
+from ebbtide._compiled_records import SPOT, TABLE, ZonesNow, ZonesTape
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
@@ -18,6 +20,7 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.gangs import Gang, largest_within, note_refusal, refused_s, sizes_of
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.deadline.problem import zones_problem
@@ -242,3 +245,33 @@ def test_a_watched_zone_is_asked_once_a_decision_and_its_machines_are_given_back
     assert looks > 4 * 12
     assert watched == {EAST, WEST}
     assert np.mean(costs[True]) < 1.02 * np.mean(costs[False])
+
+
+@pytest.mark.parametrize(("machines", "east"), [(4, 3), ({"min": 3, "max": 4}, 2), (4, 0)])
+def test_what_comes_in_part_is_not_asked_for_again_and_again(machines: object, east: int) -> None:
+    """With little time left a gang works on demand; what it asks for beside that costs little, and is not much."""
+    outcome = run(always(east, 0), job(machines=machines), Deadline(deadline_s=13 * HOUR_S, models=MODELS))
+    assert is_in_time(outcome, 13.0)
+    assert outcome.cost_usd < 1.06 * 4 * (12.0 + 300.0 / HOUR_S) * ON_DEMAND_USD
+    assert len(outcome.leases) < 1000
+
+
+@pytest.mark.parametrize("machines", [1, 4])
+def test_a_spell_whose_beginning_nobody_saw_is_no_younger_once_a_machine_is_held(machines: int) -> None:
+    """East refuses at first, and is asked again only when west's machines go, three and a half hours later."""
+    ages_s = []
+
+    class Noting(Deadline):
+        def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
+            answer = super()._answer(view, now, own, memory)
+            if now.held == SPOT and own["zone"] == 0:
+                ages_s.append(now.age_s)
+            return answer
+
+    counts = always(0, 4)
+    counts[1, 24:] = 0
+    counts[0, 3:] = 4
+    policy = Noting(deadline_s=18 * HOUR_S, models=SpellModels(_BRIEF), ask_every_s=24 * HOUR_S)
+    outcome = run(counts, job(machines=machines), policy, boot_s=100.0)
+    assert is_in_time(outcome, 18.0)
+    assert ages_s[0] > 1200.0
