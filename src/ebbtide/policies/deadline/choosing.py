@@ -25,7 +25,7 @@ from ebbtide._compiled_records import (
 )
 from ebbtide._compiling import compiled, inner
 from ebbtide.policies.deadline.solving import age_bin, between
-from ebbtide.policies.deadline.solving_zones import ends_in_time, slack_after
+from ebbtide.policies.deadline.solving_zones import slack_after, tick_on_spot
 
 
 @compiled
@@ -145,10 +145,8 @@ def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, n
 def _is_safe(task: ZonesTask, now: ZonesNow, zone: int, overhead_s: float) -> bool:
     """Whether a zone's spot machine may be held until the next decision: an on-demand start fits then, or the job
     ends before."""
-    used_s = (now.left_s - now.slack_s) / task.speed[zone] + overhead_s
-    if used_s <= now.until_next_s:
-        return ends_in_time(task, zone, now.slack_s, now.left_s - now.slack_s, overhead_s)
-    return slack_after(task, zone, now.slack_s, overhead_s, now.until_next_s) >= task.restart_s
+    to_do_s = now.left_s - now.slack_s
+    return tick_on_spot(task, zone, now.slack_s, to_do_s, overhead_s, now.until_next_s)[2]
 
 
 @inner

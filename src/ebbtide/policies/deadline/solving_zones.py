@@ -50,6 +50,24 @@ def ends_in_time(task: ZonesTask, zone: int, slack_s: float, to_do_s: float, ove
     return bool(slack_s - overhead_s - to_do_s * (1.0 / task.speed[zone] - 1.0) >= 0.0)
 
 
+@inner
+def tick_on_spot(
+    task: ZonesTask, zone: int, slack_s: float, to_do_s: float, overhead_s: float, tick_s: float
+) -> tuple[float, float, bool]:
+    """What a tick on a zone's spot machine comes to, whose start takes `overhead_s`.
+
+    Returns:
+        Seconds until all that is left is done, the slack after the tick in seconds, and whether that is sure to be
+        in time: an on-demand start fits then, or the job ends in the tick.
+    """
+    used_s = to_do_s / task.speed[zone] + overhead_s
+    then_s = slack_after(task, zone, slack_s, overhead_s, tick_s)
+    is_sure = then_s >= task.restart_s
+    if used_s <= tick_s:
+        is_sure = ends_in_time(task, zone, slack_s, to_do_s, overhead_s)
+    return used_s, then_s, is_sure
+
+
 @compiled
 def solved_zones(program: ZonesProgram) -> Any:
     """The cost of a run from each state on, at the start of a tick and before any zone is asked.
@@ -137,12 +155,8 @@ def _take(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
     for place in range(len(egress_usd)):
         for zone in range(len(spot_usd)):
             overhead_s = start_s[place, place_of[zone]]
-            used_s = here.to_do_s / task.speed[zone] + overhead_s
+            used_s, then_s, may_take = tick_on_spot(task, zone, here.slack_s, here.to_do_s, overhead_s, tick_s)
             at_last = used_s <= tick_s
-            then_s = slack_after(task, zone, here.slack_s, overhead_s, tick_s)
-            may_take = then_s >= task.restart_s
-            if at_last:
-                may_take = ends_in_time(task, zone, here.slack_s, here.to_do_s, overhead_s)
             for kind in range(3):
                 taken[place, kind, zone] = MISSED_USD
                 for since in range(bins):
@@ -238,12 +252,8 @@ def _keep(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesProgr
     slack_s, to_do_s, spot_usd, onward = here.slack_s, here.to_do_s, task.spot_usd, program.chances.onward
     means, squares, refused, kept = later.means, later.squares, room.refused, room.kept
     for zone in range(kept.shape[0]):
-        used_s = to_do_s / task.speed[zone]
+        used_s, then_s, may_keep = tick_on_spot(task, zone, slack_s, to_do_s, 0.0, tick_s)
         at_last = used_s <= tick_s
-        then_s = slack_after(task, zone, slack_s, 0.0, tick_s)
-        may_keep = then_s >= task.restart_s
-        if at_last:
-            may_keep = ends_in_time(task, zone, slack_s, to_do_s, 0.0)
         for age in range(kept.shape[1]):
             mean, square = refused[NOTHING, zone, age, 0], refused[NOTHING, zone, age, 1]
             score = refused[NOTHING, zone, age, 2]
@@ -284,12 +294,8 @@ def _watch_on(room: ZonesRoom, later: Moments, here: SlackState, program: ZonesP
     means, squares, refused, again = later.means, later.squares, room.refused, room.again
     for zone in range(again.shape[0]):
         overhead_s, moved_usd = _from_elsewhere(task, zone)
-        used_s = to_do_s / task.speed[zone] + overhead_s
+        used_s, then_s, may_take = tick_on_spot(task, zone, slack_s, to_do_s, overhead_s, tick_s)
         at_last = used_s <= tick_s
-        then_s = slack_after(task, zone, slack_s, overhead_s, tick_s)
-        may_take = then_s >= task.restart_s
-        if at_last:
-            may_take = ends_in_time(task, zone, slack_s, to_do_s, overhead_s)
         cost = moved_usd + task.spot_usd[zone] * min(tick_s, used_s) / 3600.0
         look_usd = task.spot_usd[zone] * min(task.look_s, tick_s) / 3600.0
         for age in range(again.shape[1]):
