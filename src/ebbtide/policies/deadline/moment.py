@@ -27,7 +27,7 @@ from ebbtide.policies.deadline.problem import place_numbers
 
 
 @dataclass(frozen=True)
-class Moments:
+class JobMoments:
     """Makes the moments of a policy's jobs, and keeps in its memory what they show.
 
     Attributes:

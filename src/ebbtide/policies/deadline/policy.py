@@ -43,7 +43,7 @@ from ebbtide.policies.deadline.gangs import (
     request_gang,
     steady_leases,
 )
-from ebbtide.policies.deadline.moment import Moments
+from ebbtide.policies.deadline.moment import JobMoments
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -365,9 +365,9 @@ class Deadline:
             only_best=self.rule is DeadlineRule.PROGRESS,
         )
 
-    def _moments(self, memory: dict[str, Any]) -> Moments:
+    def _moments(self, memory: dict[str, Any]) -> JobMoments:
         learns = math.isfinite(self.learn_every_s)
-        return Moments(memory, self.look_every_s, self.ask_every_s, self.retry_s, learns)
+        return JobMoments(memory, self.look_every_s, self.ask_every_s, self.retry_s, learns)
 
     def _question(self, view: View, own: dict[str, Any], memory: dict[str, Any]) -> Question:
         gangs = gangs_of(own)
