@@ -235,7 +235,11 @@ def test_on_real_zones_it_is_near_the_optimum_and_never_late(tmp_path: Path) -> 
     assert rows["multi_h100_cost_vs_failover"] < 1.0
     for study in content["tables"]["several_zones"]:
         usd = {name: row["mean_usd"] for name, row in study["policies"].items()}
-        assert usd["optimum"] == min(usd.values())
+        # A job on any number of machines may cost less than the best that needs all: each has its own optimum.
+        elastic = {name: cost for name, cost in usd.items() if "any number" in name}
+        assert usd["optimum"] == min(cost for name, cost in usd.items() if name not in elastic)
+        if elastic:
+            assert elastic["optimum, any number of machines"] == min(usd.values())
 
 
 def ticks(hours: float) -> pd.DataFrame:
