@@ -373,14 +373,14 @@ class ZonesNow(NamedTuple):
         spot_usd: Prices of spot machines now, USD per hour; shape (zones,).
         zone: Zone of the machine that is held or was held last.
         held: `NOTHING`, `SPOT` or `ON_DEMAND`.
-        age_s: Seconds for which that zone is known to have been up, if its spot machine is held, or else down.
+        age_s: Age of that zone's spell in seconds.
         since_refused_s: Seconds since each zone refused; 0: just now; shape (zones,).
         may_ask: Whether other zones may be asked while a spot machine is held.
         fresh: Whether no machine was held yet, so that there is no checkpoint to fetch.
         fell_place: Place where the last spot machine was revoked; -1: none was.
         was_safety: Whether the job already stays on demand to keep the deadline.
         watched: Zone that is watched while nothing is held; -1: none is.
-        watched_s: Seconds for which that zone has been seen to be up without a break.
+        watched_s: Age of that zone's spell in seconds.
     """
 
     left_s: float

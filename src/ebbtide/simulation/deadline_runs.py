@@ -30,7 +30,7 @@ from ebbtide._compiled_records import (
 )
 from ebbtide._compiling import compiled, inner
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S
-from ebbtide.policies.deadline.choosing import by_table, is_only_watched, next_cheapest
+from ebbtide.policies.deadline.choosing import by_table, is_only_watched, likely_age_s, next_cheapest
 from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
 from ebbtide.policies.deadline.solving import age_bin, is_safe
 from ebbtide.policies.deadline.solving_zones import slack_after
@@ -241,7 +241,7 @@ def _run_zones(
         overhead_s = 0.0
         if given and rule == TABLE and is_only_watched(costs, task, now, answer):
             if answer != watched:
-                watched, watched_s = answer, 0.0
+                watched, watched_s = answer, likely_age_s(costs.ages[answer], costs.bins_s, since_s[answer])
             usd += tape.spot_usd[answer, tick] * min(task.look_s, tick_s) / 3600.0
             held = NOTHING
             slack_s -= tick_s
@@ -252,7 +252,10 @@ def _run_zones(
                 moved_usd = task.egress_usd[task.place_of[zone], task.place_of[answer]]
                 egress += moved_usd
                 usd += moved_usd
-            age_s = watched_s if answer == watched else 0.0
+            # The spell has begun after the zone's last refusal.
+            age_s = watched_s
+            if answer != watched:
+                age_s = likely_age_s(costs.ages[answer], costs.bins_s, since_s[answer])
             zone, held, fresh = answer, SPOT, False
             starts += 1
         elif answer == WAIT:

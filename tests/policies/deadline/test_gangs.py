@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -292,15 +291,14 @@ def test_machines_that_are_as_good_as_each_other_are_not_swapped() -> None:
 
 @pytest.mark.parametrize("machines", [1, 4])
 def test_a_spell_whose_beginning_nobody_saw_is_no_younger_once_a_machine_is_held(machines: int) -> None:
-    """East refuses at first, and is asked again only when west's machines go, three and a half hours later: the
-    rule knows since when east has been seen, and when it refused."""
-    seen = []
+    """East refuses at first, and is asked again only when west's machines go, three and a half hours later."""
+    ages_s = []
 
     class Noting(Deadline):
         def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
             answer = super()._answer(view, now, own, memory)
             if now.held == SPOT and own["zone"] == 0:
-                seen.append((now.age_s, float(now.since_refused_s[0])))
+                ages_s.append(now.age_s)
             return answer
 
     counts = always(0, 4)
@@ -309,5 +307,4 @@ def test_a_spell_whose_beginning_nobody_saw_is_no_younger_once_a_machine_is_held
     policy = Noting(deadline_s=18 * HOUR_S, models=SpellModels(_BRIEF), ask_every_s=24 * HOUR_S)
     outcome = run(counts, job(machines=machines), policy, boot_s=100.0)
     assert is_in_time(outcome, 18.0)
-    assert all(age_s <= 1200.0 < 3 * HOUR_S < since_s for age_s, since_s in seen[:1])
-    assert all(after[0] - before[0] == after[1] - before[1] for before, after in itertools.pairwise(seen))
+    assert ages_s[0] > 1200.0

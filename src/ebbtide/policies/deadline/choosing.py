@@ -59,6 +59,25 @@ def is_only_watched(costs: ZonesCosts, task: ZonesTask, now: ZonesNow, zone: int
     return _cost_of_watching(later, zone, costs, task, now) < _cost_of_keeping_new(later, zone, costs, task, now)
 
 
+@compiled
+def likely_age_s(ages: Any, bins_s: Any, since_s: float) -> float:
+    """The median age of the up spell of a zone that refused `since_s` ago, seconds.
+
+    Args:
+        ages: Probability of each age by the time since the refusal; shape (bins since, bins of age).
+        bins_s: Lower ends of the bins, seconds.
+        since_s: Seconds since the refusal.
+    """
+    here = ages[age_bin(bins_s, since_s)]
+    below, age_s = 0.0, 0.0
+    for one in range(len(bins_s)):
+        if below >= 0.5:
+            break
+        below += here[one]
+        age_s = bins_s[one]
+    return age_s
+
+
 @inner
 def _later(costs: ZonesCosts, now: ZonesNow) -> Any:
     """The costs from the next decision on, USD; shape (held, zones, bins of age, steps)."""
@@ -73,11 +92,15 @@ def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, i
     age = age_bin(costs.bins_s, now.age_s)
     best, answer = _without_spot(later, age, costs, task, now)
     if now.held == SPOT:
-        cost = _cost_of_keeping(later, costs, task, now)
+        cost = _cost_of_keeping(later, age, costs, task, now)
         if cost < best:
             best, answer = cost, now.zone
         if not now.may_ask:
             return best, answer
+        if answer == now.zone:
+            # What it may be exchanged for is judged by the mean over ages; so is what is held, or each machine
+            # would look better than the last.
+            best = min(best, _cost_of_keeping(later, -1, costs, task, now))
     for other in range(len(now.spot_usd)):
         if (now.held == SPOT and other == now.zone) or now.since_refused_s[other] == 0.0:
             continue
@@ -107,17 +130,20 @@ def _without_spot(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now:
 
 
 @inner
-def _cost_of_keeping(later: Any, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
-    """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline."""
+def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline.
+
+    `age` is the bin of its spell's age; -1: the mean over all ages since the zone's last refusal.
+    """
     to_do_s, spot_usd = now.left_s - now.slack_s, now.spot_usd[now.zone]
     if not _is_safe(task, now, now.zone, 0.0):
         return np.inf
     used_s = to_do_s / task.speed[now.zone]
     cost: float = spot_usd * min(now.until_next_s, used_s) / 3600.0
     if used_s > now.until_next_s:
-        then_s = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s)
+        there = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s) / costs.step_s
         held = later[SPOT, now.zone]
-        cost += _with_ages(held, now.zone, then_s / costs.step_s, now.age_s, costs, now)
+        cost += between(held[age], there) if age >= 0 else _with_ages(held, now.zone, there, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[now.zone])
         cost += (spot_usd - task.spot_usd[now.zone]) * lasts_s / 3600.0
     return cost
@@ -138,26 +164,15 @@ def _overhead_s(task: ZonesTask, now: ZonesNow, zone: int) -> float:
 
 
 @inner
-def _with_ages(values: Any, zone: int, there: float, seen_s: float, costs: ZonesCosts, now: ZonesNow) -> float:
-    """The expected value of a zone's up spell, which has been seen for `seen_s`, by what is known of its age.
-
-    It is as old as that at least, and began after the zone's last refusal. The same is asked of a machine that is
-    held as of one that may be taken: else whichever is thought younger would look worse, and machines be swapped
-    to and fro.
-    """
-    first = age_bin(costs.bins_s, seen_s)
-    ages = costs.ages[zone, age_bin(costs.bins_s, max(now.since_refused_s[zone], seen_s))]
-    mean, weight = 0.0, 0.0
-    for one in range(first, len(ages)):
+def _with_ages(values: Any, zone: int, there: float, costs: ZonesCosts, now: ZonesNow) -> float:
+    """The expected value of a zone's up spell, by what is known of its age."""
+    if zone == now.watched:
+        return float(between(values[age_bin(costs.bins_s, now.watched_s)], there))
+    mean = 0.0
+    ages = costs.ages[zone, age_bin(costs.bins_s, now.since_refused_s[zone])]
+    for one in range(len(ages)):
         mean += ages[one] * between(values[one], there)
-        weight += ages[one]
-    return mean / weight if weight > 0.0 else float(between(values[first], there))
-
-
-@inner
-def _seen_s(now: ZonesNow, zone: int) -> float:
-    """Seconds for which a zone that is not held has been seen to be up without a break."""
-    return now.watched_s if zone == now.watched else 0.0
+    return mean
 
 
 @inner
@@ -172,8 +187,7 @@ def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesT
         cost += task.egress_usd[task.place_of[now.zone], task.place_of[other]]
     if used_s > now.until_next_s:
         then_s = slack_after(task, other, now.slack_s, overhead_s, now.until_next_s)
-        taken, seen_s = later[SPOT, other], _seen_s(now, other)
-        cost += _with_ages(taken, other, then_s / costs.step_s, seen_s, costs, now)
+        cost += _with_ages(later[SPOT, other], other, then_s / costs.step_s, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[other])
         cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
     return cost
@@ -186,7 +200,7 @@ def _cost_of_watching(later: Any, other: int, costs: ZonesCosts, task: ZonesTask
     if not task.look_s < np.inf or then_s < task.restart_s:
         return np.inf
     cost: float = now.spot_usd[other] * min(task.look_s, now.until_next_s) / 3600.0
-    cost += _with_ages(later[WATCHING, other], other, then_s / costs.step_s, _seen_s(now, other), costs, now)
+    cost += _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
     # As if it were kept from now on: a price that has changed is no reason to watch.
     used_s = (now.left_s - now.slack_s) / task.speed[other] + _overhead_s(task, now, other)
     lasts_s = now.until_next_s + max(min(used_s - now.until_next_s, costs.lasts_s[other]), 0.0)

@@ -164,7 +164,7 @@ class JobMoments:
             begun_s = sorted(lease.started_s for lease in spot)
             since_s: float = begun_s[min(gangs[own["zone"]].machines, len(spot)) - 1]
             if "asked_up_s" in own and str(market) == own["asked_market"] and not kept:
-                # It was watched before it was taken.
+                # As old as it was taken for: what was not seen before is not young for that.
                 own["up_since_s"] = own.pop("asked_up_s")
             return min(since_s, float(own.get("up_since_s", math.inf)))
         if before:

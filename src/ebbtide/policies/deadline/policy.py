@@ -18,7 +18,7 @@ import numpy as np
 
 from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
 from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.forecasts.spells.fitting import SpellModel, spells_of_probes, updated
+from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
@@ -31,6 +31,7 @@ from ebbtide.policies.deadline.choosing import (
     cost_by_table,
     greedy,
     is_only_watched,
+    likely_age_s,
     next_cheapest,
 )
 from ebbtide.policies.deadline.gangs import (
@@ -250,6 +251,9 @@ class Deadline:
             yield WakeAt(view.now_s + _GIVEN_S)
         elif zone == own.pop("watched", -1):
             own["asked_up_s"] = own["up_since_s"]
+        elif self.rule is DeadlineRule.TABLE and own["can_save"]:
+            ages = table_for(self._question(view, own, memory)).ages[zone]
+            own["asked_up_s"] = view.now_s - likely_age_s(ages, AGE_BINS_S, float(now.since_refused_s[zone]))
         # Where the price revokes no machine, a max price would only add interruptions.
         price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
         yield from self._request(view, job, own, Request(gang.market, price, count=gang.machines - len(here)))
@@ -291,7 +295,7 @@ class Deadline:
             own.pop("up_since_s", None)
             return
         if own.get("watched") != zone:
-            own["watched"], own["up_since_s"] = zone, view.now_s
+            own["watched"], own["up_since_s"] = zone, view.now_s - own["likely_age_s"]
         own["next_look_s"] = view.now_s + self.look_every_s
         yield WakeAt(own["next_look_s"])
 
@@ -343,7 +347,10 @@ class Deadline:
         if self.rule is not DeadlineRule.TABLE or now.held != NOTHING or not own["can_save"]:
             return False
         table = table_for(self._question(view, own, memory))
-        return is_only_watched(table.costs, table.problem.task, now, zone)
+        if not is_only_watched(table.costs, table.problem.task, now, zone):
+            return False
+        own["likely_age_s"] = likely_age_s(table.ages[zone], AGE_BINS_S, float(now.since_refused_s[zone]))
+        return True
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
         """What does not change for a job: the machines that it may have, their expected prices, and times."""
