@@ -163,12 +163,12 @@ class ZonesProgram(NamedTuple):
     gamma: float
 
 
-class PairProgram(NamedTuple):
-    """The program of the least cost in two zones whose states are both tracked.
+class BoundProgram(NamedTuple):
+    """The program of the least cost in up to three zones whose states are all tracked.
 
     Attributes:
         grid: Ticks and steps of slack.
-        task: The job, its two zones and their prices.
+        task: The job, its zones and their prices.
         ends: Probability that a spell ends within a tick; shape (zones, kinds, bins of age).
         onward: Probability that a spell that does not end comes into its next bin of age; shape (bins,).
     """

@@ -26,7 +26,7 @@ from ebbtide.policies.deadline.zones_advisor import ZonesAdvisor
 from ebbtide.simulation.advised_runs import AdvisedRun, run_advised_zones
 from ebbtide.simulation.deadline_hindsight import least_cost
 from ebbtide.simulation.deadline_runs import run_zones
-from ebbtide.simulation.pair_bound import run_pair, solve_pair
+from ebbtide.simulation.zones_bound import run_bound, solve_bound
 from ebbtide_papers.deadlines.advisor_study import types_from
 from ebbtide_papers.deadlines.study import ON_DEMAND_USD, SPOT_USD
 
@@ -154,8 +154,8 @@ def _problem(zones: tuple[str, ...], deadline_h: float, restart_h: float) -> Zon
 def _bound(
     problem: ZonesProblem, own: Sequence[SpellModel], available: np.ndarray, gap_s: float, firsts: Sequence[int]
 ) -> list[AdvisedRun]:
-    table = solve_pair(problem, own)
-    return [run_pair(table, available, gap_s, first) for first in firsts]
+    table = solve_bound(problem, own)
+    return [run_bound(table, available, gap_s, first) for first in firsts]
 
 
 def _optimum(problem: ZonesProblem, tape: ZonesTape, firsts: Sequence[int]) -> list[float]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.forecasts.spells.zone_sets import REAL_PRICES
+from ebbtide_papers.deadlines.reach_study import Reach, study_reach
 from ebbtide_papers.deadlines.zones import DEADLINE_H, ELASTIC, FIRST_THIRD, RESTART_H, WORK_H, ZonesStudy
 from ebbtide_papers.reproduction import Claim, Row, at_most, half_the_effect, ratio
 
@@ -32,6 +33,9 @@ _FAILOVER = "the failover is of our making, on other starts than the published o
 _PLENTY = "where the cheapest zones nearly always have a machine, taking the cheapest leaves little to gain"
 
 _MISSES = Claim("deadlines missed, all policies, several zones", 0.0, "runs", at_most(0.0))
+
+# Rows whose rival was run on drawn capacity, too.
+_IN_REACH = ("_cost_vs_failover", "_cost_vs_best_zone")
 
 _LATE_H = 1e-9
 _OURS = "deadline"
@@ -124,11 +128,26 @@ def _rows(study: ZonesStudy, name: str, claims: Sequence[Claim]) -> list[Row]:
         claim.row(f"{name}_cost_vs_{rival}", ratio(ours, usd), note=_in_hindsight(mean["optimum"], usd))
         for claim, (rival, usd) in zip(named, rivals.items(), strict=True)
     ]
+    if any(not row.holds and row.id.endswith(_IN_REACH) for row in found):
+        reach = study_reach(study)
+        found = [_with_reach(row, reach) for row in found]
     if ELASTIC in mean:
         note = _in_hindsight(mean["optimum, any number of machines"], mean["optimum"])
         figure = ratio(mean[ELASTIC], mean[FIRST_THIRD])
         found += [claim.row(row_id, figure, note=note) for row_id, claim in _elastic_claims(name).items()]
     return found
+
+
+def _with_reach(row: Row, reach: Reach) -> Row:
+    """A row that fails, with what policies without foresight can reach."""
+    if row.holds or not row.id.endswith(_IN_REACH):
+        return row
+    rival_usd = reach.failover_usd if row.id.endswith(_IN_REACH[0]) else reach.best_zone_usd
+    said = (
+        f"on capacity drawn from models of {', '.join(reach.zones)}: this ratio {reach.ours_usd / rival_usd:.3f}, "
+        f"that of the least without foresight {reach.bound_usd / rival_usd:.3f}"
+    )
+    return replace(row, note=f"{row.note}; {said}")
 
 
 def _in_hindsight(optimum_usd: float, usd: float) -> str:

@@ -256,6 +256,39 @@ def test_what_comes_in_part_is_not_asked_for_again_and_again(machines: object, e
     assert len(outcome.leases) < 1000
 
 
+# As fitted to a gang of sixteen: most spells end early, those that do not last for days.
+_HEAVY = [
+    SpellModel(np.array([down, up]))
+    for down, up in (
+        (
+            [1.9, 1.1, 0.8, 0.5, 0.2, 0.2, 0.05, 0.06, *[0.01] * 4],
+            [2.5, 2, 0.9, 0.9, 0.5, 0.4, 0.2, 0.1, *[0.01] * 4],
+        ),
+        (
+            [5.2, 2.3, 2.3, 1.1, 0.6, 0.4, 0.1, 0.1, *[0.02] * 4],
+            [1.9, 2, 0.7, 0.6, 0.5, 0.4, 0.2, 0.1, *[0.01] * 4],
+        ),
+    )
+]
+
+
+def test_machines_that_are_as_good_as_each_other_are_not_swapped() -> None:
+    """Both zones are always there and nobody saw their spells begin: one is held to the end."""
+    problem = zones_problem(
+        [("a", EAST.place), ("b", EAST.place)],
+        [38.5, 38.0],
+        165.0,
+        work_h=40.0,
+        deadline_h=60.0,
+        restart_h=0.2,
+        checkpoint_bytes=0,
+    )
+    table = solve_zones(problem, _HEAVY, ask_every_s=0.0)
+    tape = ZonesTape(np.ones((2, 400), dtype=bool), np.array([[38.5], [38.0]]) * np.ones((2, 400)), TICK_S)
+    _, _, late_h, started, _ = run_zones(TABLE, problem, tape, 0, 0.0, table)
+    assert (late_h, started) == (0.0, 1)
+
+
 @pytest.mark.parametrize("machines", [1, 4])
 def test_a_spell_whose_beginning_nobody_saw_is_no_younger_once_a_machine_is_held(machines: int) -> None:
     """East refuses at first, and is asked again only when west's machines go, three and a half hours later."""

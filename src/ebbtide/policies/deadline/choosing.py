@@ -97,6 +97,10 @@ def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, i
             best, answer = cost, now.zone
         if not now.may_ask:
             return best, answer
+        if answer == now.zone:
+            # What it may be exchanged for is judged by the mean over ages; so is what is held, or each machine
+            # would look better than the last.
+            best = min(best, _cost_of_keeping(later, -1, costs, task, now))
     for other in range(len(now.spot_usd)):
         if (now.held == SPOT and other == now.zone) or now.since_refused_s[other] == 0.0:
             continue
@@ -127,15 +131,19 @@ def _without_spot(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now:
 
 @inner
 def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
-    """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline."""
+    """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline.
+
+    `age` is the bin of its spell's age; -1: the mean over all ages since the zone's last refusal.
+    """
     to_do_s, spot_usd = now.left_s - now.slack_s, now.spot_usd[now.zone]
     if not _is_safe(task, now, now.zone, 0.0):
         return np.inf
     used_s = to_do_s / task.speed[now.zone]
     cost: float = spot_usd * min(now.until_next_s, used_s) / 3600.0
     if used_s > now.until_next_s:
-        then_s = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s)
-        cost += between(later[SPOT, now.zone, age], then_s / costs.step_s)
+        there = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s) / costs.step_s
+        held = later[SPOT, now.zone]
+        cost += between(held[age], there) if age >= 0 else _with_ages(held, now.zone, there, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[now.zone])
         cost += (spot_usd - task.spot_usd[now.zone]) * lasts_s / 3600.0
     return cost
