@@ -13,13 +13,16 @@ import torch
 
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, Trial
 
+# For tests that need a GPU.
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and this machine has none")
+
 # More resumptions than any test has notices.
 _MOST = 20
 
 
 def digest(model: torch.nn.Module) -> str:
     """Of all weights and buffers of a model."""
-    values = [value.detach().flatten().double() for value in model.state_dict().values()]
+    values = [value.detach().cpu().flatten().double() for value in model.state_dict().values()]
     return hashlib.sha256(torch.cat(values).numpy().tobytes()).hexdigest()
 
 

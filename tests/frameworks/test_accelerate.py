@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, Trial
 from ebbtide.trial_torch import TorchState
-from tests.frameworks.notices import digest, signals_as_before
+from tests.frameworks.notices import NEEDS_GPU, digest, signals_as_before
 
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed")
 
 STEPS = 15
 
 
-def train(notice_at: int | None = None) -> str:
+def train(notice_at: int | None = None, *, cpu: bool = True) -> str:
     """Three epochs of five batches; a signal comes within a step, or after the last one of an epoch."""
     torch.manual_seed(0)
     inputs = torch.randn(40, 4)
@@ -26,7 +26,7 @@ def train(notice_at: int | None = None) -> str:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = accelerate.Accelerator(cpu=cpu)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
     trial = Trial.current()
     trial.keep(TorchState(model=model, optimizer=optimizer, schedule=schedule))
@@ -41,15 +41,16 @@ def train(notice_at: int | None = None) -> str:
     return digest(model)
 
 
-def test_whatever_step_a_notice_comes_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cpu", [True, pytest.param(False, marks=NEEDS_GPU)])
+def test_whatever_step_a_notice_comes_at(cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(AGENT, "1")
     monkeypatch.setenv(CHECKPOINT_DIR, str(tmp_path / "undisturbed"))
     with signals_as_before():
-        wanted = train()
+        wanted = train(cpu=cpu)
     for step in range(1, STEPS + 1):
         monkeypatch.setenv(CHECKPOINT_DIR, str(tmp_path / str(step)))
         with signals_as_before():
             with pytest.raises(SystemExit) as left:
-                train(step)
+                train(step, cpu=cpu)
             assert left.value.code == 0
-            assert (step, train()) == (step, wanted)
+            assert (step, train(cpu=cpu)) == (step, wanted)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.frameworks.notices import after_notices, digest, signals_as_before, undisturbed
+from tests.frameworks.notices import NEEDS_GPU, after_notices, digest, signals_as_before, undisturbed
 
 lightning = pytest.importorskip("lightning.pytorch", reason="PyTorch Lightning is not installed")
 
@@ -55,7 +55,12 @@ class Model(lightning.LightningModule):  # type: ignore[name-defined, misc]
 
 
 def train(
-    workers: int = 0, plateau: bool = False, own: bool = False, validates: bool = True, **options: Any
+    workers: int = 0,
+    plateau: bool = False,
+    own: bool = False,
+    validates: bool = True,
+    device: str = "cpu",
+    **options: Any,
 ) -> str:
     torch.manual_seed(0)
     model = Model(plateau)
@@ -65,7 +70,8 @@ def train(
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(
             max_epochs=3,
-            accelerator="cpu",
+            accelerator=device,
+            devices=1,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -118,6 +124,14 @@ def test_several_notices_and_workers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found, began = after_notices(lambda: train(workers=2), tmp_path, monkeypatch, [2, 3, 7, 10, 13])
     assert found == wanted
     assert began == [0, 2, 3, 7, 10, 13]
+
+
+@NEEDS_GPU
+def test_several_notices_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = undisturbed(lambda: train(device="gpu"), tmp_path, monkeypatch)
+    found, began = after_notices(lambda: train(device="gpu"), tmp_path, monkeypatch, [2, 3, 5, 7, 10, 13])
+    assert found == wanted
+    assert began == [0, 2, 3, 5, 7, 10, 13]
 
 
 def test_a_checkpoint_that_is_not_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from tests.frameworks.notices import after_notices, digest, signals_as_before, undisturbed
+from tests.frameworks.notices import NEEDS_GPU, after_notices, digest, signals_as_before, undisturbed
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -96,6 +96,14 @@ def test_whatever_step_a_notice_comes_at(
 def test_several_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = undisturbed(train, tmp_path, monkeypatch)
     found, began = after_notices(train, tmp_path, monkeypatch, [2, 3, 5, 6, 12])
+    assert found == wanted
+    assert began == [0, 2, 3, 5, 6, 12]
+
+
+@NEEDS_GPU
+def test_several_notices_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = undisturbed(lambda: train(use_cpu=False), tmp_path, monkeypatch)
+    found, began = after_notices(lambda: train(use_cpu=False), tmp_path, monkeypatch, [2, 3, 5, 6, 12])
     assert found == wanted
     assert began == [0, 2, 3, 5, 6, 12]
 
