@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang frameworks mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long reference lint house bench clean
 
 install: $(INSTALLED)
 
@@ -52,6 +52,11 @@ demo-live: $(INSTALLED)
 # Machines that train as one, taken one, two and four at a time; reports/gang.json.
 gang: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.gang_study
+
+# Programs of PyTorch Lightning, Hugging Face's Trainer and Accelerate, each taken from its machine five times;
+# reports/frameworks.json.
+frameworks: $(INSTALLED)
+	$(BIN)/python -m ebbtide.testing.framework_study
 
 # An MPI program whose machines are taken; reports/mpi.json.
 mpi: $(INSTALLED)

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "src" / "ebbtide"
 
 # From the bottom up. Modules of `ebbtide` that lie in none of its folders (errors, files, utc) are below them all.
 ROOMS = [
+    "frameworks",
     "market",
     "forecasts",
     "jobs",
@@ -137,6 +138,8 @@ def entry_points() -> set[str]:
     found |= {
         name for name in MODULES if re.fullmatch(r"ebbtide_papers\.\w+\.command|(flows|pipelines)\.\w+", name)
     }
+    # Programs of users import them, by the framework that they use.
+    found |= {name for name in MODULES if name.startswith("ebbtide.frameworks.")}
     for public in ("ebbtide", "ebbtide.testing"):
         stub = MODULES[public].with_suffix(".pyi").read_text(encoding="utf-8")
         found |= {f"{public}.{name}" for name in re.findall(r"^from \.([\w.]+) import", stub, re.MULTILINE)}

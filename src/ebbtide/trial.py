@@ -181,6 +181,9 @@ class Trial:
     _broken: bool = False
     _leaving: bool = False
     _wanted: bool = False
+    # Whether the loop belongs to a framework, and what is asked for in it and not done yet.
+    _is_driven: bool = False
+    _wish: int = NOTHING
     _in_step: bool = False
     _saving: bool = False
     _saved_within: bool = False
@@ -205,19 +208,22 @@ class Trial:
                 returns the highest of the numbers that they call it with, such as
                 `lambda wish: comm.allreduce(wish, op=MPI.MAX)`. Each calls it once a step.
         """
-        folder = os.environ.get(CHECKPOINT_DIR)
         steps = os.environ.get(MAX_STEPS)
         trial = cls(
             os.environ.get(TRIAL_ID, "alone"),
-            Path(folder) if folder else None,
+            _folder(),
             AGENT in os.environ,
             int(steps) if steps else None,
             _agree=agree,
         )
-        signal.signal(signal.SIGTERM, trial._asked_to_leave)
-        signal.signal(signal.SIGUSR1, trial._asked_to_save)
+        trial.listen()
         trial._emit({"api": 1, "trial": trial.trial_id, "pid": os.getpid()})
         return trial
+
+    def listen(self) -> None:
+        """From now on SIGTERM asks the program to save and exit, and SIGUSR1 to save."""
+        signal.signal(signal.SIGTERM, self._asked_to_leave)
+        signal.signal(signal.SIGUSR1, self._asked_to_save)
 
     @property
     def step(self) -> int:
@@ -326,7 +332,10 @@ class Trial:
                 found[name] = _number(name, value)
         # JSON knows no NaN and no infinity.
         strange = [name for name, value in found.items() if value is None]
-        self._report_step(self.step + self._in_step, found | ({"not_finite": strange} if strange else {}))
+        self._report_step(
+            self.step + (self._in_step and not self._is_driven),
+            found | ({"not_finite": strange} if strange else {}),
+        )
 
     def save(self) -> None:
         """Write a checkpoint, unless the newest is up to date; within a step, as soon as that is complete."""
@@ -346,6 +355,48 @@ class Trial:
             self._agreement.end()
             self._agreement = None
         self._emit({"finished": self.step})
+
+    # For loops that belong to a framework, which calls back when something happens in them.
+
+    def loop_began(self) -> None:
+        """The framework's loop begins, after `keep`. Its state is complete only where it calls `step_ended`.
+
+        Raises:
+            RuntimeError: This trial has had a loop before.
+        """
+        self._refuse_another()
+        self._is_driven = True
+        self._begin_loop()
+        self._emit({"started": self.step})
+        self._begin_step()
+
+    def step_ended(self) -> bool:
+        """A step has ended. Returns whether a checkpoint is wanted: then `save_wanted` is to be called before the
+        next step ends, at a moment from which training can be resumed."""
+        self._step_done()
+        self._wish = max(self._wish, self._agreed_wish())
+        self._begin_step()
+        return self._wish >= SAVE
+
+    def save_wanted(self) -> None:
+        """Write a checkpoint of the last step that has ended, and exit if that is asked for."""
+        self._in_step = False
+        self._save(self._position, within_step=False)
+        if self._wish >= LEAVE:
+            self._leave()
+        self._wish = NOTHING
+        self._begin_step()
+
+    def loop_ended(self, *, saves: bool = True) -> None:
+        """The framework's loop has ended: report that the training is done.
+
+        Args:
+            saves: Whether a checkpoint can be written of this moment, as it then is.
+        """
+        self._in_step = False
+        if not saves:
+            self._keeper = None
+        self.finish()
 
     # The loops.
 
@@ -507,13 +558,16 @@ class Trial:
 
     # Requests by signals.
 
-    def _answer(self) -> None:
-        """Between steps: do what was requested, of this process or of one that trains with it."""
+    def _agreed_wish(self) -> int:
+        """What was requested, of this process or of one that trains with it."""
         wish = LEAVE if self._leaving else SAVE if self._wanted else NOTHING
         if wish == SAVE:
             self._wanted = False
-        if self._agreement is not None:
-            wish = self._agreement.highest(wish)
+        return wish if self._agreement is None else self._agreement.highest(wish)
+
+    def _answer(self) -> None:
+        """Between steps: do what was requested."""
+        wish = self._agreed_wish()
         if wish >= SAVE:
             self._save(self._position, within_step=False)
         if wish >= LEAVE:
@@ -580,7 +634,7 @@ class Trial:
         try:
             began = time.monotonic()
             coming = self.folder / f".{_PREFIX}{position.step:0{_DIGITS}d}.part"
-            if self._is_first:
+            if self.is_first:
                 shutil.rmtree(coming, ignore_errors=True)
                 coming.mkdir(parents=True)
             self._wait_for_others()
@@ -588,7 +642,7 @@ class Trial:
             part.mkdir(exist_ok=True)
             self._keeper.save(part, within_step=within_step)
             self._wait_for_others()
-            if self._is_first:
+            if self.is_first:
                 self._complete(coming, self.folder, position, began)
             self._saved = position
         finally:
@@ -607,7 +661,7 @@ class Trial:
                 shutil.rmtree(old, ignore_errors=True)
 
     @property
-    def _is_first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this process speaks for those of its machine."""
         return self._process.local_rank == 0
 
@@ -652,13 +706,25 @@ class Trial:
         self._emit({"step": step} | ({"step_s": round(slowest_s, 4)} if slowest_s else {}) | dict(more))
 
     def _emit(self, message: Mapping[str, object]) -> None:
-        if not self._is_first:
+        if not self.is_first:
             return
         self._reported_s = time.monotonic()
         # One write, since a signal between two writes would mix lines.
         line = (json.dumps(message) + "\n").encode()
         if not _passed_on(os.environ.get(REPORTS, ""), line):
             os.write(1, line)
+
+
+def newest_checkpoint() -> Path | None:
+    """Folder of the newest complete checkpoint of the trial that this process was started for, with what its first
+    process has kept; None: there is none."""
+    newest = max(Trial(folder=_folder())._checkpoints(), default=None)
+    return None if newest is None else newest / first_part([path.name for path in newest.iterdir()])
+
+
+def _folder() -> Path | None:
+    folder = os.environ.get(CHECKPOINT_DIR)
+    return Path(folder) if folder else None
 
 
 def _passed_on(pipe: str, line: bytes) -> bool:

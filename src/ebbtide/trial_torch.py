@@ -53,6 +53,7 @@ class TorchState:
     """
 
     def __init__(self, **parts: Any) -> None:
+        parts = {name: _unwrapped(part) for name, part in parts.items()}
         self._generators = {name: part for name, part in parts.items() if _is_generator(part)}
         self._parts: dict[str, Any] = {name: part for name, part in parts.items() if name not in self._generators}
         for name, part in self._parts.items():
@@ -164,12 +165,12 @@ class TorchState:
 
     def epoch_began(self, loader: object) -> None:
         """Remember the random states from which the loader's order follows, with the loader's own generators."""
-        self._watch(loader)
+        self.watch(loader)
         self._epoch_randoms = self._randoms_now()
 
     def rewind(self, loader: object = None, *, to_epoch: bool = False) -> None:
         """Set random states to those of the restored checkpoint, or of the start of its epoch."""
-        self._watch(loader)
+        self.watch(loader)
         if self._restored:
             RandomStates.decode(self._restored[_EPOCH if to_epoch else _HERE]).set(self._generators)
 
@@ -178,15 +179,19 @@ class TorchState:
         slowest_s, self._slowest_s = self._slowest_s, 0.0
         return slowest_s if self._knows and self._ended else None
 
-    def _watch(self, loader: object) -> None:
-        """Also keep a loader's own generators."""
+    def watch(self, *loaders: object) -> int:
+        """Also keep the generators of loaders' own; returns how many were not known."""
         known = {id(generator) for generator in self._generators.values()}
-        for name in ("", "sampler", "batch_sampler"):
-            owner = getattr(loader, name, None) if name else loader
-            generator = getattr(owner, "generator", None)
-            if _is_generator(generator) and id(generator) not in known:
-                self._generators[f"loader.{name}"] = generator
-                known.add(id(generator))
+        before = len(known)
+        for loader in loaders:
+            for name in ("", "sampler", "batch_sampler"):
+                owner = getattr(loader, name, None) if name else loader
+                generator = getattr(owner, "generator", None)
+                if _is_generator(generator) and id(generator) not in known:
+                    taken = sum(own.startswith(f"loader.{name}") for own in self._generators)
+                    self._generators[f"loader.{name}" + (f".{taken}" if taken else "")] = generator
+                    known.add(id(generator))
+        return len(known) - before
 
     # What is known.
 
@@ -393,6 +398,13 @@ class RandomStates:
                 generator.set_state(state)
             elif generator is not None:
                 generator.bit_generator.state = state
+
+
+def _unwrapped(part: Any) -> Any:
+    """The optimizer in one that Accelerate has prepared, which calls it and knows no hooks of its own."""
+    inner = getattr(part, "optimizer", None)
+    is_prepared = isinstance(part, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer)
+    return inner if is_prepared else part
 
 
 def _is_generator(part: object) -> bool:

@@ -1,0 +1,191 @@
+"""PyTorch Lightning on machines that may be taken: three lines in a program.
+
+    from ebbtide.frameworks.lightning import SpotCallback, newest_checkpoint
+
+    trainer = Trainer(max_epochs=10, callbacks=[SpotCallback()])
+    trainer.fit(model, loader, ckpt_path=newest_checkpoint())
+
+A notice is answered after the current optimizer step: Lightning writes its checkpoint, and the program exits. On
+the next machine training goes on with the next batch, in the same order and with the same random numbers, as if
+nothing had happened; Lightning alone would begin the epoch's data anew (its "dataloader is not resumable").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ebbtide import trial as trials
+from ebbtide.trial import Trial
+from ebbtide.trial_processes import Agreement
+from ebbtide.trial_torch import TorchState
+
+_FILE = "lightning.ckpt"
+_ASK = "pass ckpt_path=newest_checkpoint() to Trainer.fit, from ebbtide.frameworks.lightning"
+
+
+def newest_checkpoint() -> str | None:
+    """Path of the newest checkpoint, for `Trainer.fit(ckpt_path=...)`; None: there is none to resume from."""
+    folder = trials.newest_checkpoint()
+    return None if folder is None else str(folder / _FILE)
+
+
+class SpotCallback(Callback):
+    """Reports steps and metrics, saves when asked, and resumes within an epoch, no batch skipped or repeated.
+
+    A step is a step of the optimizer: where gradients are accumulated over batches, training is saved only between
+    two. A notice that comes at a batch after which the model is validated is answered after the validation and the
+    next step. Metrics that the module logs are reported after each validation, or each epoch if there is none.
+    """
+
+    def __init__(self) -> None:
+        self._trial = Trial.current()
+        # Random states, and those with which the epoch began.
+        self._randoms = TorchState()
+        self._trainer: Trainer | None = None
+        self._epoch_is_known = False
+        self._is_wanted = False
+        self._has_begun = False
+
+    # As a keeper.
+
+    def save(self, folder: Path, *, within_step: bool) -> None:
+        """Have Lightning write its checkpoint into a folder, and write the random states beside it."""
+        assert self._trainer is not None
+        self._trainer.save_checkpoint(folder / _FILE)
+        self._randoms.save(folder, within_step=within_step)
+
+    def restore(self, folder: Path) -> None:
+        """Read the random states; Lightning reads the rest."""
+        self._randoms.restore(folder)
+
+    @property
+    def ends_at(self) -> int | None:
+        """The state is complete between steps only."""
+        return None
+
+    def agreement(self) -> Agreement | None:
+        """How processes that train as one agree on the step to save at."""
+        return self._randoms.agreement()
+
+    # As a callback.
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read what there is of random states; the loader has not begun yet.
+
+        Raises:
+            ValueError: Lightning is not to resume from the newest checkpoint.
+        """
+        self._trainer = trainer
+        if self._trial.keep(self) and trainer.ckpt_path is None:
+            raise ValueError(f"there is a checkpoint to resume from: {_ASK}")
+        self._randoms.watch(trainer.fit_loop._data_source.instance)
+        if not self._trial.step:
+            self._epoch_begins()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set random states, and pass over the batches that are done.
+
+        Raises:
+            ValueError: Lightning has resumed from another step than the newest checkpoint's, or a loader with a
+                generator of its own is made by the module, so that its state at the start is not known.
+        """
+        # Lightning has set a handler of signals in which nothing is saved.
+        self._trial.listen()
+        if trainer.global_step != self._trial.step:
+            raise ValueError(
+                f"Lightning begins at step {trainer.global_step}, the newest checkpoint is of step "
+                f"{self._trial.step}: {_ASK}"
+            )
+        if self._randoms.watch(*_loaders(trainer)):
+            raise ValueError(
+                "a loader has a generator of its own, whose state is known only if the loader is given to "
+                "Trainer.fit(model, loader): give it there, or leave the generator out"
+            )
+        self._trial.loop_began()
+        self._has_begun = True
+        if self._trial.step:
+            self._pass_over(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the random states from which the order of its data follows."""
+        if not self._epoch_is_known:
+            self._epoch_begins(*_loaders(trainer))
+        self._epoch_is_known = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is done, and with it a step, unless gradients are being accumulated."""
+        if trainer.global_step == self._trial.step:
+            return
+        self._is_wanted = self._trial.step_ended() or self._is_wanted
+        if self._trial.max_steps is not None and self._trial.step >= self._trial.max_steps:
+            trainer.should_stop = True
+        ends_epoch = batch_idx + 1 >= trainer.num_training_batches
+        validates = bool(trainer.val_check_batch) and (batch_idx + 1) % trainer.val_check_batch == 0
+        if self._is_wanted and not ends_epoch and not validates:
+            self._is_wanted = False
+            self._trial.save_wanted()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report what the module has logged."""
+        if not trainer.sanity_checking:
+            self._report(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The same where nothing is validated; and what was asked for at the epoch's last batch is done."""
+        if not trainer.enable_validation:
+            self._report(trainer)
+        # Lightning forgets that an epoch has ended where it counts steps: then it is done after the next step.
+        if self._is_wanted and trainer.max_steps == -1:
+            self._is_wanted = False
+            self._trial.save_wanted()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, and say that the training is done."""
+        if not self._has_begun:
+            # It was saved after its last step: Lightning had nothing left to do.
+            self._trial.loop_began()
+        self._trial.loop_ended()
+
+    def _report(self, trainer: Trainer) -> None:
+        metrics = {name.replace("/", "_"): value for name, value in trainer.callback_metrics.items()}
+        self._trial.report(**metrics)
+
+    def _epoch_begins(self, *loaders: object) -> None:
+        self._randoms.watch(*loaders)
+        self._randoms.epoch_began(None)
+        self._epoch_is_known = True
+
+    def _pass_over(self, trainer: Trainer) -> None:
+        """Begin the loader with the random states with which its epoch began, and pass over what is done of it."""
+        loop = trainer.fit_loop
+        fetcher, done = loop._data_fetcher, loop.epoch_loop.batch_progress.current.ready
+        assert fetcher is not None
+        if done >= trainer.num_training_batches:
+            # It was saved between two epochs.
+            self._randoms.rewind()
+            self._epoch_begins()
+            iter(fetcher)
+            return
+        for loader in _loaders(trainer):
+            for name in ("sampler", "batch_sampler"):
+                set_epoch = getattr(getattr(loader, name, None), "set_epoch", None)
+                if set_epoch is not None:
+                    set_epoch(trainer.current_epoch)
+        self._randoms.rewind(to_epoch=True)
+        batches = iter(fetcher)
+        for _ in range(done):
+            next(batches)
+        # Lightning adds those itself.
+        fetcher.fetched -= done
+        self._randoms.rewind()
+
+
+def _loaders(trainer: Trainer) -> Iterator[object]:
+    loader = trainer.fit_loop._combined_loader
+    return iter(() if loader is None else loader.flattened)

@@ -1,0 +1,157 @@
+"""Hugging Face's Trainer on machines that may be taken: three lines in a program.
+
+    from ebbtide.frameworks.transformers import SpotCallback, newest_checkpoint
+
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[SpotCallback()])
+    trainer.train(resume_from_checkpoint=newest_checkpoint())
+
+A notice is answered after the current optimizer step: the Trainer writes its checkpoint, and the program exits. On
+the next machine the Trainer goes on with the next batch and the random numbers of that moment. What is built on it
+(TRL, axolotl, the example scripts) takes the callback, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ebbtide import trial as trials
+from ebbtide.trial import Trial
+from ebbtide.trial_processes import Agreement
+from ebbtide.trial_torch import TorchState
+
+_FOLDER = "transformers"
+
+
+def newest_checkpoint() -> str | None:
+    """Path of the newest checkpoint, for `Trainer.train(resume_from_checkpoint=...)`; None: there is none."""
+    folder = trials.newest_checkpoint()
+    return None if folder is None else str(folder / _FOLDER)
+
+
+class SpotCallback(TrainerCallback):
+    """Reports steps and metrics, and has the Trainer save when that is asked for.
+
+    A step is a step of the optimizer. Checkpoints that the Trainer writes anyway (`save_strategy`) are kept, too.
+    A notice at an epoch's last step is answered after the epoch's evaluation.
+    """
+
+    def __init__(self) -> None:
+        self._trial = Trial.current()
+        self._written: Path | None = None
+        self._is_wanted = False
+
+    # As a keeper.
+
+    def save(self, folder: Path, *, within_step: bool) -> None:
+        """Keep the checkpoint that the Trainer has just written."""
+        assert self._written is not None
+        if self._trial.is_first:
+            shutil.copytree(self._written, folder / _FOLDER, copy_function=_linked)
+
+    def restore(self, folder: Path) -> None:
+        """The Trainer does it."""
+
+    @property
+    def ends_at(self) -> int | None:
+        """The state is complete between steps only."""
+        return None
+
+    def agreement(self) -> Agreement | None:
+        """How processes that train as one agree on the step to save at."""
+        return TorchState().agreement()
+
+    # As a callback.
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Begin, or go on from the newest checkpoint.
+
+        Raises:
+            ValueError: The Trainer resumes from another step, or is told to write checkpoints or read them so that
+                training cannot be resumed exactly.
+        """
+        if args.save_only_model:
+            raise ValueError("save_only_model=True: checkpoints without the optimizer cannot be resumed from")
+        if args.ignore_data_skip:
+            raise ValueError("ignore_data_skip=True would train on some batches twice after each resumption")
+        if self._trial.keep(self) != state.global_step:
+            raise ValueError(
+                f"the Trainer begins at step {state.global_step}, the newest checkpoint is of step "
+                f"{self._trial.step}: pass resume_from_checkpoint=newest_checkpoint() to Trainer.train, from "
+                "ebbtide.frameworks.transformers"
+            )
+        self._trial.loop_began()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """A step is done."""
+        self._is_wanted = self._trial.step_ended() or self._is_wanted
+        if self._trial.max_steps is not None and self._trial.step >= self._trial.max_steps:
+            control.should_training_stop = True
+        # The Trainer itself keeps the last step only if it is told to save.
+        self._is_wanted = self._is_wanted or state.global_step >= state.max_steps
+        ends_epoch = state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
+        if self._is_wanted and not ends_epoch:
+            control.should_save = True
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """What was asked for at the epoch's last step is done after the epoch's evaluation."""
+        if self._is_wanted:
+            control.should_save = True
+        return control
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """The Trainer has written a checkpoint."""
+        self._written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        self._is_wanted = False
+        self._trial.save_wanted()
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **_: Any,
+    ) -> TrainerControl:
+        """Report what was evaluated; where that ends the training, its last state is kept."""
+        control.should_save = control.should_save or control.should_training_stop
+        self._trial.report(**{name: value for name, value in metrics.items() if name.startswith("eval_")})
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float],
+        **_: Any,
+    ) -> None:
+        """Report the loss in training."""
+        if "loss" in logs:
+            self._trial.report(loss=logs["loss"])
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Say that the training is done."""
+        written = self._written is not None and self._written.name == f"checkpoint-{state.global_step}"
+        self._trial.loop_ended(saves=written)
+
+
+def _linked(source: str, target: str) -> None:
+    """A second name for a file, or a copy where files cannot have two."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
