@@ -1,0 +1,69 @@
+"""What Sphinx needs to be told about this project: links that leave the pages, modules, the style of docstrings."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+_LINK = re.compile(r"\]\((\.\./[^)#\s]*)\)")
+_MODULES = re.compile(r"<!-- modules: ([\w.]+) -->")
+_SECTION = re.compile(r"(?:Args|Attributes|Example|Examples|Note|Raises|Returns|Type Parameters|Yields):")
+
+
+def lead_on(app: Sphinx, page: str, text: list[str]) -> None:
+    """Make what works on GitHub work on the site; called by Sphinx with each page's text.
+
+    Folders have no page here, so links to them lead to the page of examples, and to the project's README.md to the
+    page of results, which shows its tables.
+    """
+    folder = (Path(app.srcdir) / page).parent
+    up = "../" * page.count("/")
+
+    def link(found: re.Match[str]) -> str:
+        target = (folder / found[1]).resolve()
+        if target == ROOT / "README.md":
+            return f"]({up}papers/index.md)"
+        if target.is_dir():
+            return f"]({up}examples.md#{target.name})"
+        return found[0]
+
+    text[0] = _MODULES.sub(lambda found: "\n".join(_modules(found[1])), _LINK.sub(link, text[0]))
+
+
+def _modules(package: str) -> Iterator[str]:
+    """Blocks that document every public module of a package."""
+    found = import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
+        if any(part.startswith("_") for part in module.name.split(".")) or module.ispkg:
+            continue
+        yield from (f"## {module.name}", "", "```{eval-rst}", f".. automodule:: {module.name}", "```", "")
+
+
+def as_restructured_text(
+    app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]
+) -> None:
+    """Mark the indented blocks of a docstring as code; called by Sphinx with each docstring."""
+    lines[:] = _marked(lines)
+
+
+def _marked(lines: Sequence[str]) -> Iterator[str]:
+    in_section, in_code, before = False, False, ""
+    for index, line in enumerate(lines):
+        indented = line.startswith("    ")
+        if line.strip() and not indented:
+            in_section, in_code = _SECTION.fullmatch(line) is not None, False
+        if indented and not in_section and not in_code and index and not lines[index - 1].strip():
+            in_code = True
+            if not before.endswith("::"):
+                yield from ("::", "")
+        if line.strip():
+            before = line
+        yield line
