@@ -6,7 +6,6 @@ The pages are Markdown that reads on GitHub as well. What only the site can show
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -26,28 +25,23 @@ release = version = version_of("ebbtide")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", "_templates"]
-templates_path = ["_templates"]
-
 myst_heading_anchors = 4
 myst_fence_as_directive = {"mermaid"}
-# A link to a file of the project that is no page becomes a download.
 myst_enable_extensions = ["colon_fence"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+# As they are written, not what they stand for.
+autodoc_type_aliases = {name: name for name in ("Array", "Bools", "Floats", "Integers", "Time")}
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
-autosummary_generate = True
-autosummary_imported_members = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -62,10 +56,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-# Nothing of the site comes from elsewhere.
-copybutton_exclude = ".linenos, .gp, .go"
-
-# Without a network nothing outside can be looked up.
+# `make docs-links`.
 linkcheck_timeout = 20
 linkcheck_workers = 4
 
@@ -76,4 +67,5 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", pictures.draw)
     app.connect("source-read", pictures.put_in)
     app.connect("source-read", references.lead_on)
-    app.connect("autodoc-process-docstring", references.as_restructured_text)
+    # Before napoleon reads its sections.
+    app.connect("autodoc-process-docstring", references.as_restructured_text, priority=400)

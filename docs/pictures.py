@@ -55,7 +55,7 @@ class Picture:
 def _backtest() -> eb.BacktestResult:
     job = eb.Job.read(ROOT / "examples" / "one-day.yaml")
     policies = [Reactive(), CheapestSpot(), OnDemand(), eb.policy("ebbtide")]
-    return eb.backtest(policies, job, eb.generate_prices(days=30, seed=1), starts=60, seed=1)
+    return eb.backtest(policies, job, eb.generate_prices(days=30, seed=1), starts=20, seed=1)
 
 
 def _most_revoked() -> int:
@@ -218,8 +218,8 @@ PICTURES = {
     ),
     "cost": Picture(
         _cost,
-        "Box plot of the cost of four policies over 60 starts",
-        f"What four policies paid for the job {_ONE_DAY} on generated prices: each box has the middle half of 60 "
+        "Box plot of the cost of four policies over 20 starts",
+        f"What four policies paid for the job {_ONE_DAY} on generated prices: each box has the middle half of 20 "
         "starts, the line is the median.",
     ),
     "curve": Picture(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
+import ast
 import re
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ def lead_on(app: Sphinx, page: str, text: list[str]) -> None:
 
     def link(found: re.Match[str]) -> str:
         target = (folder / found[1]).resolve()
+        if target.parents[1].name == "ebbtide_papers":
+            return f"]({up}papers/{target.parent.name.replace('_', '-')}.md)"
         if target == ROOT / "README.md":
             return f"]({up}papers/index.md)"
         if target.is_dir():
@@ -39,17 +40,33 @@ def lead_on(app: Sphinx, page: str, text: list[str]) -> None:
 
 
 def _modules(package: str) -> Iterator[str]:
-    """Blocks that document every public module of a package."""
-    found = import_module(package)
-    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
-        if any(part.startswith("_") for part in module.name.split(".")) or module.ispkg:
+    """Every public module of a package: what its docstring says, and its public names with the first line of theirs.
+
+    It reads the sources and imports nothing: some modules need what only a cloud or a cluster has.
+    """
+    source = ROOT / "src"
+    for file in sorted((source / package.replace(".", "/")).rglob("*.py")):
+        parts = file.relative_to(source).with_suffix("").parts
+        if any(part.startswith("_") for part in parts):
             continue
-        yield from (f"## {module.name}", "", "```{eval-rst}", f".. automodule:: {module.name}", "```", "")
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        yield from (f"## {'.'.join(parts)}", "", _first(tree), "")
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                yield f"- `{node.name}`: {_first(node)}"
+        yield ""
 
 
-def as_restructured_text(
-    app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]
-) -> None:
+def _first(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> str:
+    """The first paragraph of a docstring, as Markdown."""
+    text = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+    # What stands in backticks is code, and the same in Markdown.
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"([\\*_<>\[\]$])", r"\\\1", piece) for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def as_restructured_text(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
     """Mark the indented blocks of a docstring as code; called by Sphinx with each docstring."""
     lines[:] = _marked(lines)
 
