@@ -44,7 +44,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 # Single backticks in docstrings are code.
 default_role = "code"
@@ -67,5 +67,6 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", pictures.draw)
     app.connect("source-read", pictures.put_in)
     app.connect("source-read", references.lead_on)
+    app.connect("autodoc-process-signature", references.plain_signature)
     # Before napoleon reads its sections.
     app.connect("autodoc-process-docstring", references.as_restructured_text, priority=400)

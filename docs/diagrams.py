@@ -37,6 +37,8 @@ _FONT_PT = 11.0
 _INK = "#1e293b"
 # A wider picture could not be read on a telephone.
 _WIDEST_PT = 600.0
+# And a wider one than this has to scroll there.
+_NARROW_PT = 430.0
 
 Point = tuple[float, float]
 
@@ -140,13 +142,18 @@ class _Box:
         return abs(x - self.xy[0]) < self.w / 2 + 8 and abs(y - self.xy[1]) < self.h / 2 + 8
 
 
-def draw(diagram: Diagram, path: Path) -> None:
-    """Draw a diagram as SVG, from the top down, or from the left to the right where that would be too wide."""
+def draw(diagram: Diagram, path: Path) -> float:
+    """Draw a diagram as SVG, from the top down, or from the left to the right where that would be too wide.
+
+    Returns:
+        Its width in points.
+    """
     labels = {node: _wrapped(label) for node, label in diagram.labels.items()}
     laid = _laid_out(diagram, labels, sideways=False)
     if laid.size[0] > _WIDEST_PT:
         laid = _laid_out(diagram, labels, sideways=True)
     _paint(diagram, labels, laid, path)
+    return laid.size[0]
 
 
 @dataclass(frozen=True)
@@ -280,17 +287,14 @@ def _paint_text(axes: Axes, at: Point, text: str, side: str) -> None:
 
 def _place(points: Sequence[Point], boxes: Iterable[_Box]) -> Point:
     """Where a line's text stands: on no box, and before the middle, so that texts of crossing lines lie apart."""
-    curve = _curve(points)
-    flat = curve.interpolated(20).vertices if len(points) == 2 else _flat(curve)
-    places = [flat[int(share * (len(flat) - 1))] for share in (0.42, 0.3, 0.55, 0.2, 0.7, 0.8)]
+    curve: Any = _curve(points)
+    # The last vertex of a curve made of straight pieces closes nothing and stands at the origin.
+    flat = curve.interpolated(20).vertices if len(points) == 2 else curve.cleaned(curves=False).vertices[:-1]
+    along: list[Point] = flat.tolist()
+    places = [along[int(share * (len(along) - 1))] for share in (0.42, 0.3, 0.55, 0.2, 0.7, 0.8)]
     free = [(x, y) for x, y in places if not any(box.holds(x, y) for box in boxes)]
     x, y = (free or places)[0]
-    return float(x), float(y)
-
-
-def _flat(curve: Line) -> Any:
-    # The last vertex of what is cleaned closes nothing and stands at the origin.
-    return curve.cleaned(curves=False).vertices[:-1]
+    return x, y
 
 
 def _curve(points: Sequence[Point]) -> Line:
@@ -319,14 +323,16 @@ class Mermaid(SphinxDirective):
         folder = Path(self.env.doctreedir) / "pictures"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"diagram-{hashlib.sha256(text.encode()).hexdigest()[:12]}.svg"
-        draw(diagram, path)
+        width = draw(diagram, path)
         page = Path(self.env.doc2path(self.env.docname))
         lines = [f"```{{figure}} {relative(path, page)}", f":alt: {_alt(diagram)}", "```"]
+        if width > _NARROW_PT:
+            lines.insert(1, ":figclass: wide")
         if diagram.of_states:
             lines += ["", *_table(diagram)]
         found = nodes.Element()
         self.state.nested_parse(StringList(lines, source=str(page)), 0, found)
-        return found.children
+        return list(found.children)
 
 
 def relative(path: Path, page: Path) -> str:

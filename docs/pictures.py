@@ -54,7 +54,7 @@ class Picture:
 @cache
 def _backtest() -> eb.BacktestResult:
     job = eb.Job.read(ROOT / "examples" / "one-day.yaml")
-    policies = [Reactive(), CheapestSpot(), OnDemand(), eb.policy("ebbtide")]
+    policies: list[eb.Policy] = [Reactive(), CheapestSpot(), OnDemand(), eb.policy("ebbtide")]
     return eb.backtest(policies, job, eb.generate_prices(days=30, seed=1), starts=20, seed=1)
 
 
@@ -68,7 +68,8 @@ def _lease() -> Figure:
     record = _backtest().record(_most_revoked())
     leases = record.leases[record.leases["policy"] == "reactive"]
     begin, end = leases["started"].min(), leases["ended"].max()
-    figure, axes = plt.subplots(figsize=(7.2, 4.2))
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(5.6, 4))
     markets = list(dict.fromkeys(leases["market"].astype(str)))
     for market, colour in zip(markets, (_BLUE, _GREEN, _PURPLE, *COLOURS[4:]), strict=False):
         times, prices = _steps_of(market, begin, end)
@@ -86,6 +87,7 @@ def _lease() -> Figure:
     axes.plot([], [], "X", ms=9, color=_RED, mec="white", ls="none", label="revoked")
     axes.set(yscale="log", ylabel="USD per hour")
     axes.yaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_locator(matplotlib.dates.AutoDateLocator(maxticks=8))
     axes.xaxis.set_major_formatter(matplotlib.dates.DateFormatter("%H:%M"))
     axes.set_xlabel(f"time of day (UTC), {begin:%d %B %Y}")
     _legend(axes)
@@ -112,7 +114,8 @@ def _cost() -> Figure:
     """What each policy paid at each start."""
     outcomes = _backtest().outcomes
     names = sorted(outcomes, key=lambda name: -np.mean([outcome.cost_usd for outcome in outcomes[name]]))
-    figure, axes = plt.subplots(figsize=(7.2, 2.6))
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(5.6, 2.4))
     costs = [[outcome.cost_usd for outcome in outcomes[name] if outcome.finished] for name in names]
     boxes = axes.boxplot(costs, orientation="horizontal", tick_labels=names, widths=0.6, patch_artist=True)
     for box in boxes["boxes"]:
@@ -130,7 +133,8 @@ def _curve() -> Figure:
     theta = 0.7
     steps, metric = curve.until(theta)
     told = eb.fit_curve(curve.steps, curve.metric, curve.max_steps, theta)
-    figure, axes = plt.subplots(figsize=(7.2, 3.8))
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(5.6, 3.4))
     axes.plot(steps, metric, color=_BLUE, lw=2, label="measured")
     later = curve.steps >= steps[-1]
     axes.plot(curve.steps[later], curve.metric[later], color=_BLUE, lw=1, alpha=0.5, label="what came later")
@@ -163,7 +167,8 @@ def _good_curve() -> Curve:
 def _claims(paper: str) -> Figure:
     """Each claim's figure here as a share of the paper's, from the table in the README."""
     rows = [row for row in _claim_rows() if row[0] == paper]
-    figure, axes = plt.subplots(figsize=(6.4, 1.2 + 0.46 * len(rows)))
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(5.6, 1.2 + 0.46 * len(rows)))
     for place, (_, claim, theirs, ours, holds) in enumerate(reversed(rows)):
         colour = _GREEN if holds else _RED
         axes.plot([1, ours / theirs], [place, place], color=colour, lw=2, alpha=0.5)
@@ -197,7 +202,7 @@ def _claim_rows() -> Iterator[tuple[str, str, float, float, bool]]:
 
 def _legend(axes: Axes) -> None:
     # Below the label of the axis, where it hides no line: 45 points, as a share of the axes' height.
-    below = 45 / 72 / (axes.figure.get_figheight() * axes.get_position().height)
+    below = 45 / 72 / (axes.get_window_extent().height / axes.figure.dpi)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -below), ncols=2, frameon=False, fontsize=9)
 
 
@@ -210,11 +215,11 @@ _ONE_DAY = "[examples/one-day.yaml](../examples/one-day.yaml)"
 PICTURES = {
     "lease": Picture(
         _lease,
-        "Prices of the rented markets over one run, with leases as thick lines, max prices as dashed lines and crosses "
-        "where a machine was revoked",
-        f"One run of the policy `reactive` with the job {_ONE_DAY} on generated prices. It rents the market with the "
-        "lowest cost per step; where the price rises above the max price, the machine is revoked, and it rents the "
-        "next one.",
+        "Prices of the rented markets over one run, with leases as thick lines, max prices as dashed lines and "
+        "crosses where a machine was revoked",
+        f"One run of the policy `reactive` with the job {_ONE_DAY} on generated prices. It rents the market with "
+        "the lowest cost per step; where the price rises above the max price, the machine is revoked, and it "
+        "rents the next one.",
     ),
     "cost": Picture(
         _cost,
@@ -225,7 +230,8 @@ PICTURES = {
     "curve": Picture(
         _curve,
         "A validation loss over steps, known up to 70 percent of the steps, and its predicted end with a band",
-        "A recorded training. At theta, 70 % of its steps, EarlyCurve has seen the thick line and predicts the end.",
+        "A recorded training. At theta, 70 % of its steps, EarlyCurve has seen the thick line and predicts the "
+        "end: the point with its band.",
     ),
 } | {
     f"claims-{paper}": Picture(

@@ -1,4 +1,4 @@
-"""What Sphinx needs to be told about this project: links that leave the pages, modules, the style of docstrings."""
+"""What Sphinx is told about this project: links that leave the pages, modules, the style of docstrings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 
 _LINK = re.compile(r"\]\((\.\./[^)#\s]*)\)")
+_NAMED = re.compile(r"\[[\w-]+\.md\](\((?!\.\./\.\./)[^)]+\))")
 _MODULES = re.compile(r"<!-- modules: ([\w.]+) -->")
 _SECTION = re.compile(r"(?:Args|Attributes|Example|Examples|Note|Raises|Returns|Type Parameters|Yields):")
 
@@ -36,11 +37,14 @@ def lead_on(app: Sphinx, page: str, text: list[str]) -> None:
             return f"]({up}examples.md#{target.name})"
         return found[0]
 
-    text[0] = _MODULES.sub(lambda found: "\n".join(_modules(found[1])), _LINK.sub(link, text[0]))
+    changed = _LINK.sub(link, text[0])
+    # A link by a file's name gets the title of the page, or of the section, instead.
+    changed = _NAMED.sub(r"[]\1", changed)
+    text[0] = _MODULES.sub(lambda found: "\n".join(_modules(found[1])), changed)
 
 
 def _modules(package: str) -> Iterator[str]:
-    """Every public module of a package: what its docstring says, and its public names with the first line of theirs.
+    """Every public module of a package: the first lines of its docstring and of those of its public names.
 
     It reads the sources and imports nothing: some modules need what only a cloud or a cluster has.
     """
@@ -66,7 +70,47 @@ def _first(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> str:
     return "`".join(pieces)
 
 
-def as_restructured_text(app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+def plain_signature(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _thing: object,
+    _options: Any,
+    arguments: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Signatures as they are written in the sources; called by Sphinx with each as Python prints it."""
+    return _plain(arguments), _plain(returns)
+
+
+def _plain(text: str | None) -> str | None:
+    if text is None:
+        return None
+    text = re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text).replace("<factory>", "...")
+    while found := re.search(r"(?:~?typing\.)?\bAnnotated\[", text):
+        first, end = _first_and_end(text, found.end())
+        text = text[: found.start()] + first + text[end:]
+    return text
+
+
+def _first_and_end(text: str, begin: int) -> tuple[str, int]:
+    """The first of the arguments in brackets that begin there, and where the text goes on after the bracket."""
+    depth, comma = 0, None
+    for place in range(begin, len(text)):
+        if text[place] in "([{":
+            depth += 1
+        elif text[place] in ")]}":
+            if depth == 0:
+                return text[begin:comma], place + 1
+            depth -= 1
+        elif text[place] == "," and depth == 0 and comma is None:
+            comma = place
+    raise ValueError(f"brackets without an end: {text}")
+
+
+def as_restructured_text(
+    _app: Sphinx, _what: str, _name: str, _thing: object, _options: Any, lines: list[str]
+) -> None:
     """Mark the indented blocks of a docstring as code; called by Sphinx with each docstring."""
     lines[:] = _marked(lines)
 

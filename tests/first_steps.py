@@ -96,7 +96,7 @@ class Told:
 
 def pages(root: Path = ROOT) -> list[str]:
     """Of the documentation, in the order of a newcomer's reading."""
-    others = sorted(f"docs/{path.name}" for path in (root / "docs").glob("*.md"))
+    others = sorted(path.relative_to(root).as_posix() for path in (root / "docs").rglob("*.md"))
     return [page for page in FIRST if (root / page).exists()] + [page for page in others if page not in FIRST]
 
 
