@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -168,12 +169,15 @@ def _claims(paper: str) -> Figure:
     """Each claim's figure here as a share of the paper's, from the table in the README."""
     rows = [row for row in _claim_rows() if row[0] == paper]
     figure: Figure
-    figure, axes = plt.subplots(figsize=(5.6, 1.2 + 0.46 * len(rows)))
+    figure, axes = plt.subplots(figsize=(5.6, 1.2 + 0.52 * len(rows)))
+    behind = {"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.85}
     for place, (_, claim, theirs, ours, holds) in enumerate(reversed(rows)):
         colour = _GREEN if holds else _RED
         axes.plot([1, ours / theirs], [place, place], color=colour, lw=2, alpha=0.5)
         axes.plot(ours / theirs, place, "o" if holds else "X", color=colour, ms=8)
-        axes.text(0, place + 0.4, claim, va="center", transform=axes.get_yaxis_transform(), fontsize=8.5)
+        text = textwrap.fill(claim, 62)
+        across = axes.get_yaxis_transform()
+        axes.text(0.01, place + 0.18, text, va="bottom", transform=across, fontsize=8.5, bbox=behind, zorder=3)
     axes.axvline(1, color=_GREY, lw=1.2)
     axes.plot([], [], "o", color=_GREEN, label="holds")
     axes.plot([], [], "X", color=_RED, label="does not hold")
@@ -182,7 +186,7 @@ def _claims(paper: str) -> Figure:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(_plain)
         axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
-    axes.set(xlabel="figure here / figure of the paper", yticks=[], ylim=(-0.5, len(rows) - 0.1))
+    axes.set(xlabel="figure here / figure of the paper", yticks=[], ylim=(-0.5, len(rows)))
     _legend(axes)
     return figure
 
