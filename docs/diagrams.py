@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +114,11 @@ def _add_flow_line(diagram: Diagram, line: str) -> None:
     ends = [[_flow_node(diagram, node) for node in part.split(" & ")] for part in parts[::3]]
     if len(ends) < 2:
         return
-    for tails, heads, label in zip(ends, ends[1:], parts[1::3], strict=False):
-        diagram.arrows += [Arrow(tail, head, label or "") for tail in tails for head in heads]
+    for tails, heads, label, way in zip(ends, ends[1:], parts[1::3], parts[2::3], strict=False):
+        there = [Arrow(tail, head, label or "") for tail in tails for head in heads]
+        diagram.arrows += there
+        if way == "<-->":
+            diagram.arrows += [Arrow(arrow.head, arrow.tail) for arrow in there]
 
 
 def _flow_node(diagram: Diagram, text: str) -> str:
@@ -140,6 +144,20 @@ class _Box:
     def holds(self, x: float, y: float) -> bool:
         """Whether a text at this point would lie on it."""
         return abs(x - self.xy[0]) < self.w / 2 + 8 and abs(y - self.xy[1]) < self.h / 2 + 8
+
+
+class _Node(Vertex):  # type: ignore[misc] # grandalf has no types
+    """A vertex whose place in a set does not change from run to run, so that neither does the picture."""
+
+    def __hash__(self) -> int:
+        return zlib.crc32(self.data.encode())
+
+
+class _Line(Edge):  # type: ignore[misc] # grandalf has no types
+    """The same for an edge, whichever way the layout turns it."""
+
+    def __hash__(self) -> int:
+        return zlib.crc32(self.data.encode())
 
 
 def draw(diagram: Diagram, path: Path) -> float:
@@ -181,7 +199,7 @@ def _laid_out(diagram: Diagram, labels: dict[str, str], sideways: bool) -> _Laid
     if sideways:
         for box in boxes.values():
             box.w, box.h = box.h, box.w
-    vertices = {node: Vertex(node) for node in labels}
+    vertices = {node: _Node(node) for node in labels}
     for node, vertex in vertices.items():
         vertex.view = boxes[node]
     edges: dict[tuple[str, str], Edge] = {}
@@ -189,7 +207,7 @@ def _laid_out(diagram: Diagram, labels: dict[str, str], sideways: bool) -> _Laid
         # A pair is one line, whichever way its arrows go.
         pair = (arrow.tail, arrow.head)
         if pair[0] != pair[1] and pair not in edges and pair[::-1] not in edges:
-            edges[pair] = Edge(vertices[pair[0]], vertices[pair[1]])
+            edges[pair] = _Line(vertices[pair[0]], vertices[pair[1]], data=" ".join(pair))
             edges[pair].view = EdgeViewer()
     layout = SugiyamaLayout(Graph(list(vertices.values()), list(edges.values())).C[0])
     labelled = any(arrow.label for arrow in diagram.arrows)

@@ -74,12 +74,15 @@ def plain_signature(
     _app: Sphinx,
     _what: str,
     _name: str,
-    _thing: object,
+    thing: object,
     _options: Any,
     arguments: str | None,
     returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Signatures as they are written in the sources; called by Sphinx with each as Python prints it."""
+    if getattr(thing, "_is_protocol", False):
+        # Nobody makes one.
+        return None, None
     return _plain(arguments), _plain(returns)
 
 

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from docs import diagrams, references
 
 import ebbtide as eb
 import ebbtide.testing
@@ -136,3 +137,57 @@ def test_every_picture_and_diagram_is_shown(site: Path) -> None:
         address for page in site.rglob("*.html") for address in loads(page).addresses if address.endswith(".svg")
     ]
     assert len(shown) == len(asked) > 10
+
+
+def test_a_flowchart_is_read() -> None:
+    diagram = diagrams.parsed(
+        'flowchart LR\n  a[(some data)] & b{one?} -- "what" --> c --> d\n  subgraph s\n  d <--> a\n  end'
+    )
+    assert diagram.labels == {"a": "some data", "b": "one?", "c": "c", "d": "d"}
+    ways = [(arrow.tail, arrow.head, arrow.label) for arrow in diagram.arrows]
+    assert ways == [("a", "c", "what"), ("b", "c", "what"), ("c", "d", ""), ("d", "a", ""), ("a", "d", "")]
+
+
+def test_states_are_read_and_drawn_alike_each_time(tmp_path: Path) -> None:
+    text = 'stateDiagram-v2\n  state "not yet" as no\n  [*] --> no\n  no --> yes: by luck\n  yes --> no\n  yes --> [*]'
+    diagram = diagrams.parsed(text)
+    assert diagram.labels["no"] == "not yet"
+    assert [arrow.label for arrow in diagram.arrows] == ["", "by luck", "", ""]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        diagrams.draw(diagram, tmp_path / name / "states.svg")
+    assert (tmp_path / "one" / "states.svg").read_bytes() == (tmp_path / "two" / "states.svg").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["pie\n  a: 1", "stateDiagram-v2\n  note left of a", "flowchart LR\n  a ==> b{"])
+def test_what_is_not_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"neither|no arrow|no node"):
+        diagrams.parsed(text)
+
+
+def test_code_in_docstrings_is_marked_and_sections_are_not() -> None:
+    lines = [
+        "Use it so:",
+        "",
+        "    a = 1",
+        "",
+        "    b = 2",
+        "",
+        "Then:",
+        "",
+        "Args:",
+        "    a: One.",
+        "",
+        "        More.",
+    ]
+    references.as_restructured_text(None, "", "", None, None, lines)  # type: ignore[arg-type]
+    assert lines[:7] == ["Use it so:", "", "::", "", "    a = 1", "", "    b = 2"]
+    assert lines[7:] == ["", "Then:", "", "Args:", "    a: One.", "", "        More."]
+
+
+def test_signatures_are_those_of_the_sources() -> None:
+    printed = (
+        "(n: ~typing.Annotated[int, Ge(ge=1), Le(le=[9])] | None = <factory>, at: TypeAliasForwardRef('Time'))"
+    )
+    told = references.plain_signature(None, "", "", None, None, printed, None)  # type: ignore[arg-type]
+    assert told == ("(n: int | None = ..., at: Time)", None)
