@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang frameworks mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long reference lint house bench clean
+.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang frameworks mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -113,10 +113,14 @@ long: $(INSTALLED)
 	# Each waits for processes of its own most of the time.
 	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --durations 25
 
-# The reference, from docstrings: reports/reference/index.html.
-reference: $(INSTALLED)
-	$(BIN)/pdoc --docformat google --output-directory reports/reference ebbtide ebbtide.trial ebbtide.trial_torch \
-		$(addprefix ebbtide.,market forecasts jobs policies engine simulation live testing analysis)
+# The documentation as a site: reports/docs/index.html, searched without a network. A warning is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d reports/docs-cache docs reports/docs
+	@echo "wrote reports/docs/index.html"
+
+# Whether the links of the documentation that lead outside are alive; needs a network.
+docs-links: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -b linkcheck -d reports/docs-cache docs reports/docs-links
 
 # Style, format and types; nothing is changed.
 lint: $(INSTALLED)

@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 # As a newcomer reads: the face first, the rest by what it builds on.
-FIRST = ("README.md", "docs/quick-start.md", "docs/how-to.md", "docs/training.md", "docs/live.md")
+FIRST = ("README.md", "docs/tutorial.md", "docs/how-to.md", "docs/training.md", "docs/live.md")
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DIRECTIVE = re.compile(r"<!-- (?:(needs|interrupt after): (.+?)|(illustration)) -->\s*\Z")
@@ -96,7 +96,7 @@ class Told:
 
 def pages(root: Path = ROOT) -> list[str]:
     """Of the documentation, in the order of a newcomer's reading."""
-    others = sorted(f"docs/{path.name}" for path in (root / "docs").glob("*.md"))
+    others = sorted(path.relative_to(root).as_posix() for path in (root / "docs").rglob("*.md"))
     return [page for page in FIRST if (root / page).exists()] + [page for page in others if page not in FIRST]
 
 

@@ -18,7 +18,7 @@ from ebbtide.market.leases import LeaseState
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "src" / "ebbtide_papers").glob("*/README.md")),
 ]
 

@@ -160,15 +160,15 @@ def test_the_table_names_every_policy_with_mean_and_spread(result: eb.BacktestRe
 def test_the_face_of_the_library_on_real_prices(
     traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first example of the quick start, word for word."""
+    """The first example of the tutorial, word for word."""
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "quick-start.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "tutorial.md").read_text(encoding="utf-8")
     program = page.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(root / "examples")
     (tmp_path / "prices.parquet").symlink_to(traces / "ec2-auction-2015.parquet")
     names: dict = {}
-    exec(compile(program, "quick-start.md", "exec"), names)
+    exec(compile(program, "tutorial.md", "exec"), names)
     result = names["result"]
     assert len(result.starts_s) == 200
     assert result.summary()["reactive"]["cost_usd"]["mean"] < result.summary()["on-demand"]["cost_usd"]["mean"]
