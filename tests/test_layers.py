@@ -25,6 +25,7 @@ ROOMS = [
     "engine",
     "simulation",
     "live",
+    "search",
     "testing",
     "analysis",
     "cli",
@@ -139,7 +140,7 @@ def entry_points() -> set[str]:
         name for name in MODULES if re.fullmatch(r"ebbtide_papers\.\w+\.command|(flows|pipelines)\.\w+", name)
     }
     # Programs of users import them, by the framework that they use.
-    found |= {name for name in MODULES if name.startswith("ebbtide.frameworks.")}
+    found |= {name for name in MODULES if name.startswith(("ebbtide.frameworks.", "ebbtide.search."))}
     for public in ("ebbtide", "ebbtide.testing"):
         stub = MODULES[public].with_suffix(".pyi").read_text(encoding="utf-8")
         found |= {f"{public}.{name}" for name in re.findall(r"^from \.([\w.]+) import", stub, re.MULTILINE)}

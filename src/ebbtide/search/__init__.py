@@ -1,0 +1,1 @@
+"""Searches of other libraries whose trials are trained by Ebbtide: `ebbtide.search.optuna`."""

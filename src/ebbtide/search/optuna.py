@@ -1,0 +1,216 @@
+"""Studies of Optuna whose trials are trained on machines that may be taken.
+
+    import optuna
+    from ebbtide.search.optuna import SpotTrials
+
+    work = {"command": "python train.py --lr {lr}", "metric": "validation_loss", "max_trial_steps": 400}
+    trials = SpotTrials(work, lambda trial: {"lr": trial.suggest_float("lr", 0.001, 1.0, log=True)})
+    study = optuna.create_study(storage="sqlite:///study.db", study_name="digits", load_if_exists=True)
+    trials.optimize(study, n_trials=20, parallel=4)
+
+Optuna's sampler asks for values and its pruner decides who goes on; each trial is a run of Ebbtide's. A machine
+that is taken ends nothing: the run goes on elsewhere, and the trial is neither failed nor told. Where this program
+ends before its trials do, they stay in the study with the intermediate values that they have; the next call goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optuna import Study, Trial
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from ebbtide.errors import InputError, TrainingError
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.live.controller import metrics_of
+from ebbtide.live.handle import Run, resume
+from ebbtide.live.phase import State
+from ebbtide.live.run import RunOptions, run
+from ebbtide.live.settings import RUNS, RunFolder
+from ebbtide.policies.api.protocol import Policy
+
+# What a trial of the study says of its run.
+RUN, RUNS_IN = "ebbtide_run", "ebbtide_runs"
+COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
+
+# Real seconds between looks at the runs.
+_LOOK_S = 0.5
+
+_DIRECTIONS = {StudyDirection.MINIMIZE: Direction.MINIMIZE, StudyDirection.MAXIMIZE: Direction.MAXIMIZE}
+
+
+@dataclass(frozen=True)
+class SpotTrials:
+    """Trains the trials of a study, some at a time.
+
+    Attributes:
+        work: The fields of a sweep's file but `grid`: `command`, with a placeholder for each value, and `metric`;
+            and what else it may have (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
+        space: Suggests the values of a trial, by name.
+        policy: Decides what each run rents, by name or as an object.
+        provider: Where it runs: `local`, `ec2`, `gcp` or `several`.
+        options: What else `eb.run` is given.
+    """
+
+    work: Mapping[str, Any]
+    space: Callable[[Trial], Mapping[str, Any]]
+    policy: str | Policy = "default"
+    provider: str = "local"
+    options: RunOptions = field(default_factory=lambda: RunOptions())
+
+    def optimize(self, study: Study, n_trials: int, *, parallel: int = 1, budget_usd: float | None = None) -> None:
+        """Train trials until there are so many, those that an earlier call left among them.
+
+        Whatever ends this early stops the runs: they have saved, and the next call resumes them.
+
+        Args:
+            study: Keeps the trials. To go on after this process has ended, it needs a storage.
+            n_trials: Number of trials of the study that are trained, pruned or failed in the end.
+            parallel: Number of trials that are trained at a time, at most.
+            budget_usd: No trial begins once all have cost so much, USD; None: there is no limit.
+
+        Raises:
+            InputError: The study has several objectives or another direction than the work, the work is wrong, or
+                a number is not positive.
+        """
+        self._check(study, n_trials, parallel)
+        open_: dict[int, _Running] = {}
+        try:
+            for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                if RUN in left.user_attrs:
+                    open_[left.number] = self._gone_on_with(study, left)
+            while True:
+                while len(open_) < parallel and self._is_due(study, n_trials, budget_usd):
+                    trial = study.ask()
+                    try:
+                        open_[trial.number] = self._begun(study, trial)
+                    except BaseException:
+                        study.tell(trial, state=TrialState.FAIL)
+                        raise
+                if not open_:
+                    return
+                for number, running in list(open_.items()):
+                    if running.is_over(study):
+                        del open_[number]
+                time.sleep(_LOOK_S)
+        finally:
+            for running in open_.values():
+                running.stop()
+
+    def _check(self, study: Study, n_trials: int, parallel: int) -> None:
+        for name, number in {"n_trials": n_trials, "parallel": parallel}.items():
+            if number < 1:
+                raise InputError(f"{name} is {number}; it has to be positive", field=name)
+        if len(study.directions) > 1:
+            raise InputError("the study has several objectives, a run has one metric")
+        if "grid" in self.work:
+            raise InputError("the study chooses the values: leave `grid` out, and suggest them in `space`")
+        if not self.work.get("metric"):
+            raise InputError("the work needs a metric, which is what the study is told", field="metric")
+        wanted = _DIRECTIONS[study.direction]
+        if self.work.get("direction", wanted) != wanted:
+            raise InputError(f"the study is to {wanted} the metric, the work to {self.work['direction']} it")
+
+    def _is_due(self, study: Study, n_trials: int, budget_usd: float | None) -> bool:
+        """Whether another trial is to begin."""
+        trials = study.get_trials(deepcopy=False)
+        if budget_usd is not None and sum(one.user_attrs.get(COST_USD, 0.0) for one in trials) >= budget_usd:
+            return False
+        return sum(one.state is not TrialState.WAITING for one in trials) < n_trials
+
+    def _begun(self, study: Study, trial: Trial) -> _Running:
+        values = dict(self.space(trial))
+        if not values:
+            raise InputError("space suggests no value: return what it suggests, by name")
+        grid = {name: [value] for name, value in values.items()}
+        # Pruning is the study's; the sweep's own rules end no trial.
+        name = f"{self.work.get('name', 'trial')}-{trial.number}"
+        own = {"name": name, "grid": grid, "direction": _DIRECTIONS[study.direction], "theta": 1.0, "mcnt": 1}
+        sweep = validated(Sweep, {**self.work, **own})
+        started = run(sweep, self.policy, self.provider, **self.options)  # type: ignore[call-overload]
+        trial.set_user_attr(RUN, started.id)
+        trial.set_user_attr(RUNS_IN, str(Path(started.folder).parent))
+        return _Running(trial, started)
+
+    def _gone_on_with(self, study: Study, left: FrozenTrial) -> _Running:
+        trial = Trial(study, left._trial_id)
+        runs = left.user_attrs.get(RUNS_IN, self.options.get("runs", RUNS))
+        name = left.user_attrs[RUN]
+        policy = None if isinstance(self.policy, str) else self.policy
+        found = Run(RunFolder(Path(runs) / name))
+        if found.status().state not in (State.FINISHED, State.FAILED):
+            found = resume(name, runs=runs, policy=policy)
+        return _Running(trial, found, reported=max(left.intermediate_values, default=0))
+
+
+@dataclass
+class _Running:
+    """A trial that is being trained.
+
+    Attributes:
+        trial: The study's trial.
+        run: Its run.
+        reported: The last step of which the study knows the metric.
+    """
+
+    trial: Trial
+    run: Run
+    reported: int = 0
+
+    def is_over(self, study: Study) -> bool:
+        """Tell the study what is new, and whether the trial is over."""
+        metrics = self._metrics()
+        for step in sorted(step for step in metrics if step > self.reported):
+            self.trial.report(metrics[step], step)
+            self.reported = step
+        controlled = not self.run.wait(0.0)
+        if controlled:
+            if self.reported and self.trial.should_prune():
+                self.stop()
+                self._tell(study, TrialState.PRUNED)
+                return True
+            return False
+        # What came between the look at the metrics and the end.
+        for step, value in sorted(self._metrics().items()):
+            if step > self.reported:
+                self.trial.report(value, step)
+                self.reported = step
+        self._end(study)
+        return True
+
+    def stop(self) -> None:
+        """Save, and give machines back."""
+        try:
+            self.run.stop()
+        except InputError:
+            return  # it has just ended
+        self.run.wait()
+
+    def _metrics(self) -> dict[int, float]:
+        found = metrics_of(self.run.kept)
+        return found[0] if found else {}
+
+    def _end(self, study: Study) -> None:
+        error = self.run.error
+        if error is not None and not isinstance(error, TrainingError):
+            raise error
+        metrics, state = self._metrics(), self.run.status().state
+        if state is State.FINISHED and metrics:
+            self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
+        elif state in (State.FINISHED, State.FAILED):
+            self._tell(study, TrialState.FAIL)
+        else:
+            # Its policy ended it, for example when its budget was spent; or somebody stopped it.
+            raise InputError(f"run {self.run.id} of trial {self.trial.number} ended before its training: {state}")
+
+    def _tell(self, study: Study, state: TrialState, value: float | None = None) -> None:
+        standing = self.run.status()
+        self.trial.set_user_attr(COST_USD, standing.money.paid_usd)
+        self.trial.set_user_attr(REVOCATIONS, standing.revoked)
+        study.tell(self.trial, value, state)

@@ -1,0 +1,185 @@
+"""Studies of Optuna on the local cloud: told of what was trained, pruned, failed, and of nothing that was left."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import InputError
+
+optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
+
+from optuna.trial import TrialState  # noqa: E402
+
+from ebbtide.live.handle import Run  # noqa: E402
+from ebbtide.search.optuna import COST_USD, REVOCATIONS, RUN, SpotTrials  # noqa: E402
+from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
+
+PROGRAM = """
+import sys, time
+from ebbtide.trial import Trial
+
+class Nothing:
+    ends_at = None
+    def save(self, folder, *, within_step): (folder / "x").write_text("x")
+    def restore(self, folder): pass
+
+x, pause_s = float(sys.argv[1]), float(sys.argv[2])
+trial = Trial.current()
+trial.keep(Nothing())
+for step in trial.steps(8):
+    time.sleep(pause_s)
+    if x > 9:
+        raise RuntimeError("too far")
+    trial.report(loss=(x - 3) ** 2 + 8 - step)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def trials(folder: Path, xs: dict[int, float] | None = None, pause_s: float = 0.05) -> SpotTrials:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(textwrap.dedent(PROGRAM))
+
+    def space(trial: Any) -> dict[str, Any]:
+        x = trial.suggest_float("x", -10.0, 10.0)
+        return {"x": (xs or {}).get(trial.number, x)}
+
+    work = {"command": f"python train.py {{x}} {pause_s}", "metric": "loss", "max_trial_steps": 8}
+    return SpotTrials(work, space, options={"folder": folder, "runs": folder / "runs"})
+
+
+def study_in(folder: Path, **options: Any) -> Any:
+    return optuna.create_study(
+        storage=f"sqlite:///{folder}/study.db",
+        study_name="s",
+        load_if_exists=True,
+        sampler=optuna.samplers.RandomSampler(seed=0),
+        **options,
+    )
+
+
+def test_trials_are_trained_and_told(tmp_path: Path) -> None:
+    trained = trials(tmp_path / "code", {0: 3.0, 1: 1.0, 2: 9.5})
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 3, parallel=2)
+    assert [one.state for one in study.trials] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL]
+    assert [one.value for one in study.trials[:2]] == [0.0, 4.0]
+    assert study.trials[0].intermediate_values == {step: 8.0 - step for step in range(1, 9)}
+    assert all(one.user_attrs[COST_USD] > 0 for one in study.trials[:2])
+    # There are as many as asked for: nothing more begins.
+    trained.optimize(study, 3)
+    assert len(study.trials) == 3
+
+
+class Broken(Exception):
+    pass
+
+
+class After:
+    """Ends the program when a trial has reported a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.seen = step, {}
+
+    def prune(self, _study: Any, trial: Any) -> bool:
+        if max(trial.intermediate_values) >= self.step:
+            self.seen = dict(trial.intermediate_values)
+            raise Broken
+        return False
+
+
+def test_a_trial_that_is_left_is_gone_on_with(tmp_path: Path) -> None:
+    trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
+    pruner = After(2)
+    with pytest.raises(Broken):
+        trained.optimize(study_in(tmp_path, pruner=pruner), 1)
+    (left,) = study_in(tmp_path).trials
+    assert left.state is TrialState.RUNNING
+    assert left.intermediate_values == pruner.seen
+    run = Run(trained_run(tmp_path, left))
+    assert run.status().state == "stopped"
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 1)
+    (done,) = study.trials
+    assert (done.state, done.value) == (TrialState.COMPLETE, 1.0)
+    assert done.user_attrs[RUN] == left.user_attrs[RUN]
+    assert done.intermediate_values == {step: 9.0 - step for step in range(1, 9)}
+
+
+def trained_run(folder: Path, left: Any) -> Any:
+    from ebbtide.live.settings import RunFolder
+
+    return RunFolder(folder / "code" / "runs" / left.user_attrs[RUN])
+
+
+def test_a_machine_that_is_taken_ends_no_trial(tmp_path: Path) -> None:
+    """Its price rises while the trial is trained: it goes on when the price has fallen, and is told once."""
+    market = SpikingMarket(zones=1, first_s=8.0, between_s=8.0, high_s=2.0).local((1,))
+    plain = trials(tmp_path / "code", {0: 4.0}, pause_s=1.5)
+    options = {**plain.options, "prices": market.prices, "start": market.start_s, "speed": market.speed}
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    SpotTrials(plain.work, plain.space, OneAZone(), options=options).optimize(study, 1)
+    (done,) = study.trials
+    assert (done.state, done.value) == (TrialState.COMPLETE, 1.0)
+    assert done.user_attrs[REVOCATIONS] == 1
+    assert done.intermediate_values == {step: 9.0 - step for step in range(1, 9)}
+
+
+class Always:
+    def prune(self, _study: Any, _trial: Any) -> bool:
+        return True
+
+
+def test_a_trial_that_is_pruned_gives_its_machine_back(tmp_path: Path) -> None:
+    trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
+    study = study_in(tmp_path, pruner=Always())
+    trained.optimize(study, 1)
+    (pruned,) = study.trials
+    assert pruned.state is TrialState.PRUNED
+    assert max(pruned.intermediate_values) < 8
+    assert Run(trained_run(tmp_path, pruned)).status().rented == 0
+
+
+def test_a_trial_that_cannot_begin_is_told_so(tmp_path: Path) -> None:
+    right = trials(tmp_path / "code")
+    study = study_in(tmp_path)
+    wrong = SpotTrials({**right.work, "colour": "red"}, right.space, options=right.options)
+    with pytest.raises(InputError, match="colour"):
+        wrong.optimize(study, 1)
+    assert [one.state for one in study.trials] == [TrialState.FAIL]
+
+
+def test_no_trial_begins_beyond_the_budget(tmp_path: Path) -> None:
+    trained = trials(tmp_path / "code", {0: 4.0})
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 3, budget_usd=1e-9)
+    assert len(study.trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"grid": {"x": [1]}}, "leave `grid` out"),
+        ({"metric": None}, "needs a metric"),
+        ({"direction": "maximize"}, "is to minimize the metric, the work to maximize"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_rented(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    right = trials(tmp_path / "code")
+    wrong = SpotTrials({**right.work, **change}, right.space, options=right.options)
+    with pytest.raises(InputError, match=said):
+        wrong.optimize(optuna.create_study(), 1)
+    with pytest.raises(InputError, match="n_trials is 0"):
+        right.optimize(optuna.create_study(), 0)
+    with pytest.raises(InputError, match="several objectives"):
+        right.optimize(optuna.create_study(directions=["minimize", "minimize"]), 1)
+    assert not (tmp_path / "code" / "runs").exists()
