@@ -10,7 +10,7 @@
 
 Optuna's sampler asks for values and its pruner decides who goes on; each trial is a run of Ebbtide's. A machine
 that is taken ends nothing: the run goes on elsewhere, and the trial is neither failed nor told. Where this program
-ends before its trials do, they stay in the study with the intermediate values that they have; the next call goes on.
+ends before its trials do, they stay in the study with the intermediate values they have; the next call goes on.
 """
 
 from __future__ import annotations
