@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,10 @@ def rehearse_command(
         raise InputError(
             f"rehearsals run locally so far, not on {provider}: leave out --provider, or write `--provider local`"
         )
+    given = {"--after-s": after_s, "--notice-s": notice_s, "--patience-s": patience_s}
+    for name, value in given.items():
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{name} is {value:g}; a number of seconds is needed, as in `{name} 30`")
     if as_json is not None:
         check_place(as_json)
     wanted = wanted_from(words, TrainingOptions(checkpoints=checkpoints), default_catalogue())

@@ -103,7 +103,8 @@ class Rehearsal:
     @property
     def is_good(self) -> bool:
         """Whether saving fits the notice, and at most the current step is lost."""
-        fits = self.stored_s is not None and self.stored_s <= self.notice_s
+        # A program that saves by itself may have nothing new to save at the notice.
+        fits = self.stored_s is None or self.stored_s <= self.notice_s
         return not self.problem and fits and self.steps_lost is not None and self.steps_lost <= 1
 
     @property
@@ -120,15 +121,21 @@ class Rehearsal:
         """The result in a sentence that a user can act on."""
         if self.problem:
             return self.problem
-        assert self.stored_s is not None
         assert self.steps_lost is not None
-        takes = f"saving takes {self.stored_s:.1f} s"
+        restart = "" if self.restart_s is None else f" and {self.restart_s:.1f} s to train again"
         if self.steps_lost > 1:
             work = "" if self.work_lost_s is None else f" ({self.work_lost_s:.1f} s of work)"
             return (
-                f"{takes}, but {self.steps_lost} steps{work} are lost all the same: the program does not save "
-                f"when it is asked to; {_SAVES_HINT}"
+                f"{self.steps_lost} steps{work} are lost in spite of a notice of {self.notice_s:g} s: the program "
+                "does not save when it is asked to, or saving takes longer; use `trial.steps` with `trial.keep`, "
+                "save at SIGTERM, or save more often (docs/training.md)"
             )
+        if self.stored_s is None:
+            return (
+                "the program saves as it trains, and had nothing to save at the notice: a revocation costs the "
+                f"current step{restart}"
+            )
+        takes = f"saving takes {self.stored_s:.1f} s"
         # The rehearsed notice itself may be that of no cloud.
         short = [f"{one.cloud}'s notice of {one.notice_s:g} s" for one in self.clouds if not one.fits]
         if self.stored_s > self.notice_s:
@@ -140,7 +147,6 @@ class Rehearsal:
                 "save: write a smaller checkpoint, or save to a faster disk or storage nearby"
             )
         shortest = min(self.clouds, key=lambda one: one.notice_s)
-        restart = "" if self.restart_s is None else f" and {self.restart_s:.1f} s to train again"
         return (
             f"{takes}, {shortest.used:.0%} of the shortest notice ({shortest.notice_s:g} s): a revocation with a "
             f"notice costs at most the current step{restart}"
@@ -216,11 +222,11 @@ def rehearsed(records: Records) -> Rehearsal:
         _work_s(without, step_s),
         _interval_s(saves, records.mttr_s),
         _first_step_s(second, records.ordered_s),
-        _problem(records, saves, last),
+        _problem(records, saves, resumed),
     )
 
 
-def _problem(records: Records, saves: Sequence[Saved], last: Saved | None) -> str:
+def _problem(records: Records, saves: Sequence[Saved], resumed: Restored | None) -> str:
     match records.stopped:
         case Stopped.FAILED:
             what = f": {records.failure}" if records.failure else ""
@@ -231,12 +237,7 @@ def _problem(records: Records, saves: Sequence[Saved], last: Saved | None) -> st
             return "the program was done before it could be interrupted: give a smaller `--after-s`, or more steps"
     if not saves:
         return f"the program made no checkpoint, so all its work is lost with its machine: {_SAVES_HINT}"
-    if last is None:
-        return (
-            f"no checkpoint was stored within the notice of {records.notice_s:g} s: the program does not save "
-            f"when it is asked to, or saving takes longer; {_SAVES_HINT}, or write a smaller checkpoint"
-        )
-    if records.stopped is Stopped.NOT_RESUMED:
+    if records.stopped is Stopped.NOT_RESUMED or resumed is None:
         return "training did not go on from its checkpoint on a new machine: see what the program printed there"
     return ""
 
