@@ -120,4 +120,7 @@ def _count(value: int | None) -> str:
 
 
 def _lost(steps: int | None, work_s: float | None) -> str:
-    return "-" if steps is None else f"{steps:,} steps" + ("" if work_s is None else f", {work_s:,.2f} s of work")
+    if steps is None:
+        return "-"
+    work = "" if work_s is None else f", {work_s:,.2f} s of work"
+    return f"{steps:,} step{'s' * (steps != 1)}{work}"

@@ -155,6 +155,8 @@ def rehearse(
     try:
         with _ends_on_signals():
             outcome = run_local(run, OneAfterTheOther(), watch.looked).outcome
+        if outcome.finished and math.isnan(watch.ordered_s) and watch.stopped is None:
+            watch.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
         found = rehearsed(watch.records([lease.lease_id for lease in outcome.leases]))
         is_whole = not found.problem
         return found
@@ -241,7 +243,7 @@ class _Watch:
         reports = [list(_reports(self.run, lease_id)) for lease_id in lease_ids]
         # A machine that never booted has said nothing.
         first, second = ([*(each for each in reports if each), [], []])[:2]
-        stopped = self.stopped or (Stopped.NOT_RESUMED if self._noticed else Stopped.FINISHED)
+        stopped = self.stopped or Stopped.NOT_RESUMED
         return Records(self.settings.notice_s, first, second, self.ordered_s, MTTR_S, stopped, self.failure)
 
 
