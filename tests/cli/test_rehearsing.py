@@ -77,3 +77,13 @@ def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     assert "the program failed: KeyError: 'no data'; let it run by itself first" in done.stdout
     assert "ebbtide logs train-" in done.stderr
     assert "Traceback (most" not in done.stderr
+
+
+def test_a_program_that_saves_nothing_is_told(tmp_path: Path) -> None:
+    lines = ("import json, time", "for step in range(1, 1000):", "    time.sleep(0.1)")
+    (tmp_path / "train.py").write_text("\n".join((*lines, "    print(json.dumps({'step': step}), flush=True)\n")))
+    command = [*COMMAND, "--after-s", "1", "--", "python", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "the program made no checkpoint, so all its work is lost with its machine" in done.stdout
+    assert has_ended(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from ebbtide._files import check_place, write_text
 from ebbtide._json import json_text
 from ebbtide._terminal import visible
 from ebbtide.cli.one_training import TrainingOptions, wanted_from
+from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
 from ebbtide.live.rehearsal import RehearsalSettings, notice_of, rehearsable, rehearse
@@ -21,25 +23,41 @@ from ebbtide.live.settings import RUNS
 from ebbtide.market.catalogue import default_catalogue
 
 
-def rehearse_command(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE.yaml | -- COMMAND...", help="A job or sweep; or, after --, the command."),
-    ],
-    provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, so far.")] = "local",
+@dataclass(frozen=True)
+class Timing:
+    """When a rehearsal interrupts, and how long it waits."""
+
     after_s: Annotated[
         float, typer.Option("--after-s", metavar="S", min=0.0, help="Seconds from the first step to the notice.")
-    ] = 30.0,
+    ] = 30.0
     notice_s: Annotated[
         float | None,
         typer.Option(
             "--notice-s", metavar="S", min=1.0, help="Length of the notice; by default as the job's billing says."
         ),
-    ] = None,
+    ] = None
     patience_s: Annotated[
         float,
         typer.Option("--patience-s", metavar="S", min=1.0, help="Longest time to wait for the first step."),
-    ] = 300.0,
+    ] = 300.0
+
+    def check(self) -> None:
+        """Raise `InputError` where one of the times has no end."""
+        given = {"--after-s": self.after_s, "--notice-s": self.notice_s, "--patience-s": self.patience_s}
+        for name, value in given.items():
+            if value is not None and not math.isfinite(value):
+                raise InputError(f"{name} is {value:g}; a number of seconds is needed, as in `{name} 30`")
+
+
+@grouped
+def rehearse_command(
+    *,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE.yaml | -- COMMAND...", help="A job or sweep; or, after --, the command."),
+    ],
+    provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, so far.")] = "local",
+    timing: Timing,
     checkpoints: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Folder in which the program saves and from which it resumes."),
@@ -64,18 +82,14 @@ def rehearse_command(
         raise InputError(
             f"rehearsals run locally so far, not on {provider}: leave out --provider, or write `--provider local`"
         )
-    given = {"--after-s": after_s, "--notice-s": notice_s, "--patience-s": patience_s}
-    for name, value in given.items():
-        if value is not None and not math.isfinite(value):
-            raise InputError(f"{name} is {value:g}; a number of seconds is needed, as in `{name} 30`")
+    timing.check()
     if as_json is not None:
         check_place(as_json)
     wanted = wanted_from(words, TrainingOptions(checkpoints=checkpoints), default_catalogue())
     try:
         sweep = rehearsable(wanted.sweep)
-        settings = RehearsalSettings(
-            after_s, notice_of(wanted.sweep) if notice_s is None else notice_s, patience_s, runs, store
-        )
+        notice_s = notice_of(wanted.sweep) if timing.notice_s is None else timing.notice_s
+        settings = RehearsalSettings(timing.after_s, notice_s, timing.patience_s, runs, store)
         found = rehearse(sweep, wanted.folder, settings, lambda line: typer.echo(visible(line), err=True))
     except InputError as error:
         # Only here is it known in which file that is.
