@@ -97,6 +97,7 @@ VERBS = (
     Verb("recommend", "watching", "recommend_command"),
     Verb("plan", "planning", "plan_command"),
     Verb("run", "running", "run_command"),
+    Verb("rehearse", "rehearsing", "rehearse_command"),
     Verb("status", "runs", "status_command"),
     Verb("logs", "runs", "logs_command"),
     Verb("fetch", "fetching", "fetch_command"),

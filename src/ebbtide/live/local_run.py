@@ -55,7 +55,7 @@ _PRICES, _CAPACITY = "prices.parquet", "capacity.parquet"
 _MOST_FILES = 5_000
 
 # Market seconds that machines live in the mean, where nothing else is known.
-_MTTR_S = 6 * 3600.0
+MTTR_S = 6 * 3600.0
 
 # Length of the market that is generated where no prices are given, and what is rented there.
 GENERATED_DAYS = 20.0
@@ -72,6 +72,8 @@ class LocalMarket:
         start_s: Time in the prices at which the run begins, seconds since 1970; None: a quarter into them.
         speed: Market seconds in a real second.
         availability: Capacity of the markets that have a record; the others always have machines.
+        notice_s: Least length of a revocation notice in real seconds.
+        boots_s: Market seconds until a machine is given, and from then until it has booted; None: as usual.
 
     Raises:
         InputError: The speed is not a positive number.
@@ -81,6 +83,8 @@ class LocalMarket:
     start_s: float | None = None
     speed: float = SPEED
     availability: Availability | None = None
+    notice_s: float = _LEAST_NOTICE_S
+    boots_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.speed < math.inf:
@@ -197,7 +201,9 @@ def begin_local(
     folder = new.folder(sweep.name)
     run = folder.path.name
     where = store or str(folder.path / "objects")
-    options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed}
+    options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
+    if market.boots_s is not None:
+        options["boots_s"] = list(market.boots_s)
     code = _packed(sweep_folder)
     if code is not None:
         options["code"] = code_key(run, code)
@@ -221,6 +227,16 @@ def begin_local(
     return folder
 
 
+def cloud_place(folder: RunFolder) -> Path:
+    """Path of the folder of a run's cloud."""
+    return folder.path / "cloud"
+
+
+def prices_of(folder: RunFolder) -> PriceHistory:
+    """The prices that the cloud of a run replays."""
+    return PriceHistory.read(folder.path / _PRICES, folder.catalogue)
+
+
 def local_cloud(folder: RunFolder) -> LocalCloud:
     """The cloud of a run: the one that runs already, or a new one.
 
@@ -228,16 +244,19 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
         InputError: A new cloud does not start.
     """
     settings = folder.settings
+    options = settings.options
+    delay = {} if "boots_s" not in options else dict(zip(("request_s", "boot_s"), options["boots_s"], strict=True))
     cloud = LocalCloudSettings(
-        str(folder.path / "cloud"),
+        str(cloud_place(folder)),
         str(folder.path / _PRICES),
-        settings.options["start_s"],
-        settings.options["speed"],
+        options["start_s"],
+        options["speed"],
         settings.sweep["billing"],
-        least_notice_s=_LEAST_NOTICE_S,
+        least_notice_s=options.get("least_notice_s", _LEAST_NOTICE_S),
         lock=str(folder.path / LOCK),
         catalogue=str(folder.catalogue_file) if folder.catalogue_file.exists() else "",
         availability=str(folder.path / _CAPACITY) if (folder.path / _CAPACITY).exists() else "",
+        **delay,
     )
     return start_local_cloud(cloud)
 
@@ -264,7 +283,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         policy,
         cloud,
         agent,
-        Programs(_MTTR_S / speed, code=_code(folder)),
+        Programs(MTTR_S / speed, code=_code(folder)),
         Pace(_POLL_S, missing_s=0.0),
     )
     outcome = controller.run(on_progress)
@@ -307,12 +326,12 @@ def end_local(folder: RunFolder) -> int:
 
     Machines that a killed cloud has left are found and ended as well.
     """
-    place = folder.path / "cloud"
+    place = cloud_place(folder)
     left = clear_dead_cloud(place)
     if not (place / ADDRESS).exists():
         return left
     try:
-        cloud = LocalCloud(place, PriceHistory.read(folder.path / _PRICES, folder.catalogue))
+        cloud = LocalCloud(place, prices_of(folder))
         running = len(cloud.processes())
     except CloudError:
         return clear_dead_cloud(place)  # it has ended just now

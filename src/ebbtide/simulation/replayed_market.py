@@ -86,6 +86,7 @@ class ReplayedMarket:
         # Negative places: at one moment prices come before all else, which is entered with numbers from 1.
         self._price_order: dict[Market, int] = {}
         self._places: dict[Market, dict[int, int]] = {}
+        self._interrupted: set[int] = set()
         self._begun: Sequence[Market] = ()
         self._next_begins_s = start_s
         self._enter(prices.end_s, _Due.END)
@@ -123,6 +124,12 @@ class ReplayedMarket:
         lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
         lease.ended_s = self.now_s
         self._leave_place(lease)
+
+    def interrupt(self, lease: Lease) -> None:
+        """Give a lease its notice now, whatever price and capacity are: its revocation was asked for."""
+        if lease.state is LeaseState.RUNNING:
+            self._interrupted.add(lease.lease_id)
+            self._enter(self.now_s, _Due.NOTICE, lease)
 
     @property
     def next_time_s(self) -> float:
@@ -202,6 +209,8 @@ class ReplayedMarket:
         return max(min(self.now_s + rule.notice_s, lease.started_s + rule.max_lifetime_s), self.now_s)
 
     def _why(self, lease: Lease) -> str:
+        if lease.lease_id in self._interrupted:
+            return "asked for"
         price, rule = self._history[lease.market].at(self.now_s), self._billing.of(lease.market.cloud)
         if rule.price_revokes and price > lease.max_price_usd_per_hour:
             return f"price {price:.4f} above max price {lease.max_price_usd_per_hour:.4f}"

@@ -200,6 +200,7 @@ class Restored:
         attempt: Number of the assignment.
         step: Resume step; 0: from the beginning.
         number: Number of the checkpoint; 0: there is none.
+        told_s: When, seconds since 1970 by the machine's clock; its program starts then. NaN: not told.
     """
 
     kind: ClassVar[str] = "restored"
@@ -207,6 +208,7 @@ class Restored:
     attempt: int
     step: int
     number: int
+    told_s: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,9 @@ class Saved:
         size_bytes: Its size.
         began: Resume step of the assignment; None: not told.
         restored: Number of the checkpoint that it resumed from; 0: there was none.
+        written_s: When it was complete on the machine, seconds since 1970 by the machine's clock; NaN: not told.
+        stored_s: When it was in storage, by the same clock; NaN: not told.
+        save_s: Seconds for which the program wrote it; NaN: the program does not say.
     """
 
     kind: ClassVar[str] = "saved"
@@ -273,6 +278,9 @@ class Saved:
     size_bytes: int = 0
     began: int | None = None
     restored: int = 0
+    written_s: float = math.nan
+    stored_s: float = math.nan
+    save_s: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -585,6 +593,9 @@ _READ: Mapping[str, Any] = {
     "values": _texts,
     "duration_s": _number,
     "told_s": _number,
+    "written_s": _number,
+    "stored_s": _number,
+    "save_s": _number,
     "taken_at_s": _number,
     "metric": _number,
     "line": _text,

@@ -189,7 +189,7 @@ class Training:
         if found.manifest is not None:
             work.restored, work.step = found.manifest.number, found.manifest.step
             work.began = work.written = work.stored = found.manifest.step
-        self._loop.tell(Restored(*work.about, work.step, work.restored), True)
+        self._loop.tell(Restored(*work.about, work.step, work.restored, self._runtime.epoch_s()), True)
         if work.asked_to_leave_s is not None:
             return
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -224,6 +224,7 @@ class Training:
         """A program that does not use `ebbtide.trial` has written a checkpoint."""
         work = self._work
         if work.uploads is not None and work.mirror is not None and not work.over:
+            self._note_written(work.step, math.nan)
             work.uploads.add("", work.step, copy)
             work.written = work.step
 
@@ -269,6 +270,7 @@ class Training:
             work.step = max(work.step, work.written)
             if is_duration(save_s := number_of(line.get("save_s"))):
                 self.times.saved(save_s)
+            self._note_written(saved, save_s)
             if work.uploads is not None:
                 folder = line.get("folder", "")
                 work.uploads.add(folder if isinstance(folder, str) else "", work.written)
@@ -287,8 +289,13 @@ class Training:
         if work.mirror is not None:
             work.mirror.close()
         if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
+            self._note_written(work.step, math.nan)
             work.uploads.add("", work.step)
             work.written = work.step
+
+    def _note_written(self, step: int, save_s: float) -> None:
+        """A checkpoint is complete on this machine."""
+        self._work.written_at[step] = self._runtime.epoch_s(), save_s if is_duration(save_s) else math.nan
 
     def _uploaded(self, found: Uploaded) -> None:
         work = self._work
@@ -301,7 +308,12 @@ class Training:
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
-        self._loop.tell(Saved(*work.about, found.step, stored.number, stored.size_bytes, *work.origin), True)
+        written_s, save_s = work.written_at.get(found.step, (math.nan, math.nan))
+        # Those of earlier steps were dropped for this one.
+        work.written_at = {step: at for step, at in work.written_at.items() if step > found.step}
+        times = written_s, self._runtime.epoch_s(), save_s
+        size_bytes = stored.size_bytes
+        self._loop.tell(Saved(*work.about, found.step, stored.number, size_bytes, *work.origin, *times), True)
 
     def _keep_outputs(self) -> None:
         """Store the files that a finished program wrote beside its code: they may be its results."""

@@ -107,6 +107,8 @@ class Work:
         began: The resume step; 0: from the beginning.
         step: Steps done, as the program reported.
         written: Step of the newest checkpoint on this machine.
+        written_at: When each checkpoint that is not stored yet was complete here, seconds since 1970, and the
+            seconds for which the program wrote it (NaN: it does not say), by step.
         stored: Step of the newest checkpoint in storage.
         stored_number: Number of the newest checkpoint that was stored from here; 0: none was.
         has_api: Whether the program uses `ebbtide.trial`, and so saves when asked to.
@@ -135,6 +137,7 @@ class Work:
     began: int = 0
     step: int = 0
     written: int = 0
+    written_at: dict[int, tuple[float, float]] = field(default_factory=dict)
     stored: int = 0
     stored_number: int = 0
     has_api: bool = False

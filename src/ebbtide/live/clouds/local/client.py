@@ -212,6 +212,10 @@ class LocalCloud:
         ended_s: float | None = self._ask("terminate", {"token": token})["ended_s"]
         return ended_s
 
+    def interrupt(self, token: str) -> bool:
+        """Have a running machine revoked, with its notice; returns whether there is one that had none yet."""
+        return bool(self._ask("interrupt", {"token": token})["is_noticed"])
+
     def instances(self) -> Sequence[Instance]:
         return [instance_of(values) for values in self._ask("instances")]
 

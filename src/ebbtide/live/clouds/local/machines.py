@@ -125,6 +125,21 @@ class Machines:
                 self._ended(machine, Ending.RELEASED)
             return machine.lease.ended_s
 
+    def interrupt(self, token: str) -> bool:
+        """Give a running machine the notice that it is revoked, as a cloud does that is asked for a rehearsal.
+
+        Returns:
+            Whether there is such a machine, which runs and had no notice.
+        """
+        with self._lock:
+            machine = self._machines.get(token)
+            self._catch_up()
+            if machine is None or machine.lease.state is not LeaseState.RUNNING:
+                return False
+            self._market.interrupt(machine.lease)
+            self._catch_up()
+            return True
+
     def instances(self) -> list[Instance]:
         """All machines that were ever requested."""
         with self._lock:

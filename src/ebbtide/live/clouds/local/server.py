@@ -71,6 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer_json({})
             case "/api/terminate":
                 self._answer_json({"ended_s": self.machines.terminate(content["token"])})
+            case "/api/interrupt":
+                self._answer_json({"is_noticed": self.machines.interrupt(content["token"])})
             case _:
                 self._answer(404, "")
 

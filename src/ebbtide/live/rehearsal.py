@@ -1,0 +1,275 @@
+"""Rehearse an interruption: a short copy of a job on the local cloud, whose machine is revoked with a notice.
+
+The job trains in real time. Some seconds after its first step the cloud is asked to revoke its machine, as one
+asks EC2's Fault Injection Service; the job is told to save and leave at once, and resumes on a new machine. As
+soon as it has made a step there, all is ended.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.agent.messages import MessageLog, Unreadable
+from ebbtide.live.agent.protocol import REPORTS, Channel, Report, key_of
+from ebbtide.live.clouds.local.client import LocalCloud
+from ebbtide.live.local_run import MTTR_S, LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
+from ebbtide.live.phase import StopRequest, request_stop
+from ebbtide.live.rehearsal_figures import Records, Rehearsal, Stopped, rehearsed
+from ebbtide.live.settings import NewRun, RunFolder
+from ebbtide.live.storage import object_store
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.actions import Action, Assign, Request
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.view import View
+
+if TYPE_CHECKING:
+    from ebbtide.engine.engine import Engine
+    from ebbtide.live.agent_provider import AgentProvider
+    from ebbtide.live.agent_state import Trial
+
+# A market without change: nothing but the rehearsal takes a machine. By whole seconds of the real clock.
+_MARKET = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
+_START_S, _LAST_S, _USD = 1_433_160_000.0, 48 * 3600.0, 0.03
+_BOOTS_S = (0.2, 0.2)
+# It gives no notice of its own, so that the notice is as long as it is asked for.
+_BILLING = "per-second"
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class RehearsalSettings:
+    """How an interruption is rehearsed.
+
+    Attributes:
+        after_s: Seconds of training, from the end of the first step, after which the notice comes.
+        notice_s: Length of the notice in seconds.
+        patience_s: Longest time in seconds from the start of the program to its first step, on each machine.
+        runs: Folder in which the run is kept while it lasts, and afterwards if something went wrong.
+        store: Where checkpoints go; empty: into the run's folder.
+    """
+
+    after_s: float
+    notice_s: float
+    patience_s: float
+    runs: Path
+    store: str = ""
+
+
+@dataclass(frozen=True)
+class OneAfterTheOther:
+    """One machine; at its notice the job leaves it at once, and goes on on a new one."""
+
+    name: str = "rehearsal"
+    wakes_on: frozenset[Wake] = frozenset()
+
+    def decide(self, view: View) -> Iterable[Action]:
+        for job in view.jobs:
+            steady = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+            if job.is_finished or steady:
+                continue
+            if any(event.wake is Wake.NOTICE for event in view.events):
+                yield Assign(job.job_id, ())
+            if any(event.wake in (Wake.START, Wake.NOTICE, Wake.LAUNCH_FAILED) for event in view.events):
+                yield Request(_MARKET, job=job.job_id)
+
+
+def notice_of(work: Runnable) -> float:
+    """The length of a notice in seconds by the billing of a job.
+
+    Raises:
+        InputError: By its billing there is no notice.
+    """
+    found = billing_preset(work.billing).notice_s
+    if not found:
+        raise InputError(
+            f"billing {work.billing} gives no notice; say how long it is with --notice-s 120", field="billing"
+        )
+    return found
+
+
+def rehearsable(work: Runnable) -> Sweep:
+    """The first trial of a job or sweep, as it is rehearsed: on any machine, without budget and deadline.
+
+    Raises:
+        InputError: It is a list of jobs, an array, a cluster, or trains on several machines.
+    """
+    if isinstance(work, JobList):
+        raise InputError("is a list of jobs; rehearse them one by one, each from a file of its own", field="jobs")
+    if work.tasks is not None:
+        raise InputError(
+            "an array is not rehearsed: a task that is interrupted begins again; give a job", field="tasks"
+        )
+    if work.framework is not None:
+        raise InputError("the head of a cluster is on demand, and never revoked; give a job", field="framework")
+    if work.machines != 1:
+        raise InputError("is rehearsed on one machine so far: write `machines: 1`", field="machines")
+    values = work.trials()[0].values
+    kept = ("name", "command", "entry_point", "metric", "direction", "max_trial_steps", "checkpoints")
+    content = {name: getattr(work, name) for name in kept}
+    content |= {"list": [values] if work.has_choice else None, "billing": _BILLING}
+    return validated(Sweep, content)
+
+
+def rehearse(
+    sweep: Sweep, folder: Path, settings: RehearsalSettings, say: Callable[[str], None] = lambda _line: None
+) -> Rehearsal:
+    """Interrupt a short copy of a job on the local cloud.
+
+    Args:
+        sweep: The job, as `rehearsable` gives it.
+        folder: Folder of its code, in which it runs.
+        settings: How it is rehearsed.
+        say: Called with a line of text at each stage.
+
+    Raises:
+        InputError: Its program does not exist, or the local cloud does not start.
+    """
+    # Prices in a file end with their last change, so there is one, long after every rehearsal.
+    times_s, usd = np.array([_START_S - 3600.0, _START_S + _LAST_S]), np.array([_USD, 1.1 * _USD])
+    prices = PriceHistory({_MARKET: PriceSeries(times_s, usd)}, start_s=times_s[0], end_s=times_s[1] + 3600.0)
+    # One market second is a real one: all figures are of real time.
+    market = LocalMarket(prices, _START_S, 1.0, notice_s=settings.notice_s, boots_s=_BOOTS_S)
+    run = begin_local(
+        sweep, folder, NewRun(settings.runs), market, policy=OneAfterTheOther.name, store=settings.store
+    )
+    watch = _Watch(run, settings, say)
+    is_whole = False
+    try:
+        with _ends_on_signals():
+            outcome = run_local(run, OneAfterTheOther(), watch.looked).outcome
+        if outcome.finished and math.isnan(watch.ordered_s) and watch.stopped is None:
+            watch.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
+        found = rehearsed(watch.records([lease.lease_id for lease in outcome.leases]))
+        is_whole = not found.problem
+        return found
+    except KeyboardInterrupt:
+        is_whole = True
+        raise
+    finally:
+        end_local(run)
+        if is_whole:
+            shutil.rmtree(run.path, ignore_errors=True)
+        else:
+            say(f"what the program printed: ebbtide logs {run.path.name}")
+
+
+@dataclass
+class _Watch:
+    """Watches the run of a rehearsal, has its machine revoked, and asks for its end."""
+
+    run: RunFolder
+    settings: RehearsalSettings
+    say: Callable[[str], None]
+    stopped: Stopped | None = None
+    failure: str = ""
+    ordered_s: float = math.nan
+    _stepped_s: float | None = None
+    _noticed: bool = False
+    _said: set[str] = field(default_factory=set)
+
+    def looked(self, _engine: Engine, provider: AgentProvider) -> None:
+        """Do what is due; called at each look of the controller."""
+        (trial,) = provider.trials
+        if self.stopped is not None or not trial.attempt:
+            return
+        now_s = time.time()
+        if trial.failures or trial.problem:
+            self.failure = next((line for line in reversed(trial.tail) if line.strip()), trial.problem)
+            self._stop(Stopped.FAILED)
+        elif not self._noticed:
+            self._before(trial, now_s)
+        elif trial.attempt > 1:
+            self._after(trial, now_s)
+
+    def _before(self, trial: Trial, now_s: float) -> None:
+        self._once("the program is starting")
+        if trial.ended:
+            self.stopped = Stopped.FINISHED
+        elif self._stepped_s is None:
+            if trial.progress.steps_done > trial.began_step:
+                self._stepped_s = now_s
+                self._once(f"it trains; its machine gets its notice in {self.settings.after_s:g} s")
+            elif now_s - trial.began_epoch_s > self.settings.patience_s:
+                self._stop(Stopped.NO_STEP)
+        elif now_s - self._stepped_s >= self.settings.after_s:
+            cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
+            # A machine that was about to go answers no; then there is no other.
+            with suppress(CloudError):
+                self._noticed = max(map(cloud.interrupt, cloud.processes()), default=False)
+            if self._noticed:
+                self._once(f"notice of {self.settings.notice_s:g} s; the program is asked to save and leave")
+
+    def _after(self, trial: Trial, now_s: float) -> None:
+        if math.isnan(self.ordered_s):
+            self.ordered_s = trial.began_epoch_s
+            self._once("the program resumes on a new machine")
+        is_on = trial.resumed == trial.attempt and trial.progress.steps_done > trial.began_step
+        if is_on:
+            self._stop(Stopped.RESUMED)
+        elif trial.ended:
+            self.stopped = Stopped.RESUMED
+        elif now_s - self.ordered_s > self.settings.patience_s:
+            self._stop(Stopped.NOT_RESUMED)
+
+    def _once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
+
+    def _stop(self, why: Stopped) -> None:
+        self.stopped = why
+        request_stop(self.run.path, StopRequest.DOWN)
+
+    def records(self, lease_ids: Iterable[int]) -> Records:
+        """What is known of the rehearsal, once it is over."""
+        reports = [list(_reports(self.run, lease_id)) for lease_id in lease_ids]
+        # A machine that never booted has said nothing.
+        first, second = ([*(each for each in reports if each), [], []])[:2]
+        stopped = self.stopped or Stopped.NOT_RESUMED
+        return Records(self.settings.notice_s, first, second, self.ordered_s, MTTR_S, stopped, self.failure)
+
+
+def _reports(run: RunFolder, lease_id: int) -> Iterator[Report]:
+    """All that a machine has reported."""
+    settings = run.settings
+    machine = f"{settings.run}-m{lease_id:04d}"
+    log = MessageLog(object_store(settings.store), Channel(machine, REPORTS, key_of(run.key, machine)))
+    for found in log.new():
+        if not isinstance(found, Unreadable) and found.message is not None:
+            yield found.message  # type: ignore[misc]
+
+
+@contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """Within the block `kill` and a closed terminal end it as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
