@@ -2,5 +2,6 @@
 
 - `ebbtide.frameworks.lightning`: PyTorch Lightning.
 - `ebbtide.frameworks.transformers`: the Trainer of Hugging Face, and so what is built on it (TRL, axolotl).
-- `ebbtide.frameworks.accelerate`: loops of one's own with Hugging Face Accelerate.
+
+A loop of one's own with Hugging Face Accelerate needs none: `trial.epochs` and `TorchState` take what it prepares.
 """
