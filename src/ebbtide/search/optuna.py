@@ -165,24 +165,19 @@ class _Running:
 
     def is_over(self, study: Study) -> bool:
         """Tell the study what is new, and whether the trial is over."""
-        metrics = self._metrics()
+        # In this order: what came until its end is then among its metrics.
+        has_ended, metrics = self.run.wait(0.0), self._metrics()
         for step in sorted(step for step in metrics if step > self.reported):
             self.trial.report(metrics[step], step)
             self.reported = step
-        controlled = not self.run.wait(0.0)
-        if controlled:
-            if self.reported and self.trial.should_prune():
-                self.stop()
-                self._tell(study, TrialState.PRUNED)
-                return True
-            return False
-        # What came between the look at the metrics and the end.
-        for step, value in sorted(self._metrics().items()):
-            if step > self.reported:
-                self.trial.report(value, step)
-                self.reported = step
-        self._end(study)
-        return True
+        if has_ended:
+            self._end(study)
+            return True
+        if self.reported and self.trial.should_prune():
+            self.stop()
+            self._tell(study, TrialState.PRUNED)
+            return True
+        return False
 
     def stop(self) -> None:
         """Save, and give machines back."""
