@@ -100,6 +100,7 @@ VERBS = (
     Verb("rehearse", "rehearsing", "rehearse_command"),
     Verb("status", "runs", "status_command"),
     Verb("logs", "runs", "logs_command"),
+    Verb("why", "explaining", "why_command"),
     Verb("fetch", "fetching", "fetch_command"),
     Verb("stop", "runs", "stop_command"),
     Verb("resume", "running", "resume_command"),

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.engine.accounts import Accounts
+from ebbtide.engine.decisions import HELD, Decision, decided
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with, settled
 from ebbtide.engine.provider import MeasuresSpeed, Provider, TellsTogether
 from ebbtide.engine.timeline import Moment, Timeline
 from ebbtide.engine.view import EngineView
-from ebbtide.errors import InputError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
@@ -26,7 +27,18 @@ from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.actions import (
+    Action,
+    Assign,
+    GiveUp,
+    Hold,
+    Release,
+    Request,
+    Save,
+    Stop,
+    WakeAt,
+    WakeAtStep,
+)
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 
@@ -58,7 +70,7 @@ class Engine:
         catalogue: Instance types and list prices; by default those that ship with Ebbtide.
         egress: What data that leave a region cost.
         seed: Seed of the policy's random numbers.
-        record: Whether a timeline of the run is kept.
+        record: Whether a timeline of the run is kept, and every decision with its reason.
         keep: Called before anything is waited for, so that the state can be stored.
         interruptible: Gives the answers of the policy on, up to where it is interrupted.
 
@@ -89,6 +101,9 @@ class Engine:
         self.events: Sequence[Event] = ()
         self.memory: dict[str, Any] = {}
         self.timeline = Timeline()
+        self.made: list[Decision] = []
+        # By job id.
+        self._last_made: dict[int, Decision] = {}
         self._provider = provider
         self._catalogue = catalogue or default_catalogue()
         self._accounts = Accounts(provider.prices, billing, self._catalogue, egress or EgressPrices())
@@ -308,16 +323,28 @@ class Engine:
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
         self._asks = True
+        spent_usd = self._spent_if_known() if self._record else math.nan
         answers = answers_of(self.policy, self.view)
         for answer in answers if self._interruptible is None else self._interruptible(answers):
             action = settled(answer)
             self._check(action)
+            made = decided(self.view, self._decisions, action, spent_usd) if self._record else None
+            before = len(self._leases)
             self._do(action)
+            if made is not None:
+                self._keep_decision(made, before)
         self._asks = False
         # Only now: the policy may have put the job on the new machine alone.
         for job_id in sorted(self._grown):
             self._assign(job_id, self.jobs[job_id].leases)
         self._end_drained()
+
+    def _spent_if_known(self) -> float:
+        """What was spent, USD; NaN where prices are not known at the moment."""
+        try:
+            return self.spent_usd
+        except (CloudError, InputError):
+            return math.nan
 
     def _check(self, action: Action) -> None:
         """Raise `PolicyError` for an action that cannot be done."""
@@ -358,12 +385,29 @@ class Engine:
                 self._provider.save(job)
             case Stop(job):
                 self._provider.stop(job)
+            case Hold():
+                pass
             case GiveUp(reason):
                 self._give_up(reason)
             case WakeAt(time_s):
                 self._set_timer(time_s, Wake.TIMER)
             case WakeAtStep(job, step):
                 self._provider.wake_at_step(job, step)
+
+    def _keep_decision(self, made: Decision, leases_before: int) -> None:
+        """Keep a decision; one to hold only where it is not the same as before."""
+        if made.action == HELD:
+            last = self._last_made.get(made.job_id)
+            if not made.why or (last is not None and last.action == HELD and last.why == made.why):
+                return
+        requested = tuple(range(leases_before, len(self._leases)))
+        self.keep_made([replace(made, lease_ids=requested) if requested else made])
+
+    def keep_made(self, decisions: Iterable[Decision]) -> None:
+        """Add decisions to those that are kept."""
+        for decision in decisions:
+            self.made.append(decision)
+            self._last_made[decision.job_id] = decision
 
     @property
     def asks(self) -> bool:
@@ -578,6 +622,7 @@ class Engine:
             self.timeline,
             self._decisions,
             self._gave_up,
+            tuple(self.made),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ebbtide._utc import HOUR_S
+from ebbtide.engine.decisions import Decision
 from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.timeline import Timeline
 from ebbtide.jobs.progress import JobProgress
@@ -31,6 +32,7 @@ class Outcome:
         timeline: Every event, if it was recorded.
         decisions: How often the policy was asked.
         gave_up: Why the policy ended the run before all was done; empty: it did not.
+        made: What it decided and why, if that was recorded.
     """
 
     policy: str
@@ -48,6 +50,7 @@ class Outcome:
     timeline: Timeline
     decisions: int
     gave_up: str = ""
+    made: tuple[Decision, ...] = ()
 
     @property
     def makespan_s(self) -> float:

@@ -14,14 +14,25 @@ import numpy as np
 from ebbtide._utc import iso
 from ebbtide.errors import CloudError, InputError, PolicyError
 from ebbtide.market.markets import Market
-from ebbtide.policies.api.actions import Action, Assign, GiveUp, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.actions import (
+    Action,
+    Assign,
+    GiveUp,
+    Hold,
+    Release,
+    Request,
+    Save,
+    Stop,
+    WakeAt,
+    WakeAtStep,
+)
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 
 # Machines open at once. A larger count is a mistake.
 MAX_MACHINES = 10_000
 
-_ACTIONS = Request | Release | Assign | Save | Stop | GiveUp | WakeAt | WakeAtStep
+_ACTIONS = Request | Release | Assign | Save | Stop | Hold | GiveUp | WakeAt | WakeAtStep
 
 _ANSWERS = "decide answers with actions in a list, or yields them"
 
@@ -76,7 +87,7 @@ def problem_with(action: Action, *, jobs: int, leases: int, open_machines: int, 
             problem = next(filter(None, (_not_an_id(lease_id, leases, "lease") for lease_id in lease_ids)), "")
             twice = next((lease_id for lease_id in lease_ids if list(lease_ids).count(lease_id) > 1), None)
             return problem or ("" if twice is None else f"lease {twice} is named twice; a job runs on it once")
-        case Save(job) | Stop(job):
+        case Save(job) | Stop(job) | Hold(job):
             return _not_an_id(job, jobs, "job")
         case GiveUp(reason):
             return "" if isinstance(reason, str) and reason else "reason says in words why the run is given up"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, TypedDict
 
+from ebbtide.engine.decisions import decision_of, decision_values
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.policy_answers import mistake
 from ebbtide.errors import InputError
@@ -19,7 +20,7 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.events import Event, Wake
 
 # Of the record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older ones.
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 _CHARGED = tuple(each.name for each in fields(Charge))
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
@@ -52,6 +53,7 @@ class EngineSnapshot(TypedDict):
         transfers: Per transfer that was charged its values, a lease id and its cost in USD.
         entered: Pairs of job id and how many of its transfers are in the ledger.
         list_prices: Pairs of market and on-demand price in USD per hour, as first looked up.
+        decisions_made: Every decision that was kept, as `decision_values` gives it.
     """
 
     version: int
@@ -72,6 +74,7 @@ class EngineSnapshot(TypedDict):
     transfers: list[list[Any]]
     entered: list[tuple[int, int]]
     list_prices: list[list[Any]]
+    decisions_made: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def items_of(engine: Engine) -> tuple[Items, ...]:
         Items("jobs", lambda: enumerate(engine.jobs), _stamp_of_job, _progress),
         Items("bills", lambda: ledger._bills.items(), lambda entered: entered, _entered_bill),
         Items("transfers", lambda: enumerate(ledger._transfers), lambda _: None, _entered_transfer),
+        Items("decisions_made", lambda: enumerate(engine.made), lambda _: None, decision_values),
     )
 
 
@@ -185,8 +189,8 @@ def migrated(kept: Mapping[str, Any]) -> EngineSnapshot:
             f"the engine's snapshot has version {version}, and this Ebbtide reads versions up to "
             f"{SNAPSHOT_VERSION}; upgrade ebbtide"
         )
-    # Version 0 lacked the number alone.
-    return {**kept, "version": SNAPSHOT_VERSION}  # type: ignore[typeddict-item]
+    # Version 0 lacked the number alone, version 1 the decisions.
+    return {"decisions_made": [], **kept, "version": SNAPSHOT_VERSION}  # type: ignore[typeddict-item]
 
 
 def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
@@ -223,6 +227,7 @@ def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
         accounts.ledger.add_transfer(_transfer_of(transfer), leases[lease_id], usd)
     accounts._transfers_entered = dict(kept["entered"])
     accounts._list_prices = {Market(*market): usd for market, usd in kept["list_prices"]}
+    engine.keep_made(decision_of(values) for values in kept["decisions_made"])
 
 
 def lease_values(lease: Lease) -> dict[str, Any]:

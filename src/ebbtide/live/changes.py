@@ -22,6 +22,7 @@ _SIDES = {
     "jobs": "engine",
     "bills": "engine",
     "transfers": "engine",
+    "decisions_made": "engine",
     "trials": "provider",
     "mailboxes": "provider",
     "speeds": "provider",

@@ -10,8 +10,9 @@ from typing import Any
 from ebbtide._utc import MINUTE_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
-from ebbtide.policies.api.actions import Action, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Hold, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
@@ -43,7 +44,7 @@ class OnDemand:
                     f"no on-demand price is known for {', '.join(names) or 'any instance type here'}, "
                     "so policy on-demand cannot be costed"
                 )
-            yield _request(view, job, best[1], on_demand=True)
+            yield _request(view, job, best[1], "lowest list price for each step", on_demand=True)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class CheapestSpot:
         check_fields(self)
 
     def decide(self, view: View) -> Iterable[Action]:
-        yield from _single_spot(view, lambda price, _steps_per_s: price)
+        yield from _single_spot(view, lambda price, _steps_per_s: price, "lowest price per hour (SpotTune, IV-A4)")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class FastestSpot:
         check_fields(self)
 
     def decide(self, view: View) -> Iterable[Action]:
-        yield from _single_spot(view, lambda price, steps_per_s: (-steps_per_s, price))
+        why = "fastest machine, in its cheapest zone (SpotTune, IV-A4)"
+        yield from _single_spot(view, lambda price, steps_per_s: (-steps_per_s, price), why)
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ class Reactive:
         for job in _jobs_short_of_machines(view):
             best = offers.best(job, lambda price, steps_per_s: price / steps_per_s)
             if best is None:
+                yield Hold(job.job_id, Reason("every market is above its max price"))
                 yield WakeAt(view.now_s + _RETRY_S)
                 continue
-            yield _request(view, job, best[1], max_price=self._max_price(view, best[1]))
+            most = self._max_price(view, best[1])
+            yield _request(view, job, best[1], "lowest spot price for each step now", max_price=most)
 
     def _max_price(self, view: View, market: Market) -> float:
         list_price = view.on_demand_price(market)
@@ -163,19 +167,22 @@ class _Offers:
         return list(cheapest.values())
 
 
-def _single_spot(view: View, rank: Callable[[float, float], Any]) -> Iterator[Action]:
+def _single_spot(view: View, rank: Callable[[float, float], Any], why: str) -> Iterator[Action]:
     """Rent the best market by `rank`, without a max price: only a lack of capacity can revoke the machine."""
     offers = _Offers(view, view.price)
     for job in _jobs_short_of_machines(view):
         if any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             # No capacity: another request now would be refused again.
+            yield Hold(
+                job.job_id, Reason("the market has just refused a machine: it is asked again in five minutes")
+            )
             yield WakeAt(view.now_s + _RETRY_S)
             continue
         best = offers.best(job, rank)
         if best is None:
             yield WakeAt(view.now_s + _RETRY_S)
         else:
-            yield _request(view, job, best[1])
+            yield _request(view, job, best[1], why)
 
 
 def _jobs_short_of_machines(view: View) -> Iterator[JobView]:
@@ -191,7 +198,8 @@ def _usable(view: View, job: JobView) -> list[Market]:
 
 
 def _request(
-    view: View, job: JobView, market: Market, *, max_price: float = math.inf, on_demand: bool = False
+    view: View, job: JobView, market: Market, why: str, *, max_price: float = math.inf, on_demand: bool = False
 ) -> Request:
     steady = sum(math.isinf(lease.revoke_at_s) for lease in view.leases_of(job.job_id))
-    return Request(market, max_price, on_demand, job=job.job_id, count=job.job.most_machines - steady)
+    count = job.job.most_machines - steady
+    return Request(market, max_price, on_demand, job=job.job_id, count=count, because=Reason(why))

@@ -13,6 +13,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
@@ -82,7 +83,8 @@ class WithinBudget:
         if view.memory.get("gave_up"):
             # A machine that is still saving may have become too expensive to wait for.
             if above and self._most_usd(view, view.leases, view.now_s) > self.budget_usd:
-                yield from (Release(lease.lease_id, save=False) for lease in above)
+                spent = Reason("the budget is reached, and its price is above what may be paid")
+                yield from (Release(lease.lease_id, save=False, because=spent) for lease in above)
             return
         inner = [e for e in view.events if e.wake is not Wake.PRICE or Wake.PRICE in self.policy.wakes_on]
         if not inner:
@@ -132,7 +134,7 @@ class WithinBudget:
         spared = [lease for lease in at_once if is_better_revoked(view, lease, revoke_at_s)]
         for lease in list(view.leases) if spared else at_once:
             if lease not in spared:
-                yield Release(lease.lease_id, save=False)
+                yield Release(lease.lease_id, save=False, because=Reason("the budget is reached"))
         if spared:
             view.memory["gives_up_s"] = revoke_at_s + _ENDING_S
             yield WakeAt(revoke_at_s + _ENDING_S)
@@ -145,7 +147,7 @@ class WithinBudget:
         waits = bool(above) and view.now_s < view.memory["gives_up_s"]
         for lease in view.leases:
             if not waits or lease not in above:
-                yield Release(lease.lease_id, save=False)
+                yield Release(lease.lease_id, save=False, because=Reason("the budget is reached"))
         if not waits:
             del view.memory["gives_up_s"]
             yield from self._give_up(view, [])

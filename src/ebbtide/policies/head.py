@@ -11,6 +11,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
@@ -71,7 +72,8 @@ class WithHead:
             return
         asked[str(job.job_id)] = view.now_s
         before = view.memory[_LAST]
-        yield Request(market, on_demand=True, job=job.job_id)
+        head = Reason("the head of a cluster is cheapest there on demand: it must not be taken")
+        yield Request(market, on_demand=True, job=job.job_id, because=head)
         # Another policy around this one may have refused it.
         rented = [lease.lease_id for lease in view.leases if lease.lease_id > before]
         if rented:

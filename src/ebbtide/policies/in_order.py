@@ -15,9 +15,10 @@ from typing import Any
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, Stop, WakeAt, WakeAtStep
+from ebbtide.policies.api.actions import Action, Assign, Hold, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy, check_fits
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import STARTED_S, View
 from ebbtide.policies.baselines import OnDemand
@@ -88,7 +89,8 @@ class InOrder:
             if state is None and not _is_waiting(view, group):
                 if _is_hopeless(view, group):
                     states[group.name] = {"closed": True}
-                    yield from (Stop(job_id) for job_id in group.jobs)
+                    failed = Reason("a job that it needs has not succeeded")
+                    yield from (Stop(job_id, failed) for job_id in group.jobs)
                     continue
                 state = states[group.name] = _new_state(view)
                 told[number] = [Event(Wake.START, view.now_s)]
@@ -100,7 +102,8 @@ class InOrder:
                 given_back = state["given_back"]
                 left = [lease for lease in _leases(view, state) if lease.lease_id not in given_back]
                 states[group.name] = {"closed": True}
-                yield from (Release(lease.lease_id) for lease in left)
+                over = Reason("its jobs are done")
+                yield from (Release(lease.lease_id, because=over) for lease in left)
 
     def _told(self, view: View, states: dict[str, Any]) -> dict[int, list[Event]]:
         """What of this decision's events each group that has begun is told, by its number.
@@ -176,7 +179,7 @@ def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[
                 # Another policy around this one may have refused it.
                 state["leases"] += [lease.lease_id for lease in view.leases if lease.lease_id > rented]
                 view.memory["newest"] = _newest(view)
-            case Assign() | Save() | Stop() | WakeAtStep():
+            case Assign() | Save() | Stop() | Hold() | WakeAtStep():
                 yield replace(action, job=group.jobs[action.job])
             case Release(lease_id):
                 state["given_back"].append(lease_id)

@@ -12,6 +12,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action, Assign, Release
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
@@ -34,7 +35,7 @@ def take_over(view: View, new: LeaseView, *, keeps_refunded: bool = False) -> It
             yield Assign(job.job_id, [new.lease_id])
             for old in others:
                 if not (keeps_refunded and is_better_revoked(view, old, old.revoke_at_s)):
-                    yield Release(old.lease_id)
+                    yield Release(old.lease_id, because=Reason(f"its job has moved to lease {new.lease_id}"))
 
 
 def is_better_revoked(view: View, lease: LeaseView, revoke_at_s: float) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.reasons import Because
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Request:
         job: The job to assign each to as soon as it has booted, if any.
         count: Number of machines to rent.
         keep: Go on renting it when that job is done; else it is released then.
+        because: Why, for those who ask; it changes nothing of what is done.
     """
 
     market: Market
@@ -28,6 +30,7 @@ class Request:
     job: int | None = None
     count: int = 1
     keep: bool = False
+    because: Because = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Release:
 
     lease_id: int
     save: bool = True
+    because: Because = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,15 @@ class Stop:
     """End a job early: checkpoint it, count it as finished."""
 
     job: int
+    because: Because = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Leave a job as it is for now, and say why: with no machine, on those that it has, or waiting for others."""
+
+    job: int
+    because: Because = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +95,4 @@ class WakeAtStep:
     step: int
 
 
-Action = Request | Release | Assign | Save | Stop | GiveUp | WakeAt | WakeAtStep
+Action = Request | Release | Assign | Save | Stop | Hold | GiveUp | WakeAt | WakeAtStep

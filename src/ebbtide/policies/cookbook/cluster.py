@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from ebbtide._utc import HOUR_S
@@ -13,10 +14,12 @@ from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.cookbook.reasons import by_book
 
 # Times closer than this are equal, seconds.
 _CLOCK_S = 1e-3
@@ -101,7 +104,9 @@ class RunCluster:
         for lease in leases:
             goes_s = _leaving(view).get(lease.lease_id, math.inf)
             if view.now_s >= goes_s - self.lead_s - _CLOCK_S:
-                yield Release(lease.lease_id)
+                yield Release(
+                    lease.lease_id, because=Reason("it would be charged again, and the cookbook needs fewer")
+                )
         view.memory["going"] = [pair for pair in going if any(pair[0] == lease.lease_id for lease in leases)]
         yield from self._wakes(view, leases)
 
@@ -144,7 +149,8 @@ class RunCluster:
         offer = math.inf if urgent else float(self.bids.table[step, book.level(left_h)])
         more = max(size - held, 0) + swapped
         if more > 0 and (wants_listed or offer >= price):
-            yield Request(self.market, offer, on_demand=wants_listed, job=0, count=more)
+            because = partial(by_book, book, hours, price, left_h, size, held)
+            yield Request(self.market, offer, on_demand=wants_listed, job=0, count=more, because=because)
             yield WakeAt(view.now_s + _period_s(view))
 
     def _is_urgent(self, hours: float, left_h: float) -> bool:

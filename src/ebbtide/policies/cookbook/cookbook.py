@@ -101,6 +101,20 @@ class Cookbook:
         mean, deviation = self.mean_usd[0, -1, 0, place], self.deviation_usd[0, -1, 0, place]
         return f"begin with {begin} machines; {mean:.2f} USD expected, standard deviation {deviation:.2f}"
 
+    def expected_usd(self, hours: float, price: float, left_h: float, held: int) -> float:
+        """Expected cost from here on, USD, in the state of the table that is nearest; infinity: not in time.
+
+        Args:
+            hours: Hours since the start of the workflow.
+            price: Price of a machine, USD per hour.
+            left_h: Work left in machine-hours.
+            held: Number of machines that are held, as if all had been charged a step ago.
+        """
+        step = min(int((hours + 1e-9) / self.problem.step_h), len(self.mean_usd) - 1)
+        place = int(np.abs(self.problem.market.prices - price).argmin())
+        row = self._index[self._row([*(0,) * (self.problem.charge_steps - 1), held])]
+        return float(self.mean_usd[step, self.level(left_h), row, place])
+
     def ceilings(self) -> Floats:
         """The least price at which no machine is charged when none is held (5.3), USD per hour; infinity: none.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
@@ -15,6 +16,7 @@ from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.cookbook.reasons import by_book
 from ebbtide.policies.field_checks import check_fields
 
 
@@ -74,10 +76,11 @@ class FollowCookbook:
     def _resize(self, view: View, hours: float, left_h: float) -> Iterator[Action]:
         leases = view.leases_of(0)
         size = self.book.choose(hours, view.price(self.market), left_h, len(leases))
+        because = partial(by_book, self.book, hours, view.price(self.market), left_h, size, len(leases))
         if size > len(leases):
-            yield Request(self.market, job=0, count=size - len(leases))
+            yield Request(self.market, job=0, count=size - len(leases), because=because)
         for lease in leases[size:]:
-            yield Release(lease.lease_id)
+            yield Release(lease.lease_id, because=because)
 
 
 def elastic_job(workflow: Workflow, instance_type: str, *, steps_per_hour: float = 36_000.0) -> Job:

@@ -50,6 +50,29 @@ def cost_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
 
 
 @compiled
+def costs_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> Any:
+    """The expected cost from here on of each choice that `by_table` has, USD; infinity: too late, or refused.
+
+    Shape (2 + zones,): waiting with nothing, going (or staying) on demand, and each zone's spot machine, where the
+    one that is held is kept.
+    """
+    later = _later(costs, now)
+    age = age_bin(costs.bins_s, now.age_s)
+    found = np.full(2 + len(now.spot_usd), np.inf)
+    found[0] = _cost_of_waiting(later, age, costs, task, now)
+    found[1] = _cost_on_demand(later, age, costs, task, now)
+    for zone in range(len(now.spot_usd)):
+        if now.held == SPOT and zone == now.zone:
+            found[2 + zone] = _cost_of_keeping(later, age, costs, task, now)
+        elif now.since_refused_s[zone] > 0.0:
+            cost = _cost_of_keeping_new(later, zone, costs, task, now)
+            if now.held == NOTHING:
+                cost = min(cost, _cost_of_watching(later, zone, costs, task, now))
+            found[2 + zone] = cost
+    return found
+
+
+@compiled
 def is_only_watched(costs: ZonesCosts, task: ZonesTask, now: ZonesNow, zone: int) -> bool:
     """Whether a zone that has just given a machine is watched until the next decision, and the machine given back.
 
@@ -115,18 +138,34 @@ def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, i
 @inner
 def _without_spot(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
     """The least cost of waiting and of going on demand, USD, and which it is."""
-    to_do_s = now.left_s - now.slack_s
     best, answer = MISSED_USD, GO_ON_DEMAND
-    if now.slack_s - now.until_next_s >= task.restart_s:
-        best = between(later[NOTHING, now.zone, age], (now.slack_s - now.until_next_s) / costs.step_s)
-        answer = WAIT
-    overhead_s = 0.0 if now.held == ON_DEMAND else task.restart_s
-    cost = task.on_demand_usd * min(now.until_next_s, to_do_s + overhead_s) / 3600.0
-    if to_do_s + overhead_s > now.until_next_s:
-        cost += between(later[ON_DEMAND, now.zone, age], (now.slack_s - overhead_s) / costs.step_s)
+    cost = _cost_of_waiting(later, age, costs, task, now)
+    if cost < np.inf:
+        best, answer = cost, WAIT
+    cost = _cost_on_demand(later, age, costs, task, now)
     if cost < best:
         best, answer = cost, GO_ON_DEMAND
     return best, answer
+
+
+@inner
+def _cost_of_waiting(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The cost from here on if nothing is held until the next decision, USD; infinity: it would be too late."""
+    then_s = now.slack_s - now.until_next_s
+    if then_s < task.restart_s:
+        return np.inf
+    return float(between(later[NOTHING, now.zone, age], then_s / costs.step_s))
+
+
+@inner
+def _cost_on_demand(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+    """The cost from here on of an on-demand machine, or of the one that is held, USD."""
+    to_do_s = now.left_s - now.slack_s
+    overhead_s = 0.0 if now.held == ON_DEMAND else task.restart_s
+    cost: float = task.on_demand_usd * min(now.until_next_s, to_do_s + overhead_s) / 3600.0
+    if to_do_s + overhead_s > now.until_next_s:
+        cost += between(later[ON_DEMAND, now.zone, age], (now.slack_s - overhead_s) / costs.step_s)
+    return cost
 
 
 @inner

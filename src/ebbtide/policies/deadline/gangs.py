@@ -12,6 +12,7 @@ from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release, Request
+from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 
@@ -92,7 +93,8 @@ def brought_together(
     held, coming = steady_leases(view, job), coming_leases(view, own)
     if len(held) < job.job.least_machines and len(held) == len(view.leases_of(job.job_id)):
         # With those that are about to be taken it works on until they are.
-        yield from (Release(lease.lease_id) for lease in held)
+        rest = Reason("too few of the machines that work as one are left")
+        yield from (Release(lease.lease_id, because=rest) for lease in held)
         held = []
     if not coming:
         own.pop("coming", None)
@@ -110,11 +112,13 @@ def brought_together(
     if given < enough and not (
         given >= job.job.least_machines and not coming[0].on_demand and takes(coming[0].market, given)
     ):
-        yield from (Release(lease.lease_id) for lease in coming)
+        few = Reason("too few of the machines that were to work as one have come")
+        yield from (Release(lease.lease_id, because=few) for lease in coming)
         del own["coming"]
     elif all(lease.is_booted for lease in coming):
         yield Assign(job.job_id, [lease.lease_id for lease in together])
-        yield from (Release(lease.lease_id) for lease in held if lease not in beside)
+        moved = Reason("its job has moved to other machines")
+        yield from (Release(lease.lease_id, because=moved) for lease in held if lease not in beside)
         del own["coming"]
 
 
@@ -127,7 +131,8 @@ def given_back(view: View, memory: dict[str, Any]) -> Iterator[Action]:
     """
     for job_id, own in memory["jobs"].items():
         if own.get("coming") and view.jobs[int(job_id)].is_finished:
-            yield from (Release(lease.lease_id) for lease in coming_leases(view, own))
+            done = Reason("its job is done")
+            yield from (Release(lease.lease_id, because=done) for lease in coming_leases(view, own))
             del own["coming"]
 
 

@@ -21,8 +21,9 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, spells_of_probes, updated
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market, Place
-from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Because, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.beginning import begun
@@ -44,6 +45,7 @@ from ebbtide.policies.deadline.gangs import (
     steady_leases,
 )
 from ebbtide.policies.deadline.moment import JobMoments
+from ebbtide.policies.deadline.reasons import by_costs, by_rule, without_saving
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -221,19 +223,40 @@ class Deadline:
         answer = self._answer(view, now, own, memory)
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         leases = steady_leases(view, job)
+
+        def because() -> Reason:
+            return self._why(view, now, own, memory, answer)
+
         if answer == WAIT:
             if now.held != NOTHING and not _some_leave(view, job):
-                yield from (Release(lease.lease_id) for lease in leases)
+                yield from (Release(lease.lease_id, because=because) for lease in leases)
+            elif now.held == NOTHING:
+                yield Hold(job.job_id, because)
             own.pop("watched", None)
         elif answer == GO_ON_DEMAND:
             if now.held != ON_DEMAND or len(leases) < gangs[0].machines:
-                yield from self._go_on_demand(view, job, now, own, memory)
+                yield from self._go_on_demand(view, job, now, own, memory, because)
             own.pop("watched", None)
         elif now.held != SPOT or answer != now.zone:
-            yield from self._spot(view, job, answer, now, own, memory)
+            yield from self._spot(view, job, answer, now, own, memory, because)
+
+    def _why(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any], answer: int) -> Reason:
+        """Why the rule answers so."""
+        if not own["can_save"]:
+            return without_saving()
+        if self.rule is not DeadlineRule.TABLE:
+            return by_rule(self.name, gangs_of(own), now, answer)
+        return by_costs(table_for(self._question(view, own, memory)), gangs_of(own), now, answer)
 
     def _spot(
-        self, view: View, job: JobView, zone: int, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
+        self,
+        view: View,
+        job: JobView,
+        zone: int,
+        now: ZonesNow,
+        own: dict[str, Any],
+        memory: dict[str, Any],
+        because: Because,
     ) -> Iterator[Action]:
         """Request the spot machines of a zone, or those that it lacks; of a gang that shrinks, release some."""
         gang = gangs_of(own)[zone]
@@ -242,7 +265,7 @@ class Deadline:
             if _some_leave(view, job):
                 return
             newest = sorted(here, key=lambda lease: lease.started_s)[gang.machines :]
-            yield from (Release(lease.lease_id) for lease in newest)
+            yield from (Release(lease.lease_id, because=because) for lease in newest)
             return
         own["asked_s"], own["asked"], own["asked_market"] = view.now_s, gang.machines, str(gang.market)
         own["zone"] = own["zone"] if now.held == SPOT else zone
@@ -256,7 +279,8 @@ class Deadline:
             own["asked_up_s"] = view.now_s - likely_age_s(ages, AGE_BINS_S, float(now.since_refused_s[zone]))
         # Where the price revokes no machine, a max price would only add interruptions.
         price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
-        yield from self._request(view, job, own, Request(gang.market, price, count=gang.machines - len(here)))
+        asked = Request(gang.market, price, count=gang.machines - len(here), because=because)
+        yield from self._request(view, job, own, asked)
 
     def _takes(
         self,
@@ -289,7 +313,8 @@ class Deadline:
             return
         zone = own.pop("looks")
         own.pop("coming", None)
-        yield from (Release(lease.lease_id, save=False) for lease in leases)
+        seen = Reason("its zone was only watched: it has shown whether it has machines")
+        yield from (Release(lease.lease_id, save=False, because=seen) for lease in leases)
         if len(leases) < gangs_of(own)[zone].machines:
             own.pop("watched", None)
             own.pop("up_since_s", None)
@@ -300,7 +325,13 @@ class Deadline:
         yield WakeAt(own["next_look_s"])
 
     def _go_on_demand(
-        self, view: View, job: JobView, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
+        self,
+        view: View,
+        job: JobView,
+        now: ZonesNow,
+        own: dict[str, Any],
+        memory: dict[str, Any],
+        because: Because,
     ) -> Iterator[Action]:
         """Request the cheapest on-demand machines in the checkpoint's place, or else elsewhere.
 
@@ -319,7 +350,7 @@ class Deadline:
             own["asked"] = machines
             usd = {one: view.on_demand_price(one) or math.inf for one in able}
             market = min(able, key=lambda one: (one.place != here, usd[one], one))
-            request = Request(market, on_demand=True, count=machines - held.count(market))
+            request = Request(market, on_demand=True, count=machines - held.count(market), because=because)
             yield from self._request(view, job, own, request)
         elif now.held == NOTHING and own["can_save"]:
             open_zones = np.flatnonzero(now.since_refused_s > 0.0).tolist()
@@ -328,7 +359,8 @@ class Deadline:
                     open_zones,
                     key=lambda one: (-gangs[one].machines, float(now.spot_usd[one]), one),
                 )
-                yield from self._spot(view, job, zone, now, own, memory)
+                refused_all = Reason("every zone has just refused an on-demand machine: spot is better than none")
+                yield from self._spot(view, job, zone, now, own, memory, refused_all)
 
     def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
         if not own["can_save"]:

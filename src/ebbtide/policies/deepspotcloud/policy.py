@@ -22,6 +22,7 @@ from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.quotes import Quotes
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
@@ -210,7 +211,8 @@ class DeepSpotCloud:
                 view.memory["retry_s"] = view.now_s + RETRY_S
                 yield WakeAt(view.now_s + RETRY_S)
         else:
-            yield Request(market, list_price(view, market), job=job.job_id)
+            why = "the job needs a machine: this market is cheapest for each step now (III-A)"
+            yield Request(market, list_price(view, market), job=job.job_id, because=Reason(why))
 
     def _is_due(self, view: View, lease: LeaseView) -> bool:
         """Whether a voluntary move from a machine is considered now."""
@@ -228,10 +230,29 @@ class DeepSpotCloud:
         """A voluntary move (III-A)."""
         market = recommend(view, job.job)
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
-            yield Request(market, list_price(view, market), job=job.job_id)
+            target = market
+
+            def because() -> Reason:
+                here = [(f"stay on lease {lease.lease_id}", lease.market), ("spot", target)]
+                sums = [(what, one, usd_per_step(view, job.job, one)) for what, one in here]
+                return Reason(
+                    "a move there costs less than it saves (III-A)",
+                    [
+                        Alternative(
+                            what,
+                            usd * job.steps_left,
+                            f"{usd:.8g} USD a step x {job.steps_left:g}",
+                            one,
+                            one == target,
+                        )
+                        for what, one, usd in sums
+                    ],
+                )
+
+            yield Request(market, list_price(view, market), job=job.job_id, because=because)
             if not self.overlap:
                 view.memory.setdefault("left", []).append(lease.lease_id)
-                yield Release(lease.lease_id)
+                yield Release(lease.lease_id, because=Reason("its job moves to a cheaper market"))
         if self.when is not MoveWhen.CHEAPER:
             yield WakeAt(self._next_look_s(view, lease))
 

@@ -25,6 +25,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.dynamic_pricing.limits import LEAST_ROUND_S, Limits, eased
@@ -403,11 +404,13 @@ class DynamicPricing:
         for job_id, lease_id in changes.given.items():
             yield Assign(job_id, [lease_id])
         for lease_id in changes.left:
-            yield Release(lease_id)
+            yield Release(lease_id, because=Reason("no job is given this machine in the round that begins"))
         # A machine that was to come for a job that has ended since.
         for job in view.jobs:
             if job.is_finished:
-                yield from (Release(lease.lease_id) for lease in view.leases_of(job.job_id) if not lease.is_booted)
+                done = Reason("its job is done")
+                coming = [lease for lease in view.leases_of(job.job_id) if not lease.is_booted]
+                yield from (Release(lease.lease_id, because=done) for lease in coming)
 
     def _take_over(self, view: View, new: LeaseView) -> Iterator[Action]:
         """A machine is up: its job moves there, and what it leaves goes to a job that needs it, or back."""
@@ -459,7 +462,8 @@ class DynamicPricing:
             if rented_by_others(view)[kind]:
                 yield WakeAt(view.now_s + _RETRY_S)
             return
-        yield Request(market, list_price(view, market), job=job.job_id, keep=True)
+        because = partial(_by_type, view, job, kind, market)
+        yield Request(market, list_price(view, market), job=job.job_id, keep=True, because=because)
 
     def _last_call(self, view: View, job: JobView) -> Iterator[Action]:
         """An on-demand machine for a job that was refused a spot machine and would miss its SLO by waiting on."""
@@ -483,7 +487,8 @@ class DynamicPricing:
         least_s = min(work_s.values())
         able = [market for market, duration_s in work_s.items() if duration_s <= max(left_s, least_s)]
         best = min(able, key=lambda market: ((view.on_demand_price(market) or 0.0) * work_s[market], market))
-        yield Request(best, on_demand=True, job=job.job_id, keep=True)
+        late = Reason("it was refused a spot machine, and would miss its SLO by waiting on")
+        yield Request(best, on_demand=True, job=job.job_id, keep=True, because=late)
 
 
 def _held(view: View) -> list[Held]:
@@ -502,6 +507,19 @@ def _coming(view: View) -> dict[int, list[str]]:
         job.job_id: [lease.market.instance_type for lease in view.leases_of(job.job_id) if not lease.is_booted]
         for job in view.jobs
     }
+
+
+def _by_type(view: View, job: JobView, kind: str, market: Market) -> Reason:
+    """Why a job gets a machine of a type: the allocation of the round says so, and this is its cheapest market."""
+    alternatives = []
+    for other, where in _cheapest(view).items():
+        rate, price = view.steps_per_s(job.job, where), view.price(where)
+        if rate > 0.0:
+            work_h = job.steps_left / rate / HOUR_S
+            how = f"{price:.6f} USD/h x {work_h:.6f} h; a type's cheapest market"
+            alternatives.append(Alternative("spot", price * work_h, how, where, other == kind and where == market))
+    why = f"the round's allocation, solved over all jobs, gives the job a {kind}; this is its cheapest market"
+    return Reason(why, alternatives)
 
 
 def _cheapest(view: View, only: str | None = None) -> dict[str, Market]:

@@ -10,7 +10,7 @@ from ebbtide.market.billing import Refund
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.ways import Refunds, Way
+from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
 from ebbtide.policies.moving import egress_usd
 
 # A move has to save this share of what is left, as well as its cost.
@@ -61,6 +61,14 @@ def paid_usd_per_hour(view: View, lease: LeaseView) -> float:
     return view.price(lease.market) if listed is None else listed
 
 
+def staying_usd(view: View, lease: LeaseView, ways: Ways) -> float:
+    """What the rest of a job is expected to cost on the machine that it has, USD."""
+    if ways.bids_pay and refunds_first_hour(view) and ways.bid is not None and not lease.on_demand:
+        return ways.staying_usd(lease.market)
+    staying_s = ways.work_s_in(lease.market)
+    return (paid_usd_per_hour(view, lease) + ways.hour_usd) * staying_s / HOUR_S
+
+
 def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
     """The way that saves most over staying, its cost counted; None: none saves enough.
 
@@ -76,10 +84,7 @@ def best_move(view: View, lease: LeaseView, in_time: InTime) -> Way | None:
     saving_s = work.save_s(view.machine(lease.market).vcpus, lease.market.place)
     by_bids = ways.bids_pay and refunds_first_hour(view)
     share = 1.0 if by_bids else min(_HORIZON_H * HOUR_S / staying_s, 1.0)
-    if by_bids and ways.bid is not None and not lease.on_demand:
-        stay_usd = ways.staying_usd(lease.market)
-    else:
-        stay_usd = share * (price + ways.hour_usd) * staying_s / HOUR_S
+    stay_usd = share * staying_usd(view, lease, ways)
     # A bid's expected cost has the start of its machine within it, while the old one trains on.
     idle_s = saving_s if by_bids else saving_s + ways.start_s
     best: tuple[float, Way] | None = None

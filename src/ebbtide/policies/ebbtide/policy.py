@@ -23,14 +23,16 @@ from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market
-from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour
+from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour, staying_usd
+from ebbtide.policies.ebbtide.reasons import reason
 from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.moving import take_over
@@ -50,6 +52,8 @@ _REFUNDED_HALF_S = 1800.0
 
 # A machine of a type that the table does not know has to cost less than this share of what the table expects.
 _CHEAPER = 0.95
+# Why a machine is left for the deadline's sake.
+_TOO_LATE = "if this machine were taken before the next look, no other might end in time"
 # So long after a machine was to be taken, it is not taken after all, seconds.
 _LATE_S = 60.0
 # From a machine's first charge until it trains, seconds.
@@ -215,7 +219,8 @@ class Ebbtide:
             return action
         off_table: list[str] = view.memory.setdefault("off_table", [])
         off_table.append(str(job.job_id))
-        return Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
+        why = "a spot machine of another type is expected to cost less than going on demand"
+        return _asked(job, way, lambda: reason(why, in_time, way))
 
     def _instead_of_waiting(self, now: _Now, job: JobView, later_steps: float) -> Iterator[Action]:
         """A spot machine of another type where the table has a job wait, if it costs less than is expected."""
@@ -223,10 +228,16 @@ class Ebbtide:
         if job.job.most_machines > 1:
             # Machines that work as one are asked for by the table only.
             return
-        way = self._in_time(now, job, bids=False).best_spot(self._table.zones_of(view, job))
-        if way is not None and way.usd < _CHEAPER * self._table.expected_usd(view, job, later_steps):
+        in_time = self._in_time(now, job, bids=False)
+        way = in_time.best_spot(self._table.zones_of(view, job))
+        if way is None:
+            return
+        waiting_usd = self._table.expected_usd(view, job, later_steps)
+        if way.usd < _CHEAPER * waiting_usd:
             view.memory.setdefault("off_table", []).append(str(job.job_id))
-            yield Request(way.market, way.max_price_usd_per_hour, job=job.job_id)
+            why = f"a spot machine of another type costs less than {_CHEAPER:g} of what waiting is expected to"
+            waiting = Alternative("wait, by the table of policy deadline", waiting_usd)
+            yield _asked(job, way, lambda: reason(why, in_time, way, waiting))
 
     def _serve(self, now: _Now, job: JobView) -> Iterator[Action]:
         view = now.view
@@ -248,9 +259,10 @@ class Ebbtide:
         if missing > 0:
             way = self._best(now, job, ways)
             if way is not None:
-                most = way.max_price_usd_per_hour
-                yield Request(way.market, most, way.on_demand, job=job.job_id, count=missing)
-            elif 0 < len(held) < job.job.least_machines:
+                yield _asked(job, way, lambda: self._why(self._in_time(now, job), way), missing)
+            elif not held:
+                yield Hold(job.job_id, lambda: self._why_waits(self._in_time(now, job)))
+            if way is None and 0 < len(held) < job.job.least_machines:
                 # They are paid for and idle until the others come: they are kept for a while only.
                 since_s = view.memory.setdefault("halves", {}).setdefault(str(job.job_id), view.now_s)
                 kept_s = _REFUNDED_HALF_S if refunds_first_hour(view) else _HALF_S
@@ -258,7 +270,8 @@ class Ebbtide:
                     yield WakeAt(since_s + kept_s)
                     return
                 del view.memory["halves"][str(job.job_id)]
-                yield from (Release(lease.lease_id) for lease in held)
+                why = Reason("the other machines that the job needs have not come, and these are paid for idle")
+                yield from (Release(lease.lease_id, because=why) for lease in held)
                 yield _backed_off(view, job)
         elif job.job.checkpoint is not None:
             yield from self._moves(now, job, held, is_due)
@@ -295,6 +308,27 @@ class Ebbtide:
             return self.patience * HOUR_S
         return self.patience * now.steps * min(ways.usual[1], ways.seconds_in(instead.market))
 
+    def _why(self, in_time: InTime, way: Way) -> Reason:
+        """Why a way is taken."""
+        why = "it is expected to cost least until the job is done"
+        if self._is_due and in_time.may_try(way):
+            why = "of what leaves time for an on-demand machine after it, it is expected to cost least"
+        elif self._is_due:
+            why = "no way leaves time for another after it: the fastest is taken"
+        return reason(why, in_time, way)
+
+    def _why_waits(self, in_time: InTime) -> Reason:
+        """Why no machine is rented for a job that has none."""
+        ways = in_time.ways
+        if ways.cheapest is None:
+            why = "no market can be asked now: all have just refused, or cost more than their list price"
+            return reason(why, in_time, None)
+        at = "at the lowest mean price of the last day"
+        usual = Alternative("wait for a machine at the usual cost", ways.usual[0], at, is_chosen=True)
+        return reason(
+            "machines cost more than is usual, or refuse, and there is time to wait", in_time, None, usual
+        )
+
     # When a job moves.
 
     def _moves(self, now: _Now, job: JobView, held: Sequence[LeaseView], is_due: bool) -> Iterator[Action]:
@@ -316,17 +350,21 @@ class Ebbtide:
                 target = None
             if target is not None and len(held) > 1:
                 # Machines that work as one are replaced together, once these are saved.
-                yield from (Release(one.lease_id) for one in held)
+                late = Reason(_TOO_LATE)
+                yield from (Release(one.lease_id, because=late) for one in held)
                 return
         elif is_due and len(held) > 1:
             if is_renewed(view, held, in_time):
-                yield from (Release(one.lease_id) for one in held)
+                new = Reason("new machines of this market are refunded if they are taken within their first hour")
+                yield from (Release(one.lease_id, because=new) for one in held)
             return
         elif is_due:
             target = best_move(view, lease, in_time)
         if target is not None:
-            most = target.max_price_usd_per_hour
-            yield Request(target.market, most, target.on_demand, job=job.job_id)
+            why = "moving there saves more than the move costs" if is_due else _TOO_LATE
+            stay_usd = staying_usd(view, lease, ways)
+            staying = Alternative(f"stay on lease {lease.lease_id}", stay_usd, market=lease.market)
+            yield _asked(job, target, lambda: reason(why, in_time, target, staying))
 
     def _next_look(self, view: View, lease: LeaseView) -> WakeAt:
         look_s = next_look_s(view, lease, self.look_every_s)
@@ -426,13 +464,19 @@ class _Now:
         return math.fsum(self.end(job) for job in self.view.jobs)
 
 
+def _asked(job: JobView, way: Way, because: Callable[[], Reason], count: int = 1) -> Request:
+    """A request for machines of a way."""
+    most = way.max_price_usd_per_hour
+    return Request(way.market, most, way.on_demand, job=job.job_id, count=count, because=because)
+
+
 def _give_back_spared(view: View) -> Iterator[Action]:
     """Release machines that were left to their provider, which has not taken them after all."""
     for lease in view.leases:
         if math.isinf(lease.revoke_at_s) or not lease.is_booted or any(lease in job.leases for job in view.jobs):
             continue
         if view.now_s >= lease.revoke_at_s + _LATE_S:
-            yield Release(lease.lease_id)
+            yield Release(lease.lease_id, because=Reason("its provider was to take it, and has not"))
         else:
             yield WakeAt(lease.revoke_at_s + _LATE_S)
 

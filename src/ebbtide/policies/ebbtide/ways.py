@@ -257,8 +257,7 @@ class Ways:
 
     def at_price_usd(self, way: Way) -> float:
         """What a way costs at its price of the moment, without revocations, refunds and egress, USD."""
-        price = list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
-        return self._usd(way.market, self.seconds_in(way.market), price)
+        return self._usd(way.market, self.seconds_in(way.market), self.price_of(way))
 
     def work_s_in(self, market: Market) -> float:
         """Seconds of pure work that are left in a market."""
@@ -304,6 +303,32 @@ class Ways:
     def _may_ask(self, market: Market, on_demand: bool) -> bool:
         return self.refusals is None or self.refusals.may_ask(market, on_demand)
 
+    def price_of(self, way: Way) -> float:
+        """What a machine costs at the price of the moment, USD per hour."""
+        return list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
+
+    def offer_in(self, market: Market) -> Offer | None:
+        """The offer that a market's spot way is made from; None: it is made from the price."""
+        if not (self._open and self.bid is not None and self.bids_pay):
+            return None
+        return next((offer for offer in self._offers[1] if offer.market == market), None)
+
+    def paid_share(self, way: Way) -> float:
+        """The share of a way's price that counts, after what its market has refunded so far."""
+        offer = self.offer_in(way.market)
+        if way.on_demand or (offer is not None and offer.revoked > 0.0):
+            return 1.0
+        return self._refunds.paid_share(way.market)
+
+    def lasts_s(self, market: Market, work_s: float) -> float:
+        """Seconds for which machines of a market are held for so many seconds of work."""
+        return self.start_s + self.restore_s(market) + work_s
+
+    def paid_s(self, market: Market, work_s: float) -> float:
+        """The same in whole charge periods."""
+        period_s = self.view.billing.period_s
+        return math.ceil(self.lasts_s(market, work_s) / period_s) * period_s
+
     def _way(self, market: Market, seconds: float, price: float, most: float, *, on_demand: bool) -> Way:
         share = 1.0 if on_demand else self._refunds.paid_share(market)
         arriving_usd = self.arriving_usd(market)
@@ -313,10 +338,9 @@ class Ways:
 
     def _usd(self, market: Market, seconds: float, price: float) -> float:
         """Of machines at a price, charged in whole periods, USD."""
-        period_s = self.view.billing.period_s
-        lasts_s = self.start_s + self.restore_s(market) + self._work_s(seconds)
-        paid_s = math.ceil(lasts_s / period_s) * period_s
-        return (self.job.job.most_machines * price * paid_s + self.hour_usd * lasts_s) / HOUR_S
+        work_s = self._work_s(seconds)
+        time_usd = self.hour_usd * self.lasts_s(market, work_s)
+        return (self.job.job.most_machines * price * self.paid_s(market, work_s) + time_usd) / HOUR_S
 
     def _work_s(self, seconds: float) -> float:
         return self.steps * seconds / self._speedup

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ebbtide._utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
@@ -18,6 +19,7 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.account import Account, FreeList
@@ -288,7 +290,8 @@ class ExoSphere:
         bids = {holding.market: holding.bid_usd_per_hour for holding in open_now}
         for market, count in counts.items():
             if count > 0:
-                yield Request(market, bids[market], job=job.job_id, count=count, keep=True)
+                because = partial(_by_portfolio, account.holdings, market)
+                yield Request(market, bids[market], job=job.job_id, count=count, keep=True, because=because)
         sharing.rented(job)
 
     def _open(self, view: View, account: Account) -> list[Holding]:
@@ -369,7 +372,7 @@ class ExoSphere:
             yield Assign(job.job_id, [lease.lease_id for lease in leases if lease.lease_id != lease_id])
         else:
             free.never(lease_id)
-            yield Release(lease_id)
+            yield Release(lease_id, because=Reason("the portfolio no longer needs it"))
 
     def _free(self, view: View, free: FreeList) -> Iterator[Action]:
         """Keep servers of finished applications for a while, then release them."""
@@ -378,7 +381,21 @@ class ExoSphere:
         for lease_id in free.enter((lease.lease_id for lease in idle), view.now_s + self.free_list_s):
             yield WakeAt(free.until_s(lease_id))
         for lease_id in free.expired(view.now_s):
-            yield Release(lease_id, save=False)
+            yield Release(lease_id, save=False, because=Reason("no application needs it any more"))
+
+
+def _by_portfolio(holdings: Sequence[Holding], market: Market) -> Reason:
+    """Why servers are rented in a market: its share in the portfolio."""
+    shares = [
+        Alternative(
+            f"spot, at most {one.bid_usd_per_hour:.4f} USD/h",
+            how=f"{one.share:.4f} of the cluster's resources",
+            market=one.market,
+            is_chosen=one.market == market,
+        )
+        for one in sorted(holdings, key=lambda one: (-one.share, one.market))
+    ]
+    return Reason("the portfolio of least cost and risk has servers there (ExoSphere, Eq. 3)", shares)
 
 
 def default_application(view: View, job: JobView, alpha: float | None = None) -> Application:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +23,9 @@ from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.field_checks import check_fields
@@ -208,7 +209,8 @@ class SpotTune:
                     yield WakeAt(view.now_s + _LOOK_AGAIN_S)
                     continue
                 given_back.append(lease.lease_id)
-                yield Release(lease.lease_id)
+                hour = Reason("its first hour is over: another machine's first hour may be refunded")
+                yield Release(lease.lease_id, because=hour)
 
     def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
         """Whether no offer is cheaper than staying, the time of the move included."""
@@ -242,20 +244,27 @@ class SpotTune:
             ]
             if job.is_finished or held or self._selection.waits(view, job):
                 continue
-            offer = self._best(view, job, times)
-            if offer is None:
+            kept = self._in_time_offers(view, job, times)
+            if not kept:
+                yield Hold(job.job_id, Reason("no market has a price at which its machines can run the trial"))
                 yield WakeAt(view.now_s + 5 * 60.0)
             else:
-                yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id)
+                offer, left = _least(kept), self._selection.end(view, job) - job.steps_done
+                because = partial(_by_step_cost, kept, offer, left)
+                yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id, because=because)
 
     def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
         """getBestInst: the market with the lowest expected step cost, among those where the trial ends in time."""
+        kept = self._in_time_offers(view, job, times)
+        return _least(kept) if kept else None
+
+    def _in_time_offers(self, view: View, job: JobView, times: ObservedStepTimes) -> list[Offer]:
+        """The offers with which the trial ends in time; empty: no market can run it."""
         offers = self._offers(view, job, times)
         if not offers:
-            return None
+            return []
         in_time = self._in_time(view, job, np.array([offer.seconds_per_step for offer in offers]))
-        kept = [offer for offer, able in zip(offers, in_time, strict=True) if able]
-        return min(kept, key=lambda offer: (offer.usd_per_step, offer.market))
+        return [offer for offer, able in zip(offers, in_time, strict=True) if able]
 
     def _offers(self, view: View, job: JobView, times: ObservedStepTimes) -> list[Offer]:
         markets, seconds = self._usable(view, job, times)
@@ -278,3 +287,27 @@ class SpotTune:
         left_s = self.deadline_s - (view.now_s - run_started_s(view))
         able = seconds * job.steps_left <= _TRAINING_SHARE * left_s
         return able if able.any() else np.asarray(seconds <= seconds.min())
+
+
+def _least(offers: Sequence[Offer]) -> Offer:
+    return min(offers, key=lambda offer: (offer.usd_per_step, offer.market))
+
+
+def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float) -> Reason:
+    """Why an offer is taken: the lowest expected cost of a step."""
+    alternatives = [
+        Alternative(
+            f"spot, at most {offer.max_price_usd_per_hour:.4f} USD/h",
+            offer.usd_per_step * steps_left,
+            f"{offer.usd_per_step:.8g} USD a step x {steps_left:g} steps; {offer.seconds_per_step:.4g} s a step"
+            + (
+                ""
+                if math.isnan(offer.revoked)
+                else f"; revoked within the hour with probability {offer.revoked:.3f}"
+            ),
+            offer.market,
+            offer is chosen,
+        )
+        for offer in offers
+    ]
+    return Reason("lowest expected cost of a step (SpotTune, Eq. 1 and 2)", alternatives)

@@ -15,6 +15,7 @@ from ebbtide.forecasts.learning_curves.curves import observed
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Release, Stop, WakeAtStep
+from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 
@@ -73,13 +74,15 @@ class TrialSelection:
             return
         steps, metric = self._measured(view, job)
         if len(steps) and (not math.isfinite(metric[-1]) or self._predictor.has_converged(metric)):
-            yield Stop(job.job_id)
+            yield Stop(job.job_id, Reason("its metric no longer changes, or is no number"))
             return
         waits = view.memory["chosen"] is None and job.job_id not in view.memory["paused"]
         if self.compares(view) and waits and job.steps_done >= self._goal(job) - 1e-6:
             view.memory["paused"].append(job.job_id)
             for lease in view.leases_of(job.job_id):
-                yield Release(lease.lease_id)
+                yield Release(
+                    lease.lease_id, because=Reason("its trial has come to theta, and waits for the others")
+                )
 
     def select(self, view: View) -> Iterator[Action]:
         """Once all trials wait: predict their final metrics, choose the best, end the others (lines 48 to 53)."""
@@ -100,9 +103,16 @@ class TrialSelection:
         ranked = sorted(zip(ends, (job.job_id for job in waiting), strict=True))
         chosen = [job_id for _, job_id in ranked[: self.mcnt]]
         memory["chosen"] = chosen
+        trials = [
+            Alternative(f"trial {job_id}", how=f"predicted final metric {-end if self.maximise else end:.6g}")
+            for end, job_id in ranked
+        ]
         for job in waiting:
             if job.job_id not in chosen or not self.trains_on:
-                yield Stop(job.job_id)
+                why = f"it is not among the {self.mcnt} best by predicted final metric"
+                yield Stop(
+                    job.job_id, Reason(why if job.job_id not in chosen else "it has been predicted", trials)
+                )
 
     def _goal(self, job: JobView) -> int:
         """Number of steps after which the trial is predicted."""

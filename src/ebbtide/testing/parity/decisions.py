@@ -133,7 +133,10 @@ def _is_same_event(one: Event, other: Event) -> bool:
 def _is_same_action(one: Action, other: Action) -> bool:
     if type(one) is not type(other):
         return False
-    pairs = [(getattr(one, each.name), getattr(other, each.name), each.name) for each in fields(one)]
+    # Reasons change nothing of what is done.
+    pairs = [
+        (getattr(one, each.name), getattr(other, each.name), each.name) for each in fields(one) if each.compare
+    ]
     return all(
         is_near(before, after, SAME_S if name.endswith("_s") else SAME_USD)
         if isinstance(before, float) and isinstance(after, float)

@@ -1,0 +1,167 @@
+"""`ebbtide why`: what a live run decided, what it weighed, why and what it came to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ebbtide._json import finite
+from ebbtide._terminal import visible
+from ebbtide._utc import iso
+from ebbtide.cli.options import table_console
+from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
+from ebbtide.engine.decisions import HELD, REQUESTED, Decision
+from ebbtide.engine.explanation import Explanation, LeaseResult
+from ebbtide.live.explaining import lease_named, told_of
+from ebbtide.live.money import seconds
+from ebbtide.live.settings import RUNS, find_run
+
+
+def why_command(
+    run: RunArgument = None,
+    lease: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LEASE", help="A machine, such as 3 or m0003; by default all decisions are listed."
+        ),
+    ] = None,
+    runs: RunsOption = RUNS,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain what a run decided: what was offered, what each was expected to cost and what it came to."""
+    folder = find_run(runs, run)
+    told = told_of(folder)
+    found = told.all() if lease is None else told.of_lease(lease_named(folder, lease))
+    if as_json:
+        typer.echo(json.dumps(finite([one.as_plain() for one in found]), indent=2))
+        return
+    if lease is None:
+        if not found:
+            typer.echo(f"run {folder.path.name} has decided nothing yet")
+            return
+        table_console().print(decisions_table(found))
+        typer.echo(f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`")
+        return
+    for number, one in enumerate(found):
+        if number:
+            typer.echo("")
+        for part in explained(one):
+            if isinstance(part, Table):
+                table_console().print(part)
+            else:
+                typer.echo(visible(part))
+
+
+def decisions_table(found: Sequence[Explanation]) -> Table:
+    """A row a decision: when, what, for which job, why, what was expected and what it came to."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("time", "lease", "decided", "job", "why", "expected USD", "came to"):
+        table.add_column(heading, justify="right" if heading == "expected USD" else "left", overflow="fold")
+    for one in found:
+        made = one.decision
+        table.add_row(
+            iso(made.time_s),
+            Text(_ids(made.lease_ids)),
+            Text(_what(made)),
+            Text(one.job),
+            Text(made.why or "-"),
+            _usd(made.chosen.expected_usd) if made.chosen is not None else "-",
+            Text("; ".join(map(_came_to, one.machines[:1])) or "-"),
+        )
+    return table
+
+
+def explained(one: Explanation) -> Iterator[str | Table]:
+    """A decision in full, as lines and tables."""
+    made = one.decision
+    about = f" for {one.job}" if one.job else ""
+    yield f"{iso(made.time_s)}: {_what(made)}{about}"
+    yield f"why: {made.why or 'the policy gave no reason'}"
+    if made.woken_by:
+        yield f"asked because of: {', '.join(made.woken_by)}"
+    known = [] if math.isnan(made.steps_left) else [f"{made.steps_left:g} steps left"]
+    known += [] if math.isnan(made.spent_usd) else [f"{made.spent_usd:.4f} USD spent"]
+    if known:
+        yield f"then: {', '.join(known)}"
+    if made.alternatives:
+        yield "what the policy weighed (expected cost until the job is done):"
+        yield _weighed(made)
+    if made.offered:
+        kept = f", the cheapest {len(made.offered)} of {made.markets}" if made.markets > len(made.offered) else ""
+        yield f"what was offered{kept} (pure work at the prices of that moment):"
+        yield _offers(made)
+    for machine in one.machines:
+        yield f"lease {machine.lease_id} came to: {_came_to(machine)}"
+    if made.action == REQUESTED and one.later_machines > len(one.machines) and one.job:
+        machines = f"{one.later_machines} machines requested for {one.job} from then on"
+        yield f"{machines} cost {_usd(one.later_usd)} USD so far"
+
+
+def _weighed(made: Decision) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("", "choice", "market", "USD", "how"):
+        table.add_column(heading, justify="right" if heading == "USD" else "left", overflow="fold")
+    for one in made.alternatives:
+        usd = "too late" if one.expected_usd == math.inf else _usd(one.expected_usd)
+        market = "" if one.market is None else str(one.market)
+        table.add_row("*" if one.is_chosen else "", Text(one.choice), Text(market), usd, Text(one.how))
+    return table
+
+
+def _offers(made: Decision) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("", "market", "spot USD/h", "list USD/h", "work h", "spot USD", "list USD"):
+        table.add_column(heading, justify="left" if heading in ("", "market") else "right", overflow="fold")
+    for one in made.offered:
+        listed = "-" if one.on_demand_usd_per_hour is None else f"{one.on_demand_usd_per_hour:.6f}"
+        table.add_row(
+            "*" if one.market == made.market else "",
+            Text(str(one.market)),
+            f"{one.spot_usd_per_hour:.6f}",
+            listed,
+            f"{one.work_h:.6f}",
+            _usd(one.spot_usd),
+            "-" if one.on_demand_usd is None else _usd(one.on_demand_usd),
+        )
+    return table
+
+
+def _what(made: Decision) -> str:
+    """A decision in a few words."""
+    if made.action == REQUESTED:
+        count = "" if len(made.lease_ids) == 1 else f"{len(made.lease_ids)} x "
+        most = made.max_price_usd_per_hour
+        price = "at any price" if math.isinf(most) else f"at most {most:.4f} USD/h"
+        return f"requested {count}{made.market}, {'on demand' if made.on_demand else price}"
+    if made.market is not None:
+        return f"{made.action} {_ids(made.lease_ids)}, {made.market}"
+    return "waits" if made.action == HELD else made.action
+
+
+def _came_to(machine: LeaseResult) -> str:
+    if math.isnan(machine.started_s):
+        return machine.state
+    steps = f"{machine.steps:g} steps, " if machine.steps else ""
+    refund = f" ({machine.refund_usd:.4f} refunded)" if machine.refund_usd else ""
+    return f"{machine.state} after {seconds(machine.held_s)}, {steps}{_usd(machine.paid_usd)} USD{refund}"
+
+
+def _ids(lease_ids: Sequence[int]) -> str:
+    if len(lease_ids) > 3:
+        return f"{lease_ids[0]}-{lease_ids[-1]}"
+    return ", ".join(map(str, lease_ids))
+
+
+def _a_lease(found: Sequence[Explanation]) -> int:
+    return next((one.decision.lease_ids[0] for one in found if one.decision.lease_ids), 0)
+
+
+def _usd(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.6f}"

@@ -1,0 +1,60 @@
+"""Why a live run rents what it rents: its decisions from its journal, each with what it came to so far."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ebbtide.engine.decisions import decision_of
+from ebbtide.engine.explanation import Told
+from ebbtide.engine.snapshot import lease_of
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import runnable
+from ebbtide.live.journal import Journal
+from ebbtide.live.settings import RunFolder
+
+# A machine as people name it: `3`, `m0003` or `RUN-m0003`.
+_LEASE = re.compile(r"(?:(?P<run>.+)-)?m?(?P<number>\d{1,9})")
+
+
+def told_of(folder: RunFolder) -> Told:
+    """What the explanations of a live run are made from, as its journal has it.
+
+    Raises:
+        InputError: Nothing has been decided yet, or the journal cannot be read.
+    """
+    journal = Journal(folder.journal, read_only=True)
+    kept, figures = journal.run(), journal.figures()
+    if kept is None:
+        raise InputError(f"run {folder.path.name} has decided nothing yet")
+    engine = kept["engine"]
+    paid = {
+        lease_id: math.fsum(charge["usd"] for charge in bill["charges"]) - float(bill["refund_usd"])
+        for lease_id, bill in engine["bills"]
+    }
+    steps_on: dict[int, float] = {}
+    for job in engine["jobs"]:
+        for lease_id, steps in job["steps_on"]:
+            steps_on[lease_id] = steps_on.get(lease_id, 0.0) + steps
+    open_usd = dict(figures["open_usd"]) if figures is not None else {}
+    return Told(
+        [decision_of(values) for values in engine["decisions_made"]],
+        [lease_of(values) for values in engine["leases"]],
+        runnable(folder.settings.sweep).setting_names,
+        {**open_usd, **paid},
+        {lease_id: float(bill["refund_usd"]) for lease_id, bill in engine["bills"]},
+        steps_on,
+        figures["time_s"] if figures is not None else math.nan,
+    )
+
+
+def lease_named(folder: RunFolder, name: str) -> int:
+    """The number of a machine by the name that people give it: `3`, `m0003` or `RUN-m0003`.
+
+    Raises:
+        InputError: It is none of these, or of another run.
+    """
+    found = _LEASE.fullmatch(name)
+    if found is None or found["run"] not in (None, folder.path.name):
+        raise InputError(f"{name!r} is no machine of run {folder.path.name}; one is named 3, or m0003")
+    return int(found["number"])

@@ -1,0 +1,80 @@
+"""What the default policy says of its decisions: the ways that a job had, each with the sum that its cost is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import nsmallest
+
+from ebbtide._utc import HOUR_S
+from ebbtide.policies.api.reasons import Alternative, Reason
+from ebbtide.policies.ebbtide.in_time import InTime
+from ebbtide.policies.ebbtide.ways import Way, Ways
+
+# Ways that are told of, those of least expected cost.
+_TOLD = 12
+
+
+def reason(why: str, in_time: InTime, taken: Way | None, waiting: Alternative | None = None) -> Reason:
+    """Why a way is taken, or none.
+
+    Args:
+        why: In a sentence.
+        in_time: The ways for the job, and which of them its deadline leaves.
+        taken: The way that is taken; None: none is.
+        waiting: What is done instead of a way, if that was weighed.
+    """
+    ways = in_time.ways
+    open_now = {(way.market, way.on_demand) for way in ways.all()}
+    known = {(way.market, way.on_demand): way for way in (*replace(ways, refusals=None).all(), *ways.all())}
+    if taken is not None:
+        known[taken.market, taken.on_demand] = taken
+    told = nsmallest(_TOLD, known.values(), key=lambda way: way.rank)
+    if taken is not None and taken not in told:
+        told.append(taken)
+    alternatives = [
+        Alternative(
+            choice_of(way),
+            way.usd,
+            "; ".join((sum_of(ways, way), *_against(way, in_time, (way.market, way.on_demand) in open_now))),
+            way.market,
+            way == taken,
+        )
+        for way in told
+    ]
+    return Reason(why, [*([waiting] if waiting is not None else []), *alternatives])
+
+
+def choice_of(way: Way) -> str:
+    """A way in words, its market aside."""
+    return "on demand" if way.on_demand else f"spot, at most {way.max_price_usd_per_hour:.4f} USD/h"
+
+
+def sum_of(ways: Ways, way: Way) -> str:
+    """How a way's expected cost comes about, figure by figure."""
+    machines = ways.job.job.most_machines
+    times = f" x {machines} machines" if machines > 1 else ""
+    arriving_usd = ways.arriving_usd(way.market)
+    egress = f" + egress {arriving_usd:.6f} USD" if arriving_usd else ""
+    share = ways.paid_share(way)
+    paid = f" x {share:.4f} paid so far of first hours there" if share != 1.0 else ""
+    offer = None if way.on_demand else ways.offer_in(way.market)
+    if offer is not None:
+        revoked = (
+            f"; revoked within the hour with probability {offer.revoked:.3f}"
+            if offer.revoked == offer.revoked
+            else ""
+        )
+        return f"{offer.usd_per_step:.8g} USD a step x {ways.steps:g} steps{times}{paid}{egress}{revoked}"
+    price = ways.price_of(way)
+    lasts_s, paid_s = ways.lasts_s(way.market, way.work_s), ways.paid_s(way.market, way.work_s)
+    value = f" + {ways.hour_usd:g} USD/h x {lasts_s / HOUR_S:.4f} h of time" if ways.hour_usd else ""
+    parts = f"start {ways.start_s:.0f} s, restore {ways.restore_s(way.market):.0f} s, work {way.work_s:.0f} s"
+    return f"{price:.6f} USD/h x {paid_s / HOUR_S:.6f} h{times}{paid}{value}{egress} ({parts})"
+
+
+def _against(way: Way, in_time: InTime, is_open: bool) -> list[str]:
+    """What speaks against a way, whatever it costs."""
+    found = [] if is_open else ["it has just refused a machine"]
+    if not in_time.may_try(way):
+        found.append("after it an on-demand machine might not end in time" if not way.on_demand else "not in time")
+    return found

@@ -1,0 +1,185 @@
+"""Decisions of a run: what is kept of them, that they do not change what is done, and what they came to."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.markets import C3, R3, START_S, history, job
+
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.decisions import (
+    ALTERNATIVES_KEPT,
+    HELD,
+    NO_REASON,
+    RELEASED,
+    REQUESTED,
+    Decision,
+    Offered,
+    decision_of,
+    decision_values,
+)
+from ebbtide.engine.explanation import Told
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import InputError
+from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.reasons import Alternative, Reason
+from ebbtide.policies.api.view import View
+from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
+from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.testing.scripted import Scripted, replay
+
+CALM = {C3: [(0, 0.36)], R3: [(0, 0.18)]}
+
+
+def request_because(because: object) -> Callable[..., list[Request]]:
+    return lambda _view, _event: [Request(C3, job=0, because=because)]  # type: ignore[arg-type]
+
+
+def test_a_request_is_kept_with_what_was_offered_and_what_it_came_to() -> None:
+    reason = Reason("I like it", [Alternative("spot", 0.5, "by guess", C3, True), Alternative("wait", 0.7)])
+    policy = Scripted({Wake.START: request_because(lambda: reason)})
+    outcome = replay(policy, [job(3600, save_s=10, restore_s=20)], history(CALM))
+    (made,) = outcome.made
+    assert (made.action, made.why, made.lease_ids, made.job_id) == (REQUESTED, "I like it", (0,), 0)
+    assert (made.time_s, made.number, made.steps_left, made.spent_usd) == (START_S, 1, 3600, 0.0)
+    assert made.woken_by == ("start",)
+    assert made.chosen == reason.alternatives[0]
+    # One step a second on C3, half as many on R3: one hour and two, at the prices of the moment.
+    assert made.offered == (
+        Offered(R3, 0.18, 0.175, 2.0, 0.36, 0.35),
+        Offered(C3, 0.36, 0.21, 1.0, 0.36, 0.21),
+    ) or made.offered == (
+        Offered(C3, 0.36, 0.21, 1.0, 0.36, 0.21),
+        Offered(R3, 0.18, 0.175, 2.0, 0.36, 0.35),
+    )
+    assert made.markets == 2
+    (told,) = Told.of(outcome).of_lease(0)
+    (machine,) = told.machines
+    assert machine.paid_usd == outcome.cost_usd == told.later_usd
+    assert (machine.state, machine.steps, told.later_machines) == ("released", 3600, 1)
+    assert machine.held_s == pytest.approx(100 + 20 + 3600 + 10)
+
+
+def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
+    chosen = Alternative("wait", math.inf, "too late", None, True)
+    made = Decision(
+        3, 5.0, HELD, 0, (1, 2), R3, False, math.inf, ("start",), 7.0, 0.5, "why",
+        (chosen, Alternative("spot", 1.0, "x", C3)), (Offered(C3, 0.1, None, 1.0, 0.1, None),), 4,
+    )  # fmt: skip
+    assert decision_of(json.loads(json.dumps(decision_values(made)))) == made
+
+
+@pytest.mark.parametrize(
+    "because", [lambda: 1 / 0, lambda: "because", "because", lambda: [Alternative("wait")]], ids=str
+)
+def test_a_reason_that_cannot_be_made_ends_no_run(because: object) -> None:
+    outcome = replay(Scripted({Wake.START: request_because(because)}), [job(100)], history(CALM))
+    assert outcome.finished
+    assert outcome.made[0].why.startswith(NO_REASON)
+
+
+def test_a_job_that_is_held_is_told_of_once_as_long_as_the_reason_is_the_same() -> None:
+    words = iter(["cheap later", "cheap later", "now"])
+
+    def hold(view: View, _event: object) -> list[Action]:
+        word = next(words, None)
+        return [Hold(0, Reason(word)), WakeAt(view.now_s + 10)] if word else []
+
+    policy = Scripted({Wake.START: hold, Wake.TIMER: hold})
+    outcome = replay(policy, [job(100)], history(CALM))
+    assert [(made.action, made.why) for made in outcome.made] == [(HELD, "cheap later"), (HELD, "now")]
+
+
+def test_a_release_says_of_which_job_and_market() -> None:
+    policy = Scripted({
+        Wake.START: request_because(None),
+        Wake.RUNNING: lambda _view, _event: [Release(0, because=Reason("enough"))],
+    })  # fmt: skip
+    outcome = replay(policy, [job(3600)], history(CALM))
+    last = outcome.made[-1]
+    assert (last.action, last.job_id, last.lease_ids, last.market, last.why) == (RELEASED, 0, (0,), C3, "enough")
+    assert len(Told.of(outcome).of_lease(0)) == 2
+
+
+def test_of_many_alternatives_the_chosen_and_the_cheapest_are_kept() -> None:
+    many = [Alternative(f"{number}", float(number)) for number in range(100)]
+    many.append(Alternative("mine", 1e9, is_chosen=True))
+    outcome = replay(Scripted({Wake.START: request_because(Reason("x", many))}), [job(100)], history(CALM))
+    kept = outcome.made[0].alternatives
+    assert [one.choice for one in kept] == ["mine", *map(str, range(ALTERNATIVES_KEPT - 1))]
+
+
+def test_a_lease_that_is_none_is_an_error() -> None:
+    outcome = replay(Scripted({Wake.START: request_because(None)}), [job(100)], history(CALM))
+    with pytest.raises(InputError, match="the run has leases 0 to 0, not 7"):
+        Told.of(outcome).of_lease(7)
+
+
+@pytest.mark.parametrize("billing", ["gcp-spot", "ec2-hourly"])
+def test_the_sums_of_the_default_policy_are_those_that_a_person_comes_to(billing: str) -> None:
+    prices = history({C3: [(0, 0.04), (5000, 0.12)], R3: [(0, 0.03)]}, hours=200)
+    outcome = replay(Ebbtide(), [job(50_000, save_s=10, restore_s=20)], prices, billing=billing)
+    requests = [made for made in outcome.made if made.action == REQUESTED]
+    assert requests
+    checked = 0
+    for made in requests:
+        assert made.chosen is not None
+        for one in made.alternatives:
+            if (found := _SUM.match(one.how)) is not None:
+                price, hours, share = (float(found[name] or 1) for name in ("price", "hours", "share"))
+                assert price * hours * share + float(found["egress"] or 0) == pytest.approx(
+                    one.expected_usd, rel=1e-5
+                )
+                start, restore, work = (float(found[name]) for name in ("start", "restore", "work"))
+                period_h = 1.0 if billing == "ec2-hourly" else 1.0 / HOUR_S
+                whole = math.ceil((start + restore + work) / HOUR_S / period_h - 1e-6) * period_h
+                assert hours == pytest.approx(whole, abs=2.0 / HOUR_S)
+                checked += 1
+        assert made.chosen.expected_usd == min(one.expected_usd for one in made.alternatives)
+    assert checked >= 2
+
+
+_SUM = re.compile(
+    r"(?P<price>[\d.]+) USD/h x (?P<hours>[\d.]+) h(?: x (?P<share>[\d.]+) paid[^+(]*)?"
+    r"(?: \+ egress (?P<egress>[\d.]+) USD)? "
+    r"\(start (?P<start>\d+) s, restore (?P<restore>\d+) s, work (?P<work>\d+) s\)"
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 200), st.floats(0.01, 0.3)), min_size=1, max_size=8, unique_by=lambda p: p[0]
+    ),
+    st.sampled_from(["ebbtide", "table", "progress"]),
+)
+def test_what_is_weighed_has_one_choice_and_it_is_what_was_requested(
+    points: list[tuple[int, float]], which: str
+) -> None:
+    prices = history(
+        {C3: [(0, 0.1), *((600 * at, usd) for at, usd in sorted(points))], R3: [(0, 0.09)]}, hours=300
+    )
+    policy = {
+        "ebbtide": Ebbtide(deadline_s=20 * HOUR_S),
+        "table": Deadline(deadline_s=20 * HOUR_S),
+        "progress": Deadline(DeadlineRule.PROGRESS, deadline_s=20 * HOUR_S),
+    }[which]
+    outcome = replay(policy, [job(20_000, save_s=10, restore_s=20)], prices, billing="gcp-spot")
+    _check_choices(outcome)
+
+
+def _check_choices(outcome: Outcome) -> None:
+    assert all(not made.why.startswith(NO_REASON) for made in outcome.made)
+    for made in outcome.made:
+        chosen = [one for one in made.alternatives if one.is_chosen]
+        if made.action == REQUESTED and made.alternatives:
+            assert len(chosen) == 1
+            if not made.on_demand:
+                assert chosen[0].market == made.market
