@@ -16,8 +16,8 @@ from ebbtide.policies.api.protocol import Policy
 from tests.live.commands import user
 
 FOR_POLICIES = (
-    "Action Assign Event GiveUp JobView LeaseState LeaseView Market Policy Release Request Save Stop View Wake "
-    "WakeAt WakeAtStep"
+    "Action Alternative Assign Event GiveUp Hold JobView LeaseState LeaseView Market Policy Reason Release Request "
+    "Save Stop View Wake WakeAt WakeAtStep"
 )
 ERRORS = "CheckpointError CloudError InputError InternalError PolicyError StorageError TrainingError"
 

@@ -3,6 +3,8 @@ from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import compare as compare
 from .analysis.planning import plan as plan
 from .analysis.result import BacktestResult as BacktestResult
+from .engine.explanation import Explanation as Explanation
+from .engine.explanation import explain as explain
 from .engine.outcome import Outcome as Outcome
 from .errors import CheckpointError as CheckpointError
 from .errors import CloudError as CloudError
@@ -39,6 +41,7 @@ from .market.prices import PriceHistory as PriceHistory
 from .policies.api.actions import Action as Action
 from .policies.api.actions import Assign as Assign
 from .policies.api.actions import GiveUp as GiveUp
+from .policies.api.actions import Hold as Hold
 from .policies.api.actions import Release as Release
 from .policies.api.actions import Request as Request
 from .policies.api.actions import Save as Save
@@ -48,6 +51,8 @@ from .policies.api.actions import WakeAtStep as WakeAtStep
 from .policies.api.events import Event as Event
 from .policies.api.events import Wake as Wake
 from .policies.api.protocol import Policy as Policy
+from .policies.api.reasons import Alternative as Alternative
+from .policies.api.reasons import Reason as Reason
 from .policies.api.records import JobView as JobView
 from .policies.api.records import LeaseView as LeaseView
 from .policies.api.view import View as View

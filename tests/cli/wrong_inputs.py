@@ -625,6 +625,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "budget_usd",
         {"sweep.yaml": SWEEP + "budget_usd: .inf\n"},
     ),
+    WrongInput("why of a run that is not there", "why nothing", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("a run that is not there", "status nothing", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("logs of a run that is not there", "logs nothing", "run"),
     WrongInput("logs of a trial below zero", "logs --trial -1", "--trial"),

@@ -162,3 +162,19 @@ class Told:
             self.refund_usd.get(lease_id, 0.0),
             self.steps_on.get(lease_id, 0.0),
         )
+
+
+def explain(outcome: Outcome, lease: int | None = None) -> list[Explanation]:
+    """Why a policy did what it did: each decision with what was offered, what it weighed and what it came to.
+
+    Args:
+        outcome: A run whose decisions were recorded, such as `BacktestResult.replay` gives.
+        lease: Number of a machine, to have the decisions about it alone; None: all.
+
+    Raises:
+        InputError: The decisions were not recorded, or there is no such lease.
+    """
+    if outcome.decisions and not outcome.made:
+        raise InputError("the decisions of this run were not recorded; `result.replay(policy)` records them")
+    told = Told.of(outcome)
+    return told.all() if lease is None else told.of_lease(lease)

@@ -7,12 +7,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ebbtide.engine.explanation import Explanation
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import trial_id_of
+from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
@@ -103,6 +105,18 @@ class Run:
         """
         path = self._kept.log_of(self._trial_id(trial))
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def why(self, lease: int | str | None = None) -> list[Explanation]:
+        """Why its policy did what it did: each decision with what was offered, weighed and what it came to so far.
+
+        Args:
+            lease: A machine, such as 3 or `m0003`, to have the decisions about it alone; None: all.
+
+        Raises:
+            InputError: Nothing has been decided yet, or there is no such machine.
+        """
+        told = told_of(self._kept)
+        return told.all() if lease is None else told.of_lease(lease_named(self._kept, str(lease)))
 
     def fetch(self, trial: int = 0, into: str | Path | None = None) -> Fetched:
         """Bring a trial's newest complete checkpoint, its outputs and its log here, each checked by its checksum.

@@ -1,0 +1,110 @@
+"""`ebbtide why` of a real run: what is told is what was decided, and a person can check the sum."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.test_running import command
+from tests.live.sweeps import flapping, sweep
+
+import ebbtide as eb
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.live.settings import RunFolder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run, two trials under prices that revoke now and then."""
+    folder = tmp_path_factory.mktemp("why")
+    wanted = sweep(folder, trials=2, steps=60)
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", exclude_none=True)))
+    flapping().write(folder / "prices.parquet")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "run",
+                str(folder / "sweep.yaml"),
+                "--prices",
+                str(folder / "prices.parquet"),
+                "--runs",
+                str(folder / "runs"),
+            ]
+        )
+    assert ended.value.code == 0
+    return folder / "runs"
+
+
+def test_all_decisions_are_listed_and_one_is_explained(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, errors = command(capsys, "why", "--runs", runs)
+    assert (code, errors) == (0, "")
+    assert "requested" in out
+    name = next(path.name for path in runs.iterdir())
+    for lease in ("0", "m0000", f"{name}-m0000"):
+        code, out, _ = command(capsys, "why", name, lease, "--runs", runs)
+        assert code == 0
+        assert "why: it is expected to cost least until the job is done" in out
+        assert "asked because of: start" in out
+        assert re.search(r"^ \* ", out, re.MULTILINE)
+        assert "lease 0 came to: " in out
+
+
+def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = next(path.name for path in runs.iterdir())
+    code, out, _ = command(capsys, "why", name, "--json", "--runs", runs)
+    assert code == 0
+    found = json.loads(out)
+    requests = [one for one in found if one["decision"]["action"] == "requested"]
+    paid = sum(machine["paid_usd"] for one in requests for machine in one["machines"])
+    status = json.loads(command(capsys, "status", name, "--json", "--runs", runs)[1])
+    assert paid == pytest.approx(status["money"]["paid_usd"])
+    first = {one["job"]: one["later_usd"] for one in reversed(requests)}
+    assert sum(first.values()) == pytest.approx(paid)
+    for one in requests:
+        for offer in one["decision"]["offered"]:
+            assert offer["spot_usd"] == pytest.approx(offer["spot_usd_per_hour"] * offer["work_h"])
+        # What a person comes to from the figures that are told: a step's cost times the steps that are left.
+        for weighed in one["decision"]["alternatives"]:
+            told = re.match(r"([\d.e-]+) USD a step x ([\d.e+]+) steps", weighed["how"])
+            if told is not None and "paid so far" not in weighed["how"]:
+                assert float(told[1]) * float(told[2]) == pytest.approx(weighed["expected_usd"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lease", "problem"),
+    [
+        ("99", "the run has leases 0 to"),
+        ("x", "'x' is no machine of run"),
+        ("other-m0001", "is no machine of run"),
+    ],
+)
+def test_a_machine_that_is_none_is_an_error(
+    runs: Path, lease: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, errors = command(capsys, "why", "latest", lease, "--runs", runs)
+    assert (code, out) == (2, "")
+    assert problem in errors
+
+
+def test_the_same_from_python(runs: Path) -> None:
+    (folder,) = runs.iterdir()
+    run = eb.Run(RunFolder(folder))
+    assert run.why(0)[0].decision.lease_ids == (0,)
+    assert len(run.why()) >= len(run.why("m0000"))
+
+
+def test_a_backtest_is_explained_once_it_is_replayed() -> None:
+    job = eb.Job(name="one", steps=2_000, other_steps_per_hour_per_vcpu=500.0)
+    result = eb.backtest([eb.policy("ebbtide")], job, eb.generate_prices(days=5, seed=1), starts=1)
+    outcome = result.replay("ebbtide")
+    told = eb.explain(outcome)
+    assert sum(one.machines[0].paid_usd for one in told if one.decision.action == "requested") == pytest.approx(
+        outcome.ledger.total_usd - outcome.egress_usd
+    )
+    assert eb.explain(outcome, 0)[0].decision.lease_ids == (0,)
+    with pytest.raises(InputError, match="were not recorded"):
+        eb.explain(result.outcomes["ebbtide"][0])
