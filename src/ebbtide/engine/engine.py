@@ -420,6 +420,11 @@ class Engine:
         return self._gave_up
 
     @property
+    def started_s(self) -> float:
+        """When the run began, seconds since 1970; before it did, now."""
+        return self.now_s if self._started_s is None else self._started_s
+
+    @property
     def all_leases(self) -> Sequence[Lease]:
         """All of this run, by id."""
         return self._leases

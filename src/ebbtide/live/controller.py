@@ -27,6 +27,7 @@ from ebbtide.live.claims import Claim, SupersededError
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
+from ebbtide.live.price_log import PriceLog
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
@@ -162,6 +163,7 @@ class Controller:
             interruptible=self._attendant.interruptible,
         )
         self._changes = ChangeLog(self._engine, self._provider)
+        self._prices = PriceLog(self._engine)
 
     def run(self, on_progress: OnProgress | None = None) -> Outcome:
         """Run to the end, or until a stop is requested.
@@ -311,12 +313,14 @@ class Controller:
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
         moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
+        prices = self._prices.changes() if has_begun else ()
         while True:
             try:
-                self._journal.keep(states, moments, changes)
+                self._journal.keep(states, moments, changes, prices)
                 self._moments_kept += len(moments)
                 if has_begun:
                     self._changes.written()
+                    self._prices.written()
                 self._ends_unwritten = False
                 break
             except sqlite3.OperationalError as error:

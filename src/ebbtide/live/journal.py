@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined, split
+from ebbtide.live.price_log import PricePoint
 from ebbtide.live.settings import check_schema_version
 from ebbtide.live.snapshots import Figures, RunSnapshot, migrated_run
 
@@ -25,6 +26,7 @@ _TABLES = """
 create table if not exists state (name text primary key, content text not null);
 create table if not exists moments (time_s real, what text, lease_id integer, job_id integer, detail text);
 create table if not exists records (kind text, number integer, content text, primary key (kind, number));
+create table if not exists prices (market text, time_s real, usd_per_hour real, primary key (market, time_s));
 create table if not exists metrics (job_id integer, step integer, value real, primary key (job_id, step));
 """
 _WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
@@ -52,8 +54,14 @@ class Journal:
                 if version < SCHEMA_VERSION:
                     self._migrate(database)
 
-    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = (), changes: Changes = NOTHING) -> None:
-        """Write states, the events since the last call and what has changed of the run, all or nothing.
+    def keep(
+        self,
+        states: Mapping[str, Any],
+        moments: Sequence[Moment] = (),
+        changes: Changes = NOTHING,
+        prices: Sequence[PricePoint] = (),
+    ) -> None:
+        """Write states, the events and prices since the last call and what has changed of the run, all or nothing.
 
         Raises:
             sqlite3.OperationalError: Another process has locked the file for long, or the disk is full.
@@ -63,6 +71,7 @@ class Journal:
             for name, content in states.items():
                 database.execute("insert or replace into state values (?, ?)", (name, json.dumps(content)))
             database.executemany("insert into moments values (?, ?, ?, ?, ?)", moments)
+            database.executemany("insert or replace into prices values (?, ?, ?)", prices)
             _write(database, changes)
 
     def state(self, name: str) -> Any:
@@ -121,6 +130,17 @@ class Journal:
         """All events of the run, in order."""
         with closing(self._connected()) as database:
             return list(database.execute("select * from moments order by rowid"))
+
+    def prices(self) -> dict[str, list[tuple[float, float]]]:
+        """Price changes of the markets that the run has to do with: pairs of time and USD per hour, by market."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        try:
+            with closing(self._connected()) as database:
+                for market, time_s, usd in database.execute("select * from prices order by market, time_s"):
+                    found.setdefault(market, []).append((time_s, usd))
+        except sqlite3.OperationalError:
+            return {}  # it is from before prices were kept, or is being made
+        return found
 
     def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
         try:

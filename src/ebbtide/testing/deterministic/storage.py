@@ -15,6 +15,7 @@ from ebbtide.errors import MissingObjectError, StorageError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.object_keys import checked_key
+from ebbtide.live.price_log import PricePoint
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.testing.deterministic.faults import Faults
 from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, VirtualTime
@@ -192,6 +193,7 @@ class Disk:
         moments: Events of the run.
         records: What was written of the run, marshalled, by kind and number, in the order of writing.
         metrics: Value of each metric, by job id and step.
+        prices: Each price in USD per hour, by market and time.
         full_until_s: Until when nothing can be written, seconds since 1970.
     """
 
@@ -199,11 +201,14 @@ class Disk:
     moments: list[Moment] = field(default_factory=list)
     records: dict[tuple[str, int], bytes] = field(default_factory=dict)
     metrics: dict[tuple[int, int], float] = field(default_factory=dict)
+    prices: dict[tuple[str, float], float] = field(default_factory=dict)
     full_until_s: float = 0.0
 
     def copy(self) -> Disk:
         """The same, in another folder."""
-        return Disk(dict(self.states), list(self.moments), dict(self.records), dict(self.metrics))
+        return Disk(
+            dict(self.states), list(self.moments), dict(self.records), dict(self.metrics), dict(self.prices)
+        )
 
     def run(self) -> RunSnapshot | None:
         """The run as it was last written; None: it never was."""
@@ -238,7 +243,13 @@ class SimulatedJournal(Journal):
         self._on_written = on_written
         self._written_s, self._written = 0.0, 0
 
-    def keep(self, states: Mapping[str, Any], moments: Sequence[Moment] = (), changes: Changes = NOTHING) -> None:
+    def keep(
+        self,
+        states: Mapping[str, Any],
+        moments: Sequence[Moment] = (),
+        changes: Changes = NOTHING,
+        prices: Sequence[PricePoint] = (),
+    ) -> None:
         self._process.check()
         strikes, now_s = self._faults.strikes, self._time.now_s
         self._written = self._written + 1 if now_s == self._written_s else 0
@@ -257,6 +268,7 @@ class SimulatedJournal(Journal):
             # What is replaced is written last.
             self._disk.records.pop((record.kind, record.number), None)
             self._disk.records[record.kind, record.number] = marshal.dumps(record.content)
+        self._disk.prices.update({(market, time_s): usd for market, time_s, usd in prices})
         self._disk.metrics.update({(job_id, step): value for job_id, step, value in changes.metrics})
         if changes.records:
             self._on_written()
