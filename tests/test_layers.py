@@ -28,6 +28,7 @@ ROOMS = [
     "search",
     "testing",
     "analysis",
+    "ui",
     "cli",
 ]
 LAYERS = [*(f"ebbtide.{room}" for room in ROOMS), "ebbtide_papers", "flows", "pipelines"]

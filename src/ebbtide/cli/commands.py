@@ -101,6 +101,7 @@ VERBS = (
     Verb("status", "runs", "status_command"),
     Verb("logs", "runs", "logs_command"),
     Verb("why", "explaining", "why_command"),
+    Verb("ui", "serving", "ui_command"),
     Verb("fetch", "fetching", "fetch_command"),
     Verb("stop", "runs", "stop_command"),
     Verb("resume", "running", "resume_command"),

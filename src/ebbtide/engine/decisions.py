@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -94,7 +94,7 @@ class Decision:
         return next((one for one in self.alternatives if one.is_chosen), None)
 
 
-def decided(view: View, number: int, action: Action, spent_usd: float) -> Decision | None:
+def decided(view: View, number: int, action: Action, spent_usd: Callable[[], float]) -> Decision | None:
     """The decision that an action is, as of the moment before it is done; None: it is none to be kept.
 
     A reason that cannot be made does not end a run: the decision says so in its place.
@@ -103,7 +103,7 @@ def decided(view: View, number: int, action: Action, spent_usd: float) -> Decisi
         view: What the policy saw.
         number: Number of the call of the policy.
         action: What it answered.
-        spent_usd: What the run had spent when the policy was asked, USD; NaN: it is not known.
+        spent_usd: Gives what the run had spent when the policy was asked, USD; NaN: it is not known.
     """
     about = partial(_about, view, number, spent_usd)
     match action:
@@ -185,7 +185,7 @@ def decision_of(values: Mapping[str, Any]) -> Decision:
 
 
 def _about(
-    view: View, number: int, spent_usd: float, action: str, job_id: int | None, because: Because
+    view: View, number: int, spent_usd: Callable[[], float], action: str, job_id: int | None, because: Because
 ) -> Decision:
     reason = _made(because)
     return Decision(
@@ -199,7 +199,7 @@ def _about(
         math.inf,
         tuple(_words(view.events)),
         math.nan if job_id is None else float(view.jobs[job_id].steps_left),
-        spent_usd,
+        spent_usd(),
         reason.why,
         tuple(_kept(reason.alternatives)),
         (),

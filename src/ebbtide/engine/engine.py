@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -323,7 +324,8 @@ class Engine:
         self._provider.refresh()
         self._accounts.enter_transfers(self.jobs, self._leases)
         self._asks = True
-        spent_usd = self._spent_if_known() if self._record else math.nan
+        # Once a call, and only where something is decided: it costs a look at every open lease.
+        spent_usd = cache(self._spent_if_known)
         answers = answers_of(self.policy, self.view)
         for answer in answers if self._interruptible is None else self._interruptible(answers):
             action = settled(answer)

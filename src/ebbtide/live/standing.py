@@ -97,6 +97,7 @@ class RunStanding:
         quarantined: Number of messages from storage that could not be read, and were set aside.
         tasks: Number of tasks of an array; None: it is none.
         jobs: Number of jobs of a list; None: it is none.
+        budget_usd: The most that may be spent, USD; None: it has no budget.
     """
 
     run: str
@@ -122,6 +123,7 @@ class RunStanding:
     quarantined: int = 0
     tasks: int | None = None
     jobs: int | None = None
+    budget_usd: float | None = None
 
     @property
     def best(self) -> TrialStanding | None:
@@ -227,6 +229,7 @@ def standing(
             0.0,
             None,
             None,
+            budget_usd=work.budget_usd,
         )
     later_s = _later_s(figures, state, now_s)
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
@@ -273,6 +276,7 @@ def standing(
         kept["provider"]["quarantined"],
         None if isinstance(work, JobList) or work.tasks is None else len(work.tasks),
         len(work.listed) if isinstance(work, JobList) else None,
+        work.budget_usd,
     )
 
 

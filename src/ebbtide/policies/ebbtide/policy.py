@@ -472,8 +472,10 @@ def _asked(job: JobView, way: Way, because: Callable[[], Reason], count: int = 1
 
 def _give_back_spared(view: View) -> Iterator[Action]:
     """Release machines that were left to their provider, which has not taken them after all."""
-    for lease in view.leases:
-        if math.isinf(lease.revoke_at_s) or not lease.is_booted or any(lease in job.leases for job in view.jobs):
+    noticed = [lease for lease in view.leases if math.isfinite(lease.revoke_at_s) and lease.is_booted]
+    used = {lease.lease_id for job in view.jobs for lease in job.leases} if noticed else set()
+    for lease in noticed:
+        if lease.lease_id in used:
             continue
         if view.now_s >= lease.revoke_at_s + _LATE_S:
             yield Release(lease.lease_id, because=Reason("its provider was to take it, and has not"))

@@ -1,0 +1,74 @@
+"""Figures of live runs for Prometheus, in its text format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ebbtide.live.phase import State
+from ebbtide.live.settings import UnreadableRun
+from ebbtide.live.standing import RunStanding
+
+# Name, what it is, and its value; what is not known has none.
+_GAUGES = {
+    "spent_usd": ("USD paid, net of refunds, open machines as if released now", lambda one: one.money.paid_usd),
+    "refunded_usd": ("USD refunded of what was charged", lambda one: one.money.refund_usd),
+    "rate_usd_per_hour": ("Present cost rate, USD per hour", lambda one: one.money.usd_per_hour),
+    "on_demand_usd": (
+        "List price of machine time whose work was kept, USD",
+        lambda one: one.money.on_demand_usd,
+    ),
+    "lost_usd": ("Cost of machine time whose work was lost, USD", lambda one: one.money.lost_usd),
+    "budget_usd": ("Budget, USD", lambda one: one.budget_usd),
+    "machines": ("Machines rented now", lambda one: one.rented),
+    "machines_rented": ("Machines ever charged", lambda one: one.rented_ever),
+    "revocations": ("Machines that were revoked", lambda one: one.revoked),
+    "elapsed_seconds": ("Real seconds for which its controllers ran", lambda one: one.elapsed_s),
+    "late_seconds": ("Seconds past its deadline, by the market's clock", lambda one: one.late_s),
+    "steps": ("Steps done, all trials together", lambda one: sum(trial.steps_done or 0 for trial in one.trials)),
+    "best_metric": ("Best value of the metric", lambda one: None if one.best is None else one.best.best),
+}
+
+
+def exposition(standings: Sequence[RunStanding | UnreadableRun]) -> bytes:
+    """The figures of runs in Prometheus's text format.
+
+    Args:
+        standings: Status of each run, or why it cannot be read.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Runs(standings))
+    return generate_latest(registry)
+
+
+class _Runs(Collector):
+    """Collects the figures of runs whose status is known."""
+
+    def __init__(self, standings: Sequence[RunStanding | UnreadableRun]) -> None:
+        self._readable = [one for one in standings if isinstance(one, RunStanding)]
+        self._unreadable = len(standings) - len(self._readable)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, (about, value_of) in _GAUGES.items():
+            family = GaugeMetricFamily(f"ebbtide_run_{name}", about, labels=["run"])
+            for one in self._readable:
+                value = value_of(one)
+                if value is not None:
+                    family.add_metric([one.run], float(value))
+            yield family
+        state = GaugeMetricFamily("ebbtide_run_state", "1 for the state that a run is in", labels=["run", "state"])
+        trials = GaugeMetricFamily("ebbtide_run_trials", "Trials by state", labels=["run", "state"])
+        for one in self._readable:
+            for each in State:
+                state.add_metric([one.run, str(each)], float(each is one.state))
+            for words, count in sorted(Counter(trial.state for trial in one.trials).items()):
+                trials.add_metric([one.run, words], count)
+        yield state
+        yield trials
+        unreadable = GaugeMetricFamily("ebbtide_runs_unreadable", "Runs that cannot be read", labels=[])
+        unreadable.add_metric([], self._unreadable)
+        yield unreadable

@@ -1,0 +1,154 @@
+"""The server of the page: it reads journals, answers GET alone, and changes nothing.
+
+It has no users and no passwords: whoever reaches it reads what runs cost and print. So it binds to loopback, and
+answers only to names of this machine, which keeps pages of other sites from reading it through a browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from plotly.offline import get_plotlyjs
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from ebbtide._json import finite
+from ebbtide.errors import EbbtideError, InputError
+from ebbtide.live.explaining import told_of
+from ebbtide.live.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.live.standing import RunStanding, standing_of
+from ebbtide.ui.figures import RunFigures
+from ebbtide.ui.prometheus import exposition
+
+_PAGE = Path(__file__).parent / "page"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+# Nothing from elsewhere is loaded. Plotly sets styles on elements.
+_POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+# What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
+_DAMAGED = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
+_FILES = {"app.js": "text/javascript", "charts.js": "text/javascript", "app.css": "text/css"}
+
+
+def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
+    """The page and its data as an application.
+
+    Args:
+        runs: Folder of the runs.
+        hosts: Names by which the server may be asked, besides those of loopback.
+    """
+    app = FastAPI(title="Ebbtide", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts])
+    plotly = get_plotlyjs()
+
+    @app.middleware("http")
+    async def guarded(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        response: Response = await call_next(request)
+        response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    @app.exception_handler(InputError)
+    async def wrong(_request: Request, error: InputError) -> Response:
+        return _json({"error": str(error)}, status=404)
+
+    @app.get("/")
+    def page() -> Response:
+        return Response((_PAGE / "index.html").read_bytes(), media_type="text/html; charset=utf-8")
+
+    @app.get("/static/plotly.min.js")
+    def plots() -> Response:
+        kept = {"Cache-Control": "max-age=86400"}
+        return Response(plotly, media_type="text/javascript; charset=utf-8", headers=kept)
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        if name not in _FILES:
+            return _json({"error": f"there is no file {name!r}"}, status=404)
+        return Response((_PAGE / name).read_bytes(), media_type=f"{_FILES[name]}; charset=utf-8")
+
+    @app.get("/api/runs")
+    def all_runs(request: Request) -> Response:
+        return _unless_known(request, [one.as_plain() for one in _standings(runs)])
+
+    @app.get("/api/runs/{run}")
+    def status(request: Request, run: str) -> Response:
+        return _unless_known(request, _read(runs, run, lambda one: standing_of(one, one.catalogue).as_plain()))
+
+    @app.get("/api/runs/{run}/curves")
+    def curves(request: Request, run: str) -> Response:
+        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).curves()))
+
+    @app.get("/api/runs/{run}/machines")
+    def machines(request: Request, run: str) -> Response:
+        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).machines()))
+
+    @app.get("/api/runs/{run}/spend")
+    def spend(request: Request, run: str) -> Response:
+        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).spend()))
+
+    @app.get("/api/runs/{run}/decisions")
+    def decisions(request: Request, run: str) -> Response:
+        found = _read(runs, run, lambda one: [told.as_plain() for told in told_of(one).all()])
+        return _unless_known(request, found)
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(exposition(_standings(runs)), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/healthz")
+    def healthy() -> Response:
+        return PlainTextResponse("ok\n")
+
+    return app
+
+
+def _standings(runs: Path) -> list[RunStanding | UnreadableRun]:
+    """Status of every run; one that cannot be read does not hide the others, and none is none."""
+    try:
+        folders = known_runs(runs)
+    except InputError:
+        return []
+    found: list[RunStanding | UnreadableRun] = []
+    for folder in folders:
+        try:
+            found.append(standing_of(folder, folder.catalogue))
+        except _DAMAGED as error:
+            found.append(UnreadableRun(folder.path.name, " ".join(str(error).split()) or type(error).__name__))
+    return found
+
+
+def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
+    """What a look at a run gives.
+
+    Raises:
+        InputError: There is no such run, or it cannot be read.
+    """
+    folder = find_run(runs, run)
+    try:
+        return look(folder)
+    except InputError:
+        raise
+    except _DAMAGED as error:
+        raise InputError(f"run {run} {UNREADABLE}: {' '.join(str(error).split())}") from None
+
+
+def _unless_known(request: Request, content: Any) -> Response:
+    """The content as JSON; nothing where the browser has it already."""
+    body = json.dumps(finite(content), allow_nan=False).encode()
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return _json(body, tag=tag)
+
+
+def _json(content: Any, *, status: int = 200, tag: str = "") -> Response:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    headers = {"ETag": tag, "Cache-Control": "no-cache"} if tag else {"Cache-Control": "no-store"}
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
