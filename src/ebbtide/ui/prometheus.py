@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -14,7 +14,7 @@ from ebbtide.live.settings import UnreadableRun
 from ebbtide.live.standing import RunStanding
 
 # Name, what it is, and its value; what is not known has none.
-_GAUGES = {
+_GAUGES: dict[str, tuple[str, Callable[[RunStanding], float | None]]] = {
     "spent_usd": ("USD paid, net of refunds, open machines as if released now", lambda one: one.money.paid_usd),
     "refunded_usd": ("USD refunded of what was charged", lambda one: one.money.refund_usd),
     "rate_usd_per_hour": ("Present cost rate, USD per hour", lambda one: one.money.usd_per_hour),
@@ -70,5 +70,5 @@ class _Runs(Collector):
         yield state
         yield trials
         unreadable = GaugeMetricFamily("ebbtide_runs_unreadable", "Runs that cannot be read", labels=[])
-        unreadable.add_metric([], self._unreadable)
+        unreadable.add_metric([], float(self._unreadable))
         yield unreadable

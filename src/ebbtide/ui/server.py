@@ -83,19 +83,24 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
 
     @app.get("/api/runs/{run}/curves")
     def curves(request: Request, run: str) -> Response:
-        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).curves()))
+        return _unless_known(
+            request, _read(runs, run, _unchanged("curves", lambda one: RunFigures.of(one).curves()))
+        )
 
     @app.get("/api/runs/{run}/machines")
     def machines(request: Request, run: str) -> Response:
-        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).machines()))
+        look = _unchanged("machines", lambda one: RunFigures.of(one).machines())
+        return _unless_known(request, _read(runs, run, look))
 
     @app.get("/api/runs/{run}/spend")
     def spend(request: Request, run: str) -> Response:
-        return _unless_known(request, _read(runs, run, lambda one: RunFigures.of(one).spend()))
+        return _unless_known(
+            request, _read(runs, run, _unchanged("spend", lambda one: RunFigures.of(one).spend()))
+        )
 
     @app.get("/api/runs/{run}/decisions")
     def decisions(request: Request, run: str) -> Response:
-        found = _read(runs, run, lambda one: [told.as_plain() for told in told_of(one).all()])
+        found = _read(runs, run, _unchanged("decisions", _decisions))
         return _unless_known(request, found)
 
     @app.get("/metrics")
@@ -137,6 +142,34 @@ def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
         raise
     except _DAMAGED as error:
         raise InputError(f"run {run} {UNREADABLE}: {' '.join(str(error).split())}") from None
+
+
+def _decisions(folder: RunFolder) -> Any:
+    return [told.as_plain() for told in told_of(folder).all()]
+
+
+def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFolder], Any]:
+    """A look that is not taken again while a run's journal is as it was: pages ask every two seconds."""
+
+    def kept(folder: RunFolder) -> Any:
+        key = str(folder.path), view
+        files = (folder.journal, folder.journal.with_name(f"{folder.journal.name}-wal"))
+        stamp = tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files if one.exists())
+        before = _KEPT.get(key)
+        if before is not None and before[0] == stamp and stamp:
+            return before[1]
+        content = look(folder)
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.clear()
+        _KEPT[key] = stamp, content
+        return content
+
+    return kept
+
+
+# By folder and view: when the journal was last written, and what was seen then.
+_KEPT: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], Any]] = {}
+_MOST_KEPT = 64
 
 
 def _unless_known(request: Request, content: Any) -> Response:
