@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
+from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies import budget
 from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.spottune.offers import StepCost
+from ebbtide.testing.scripted import replay
 
 NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
 
@@ -109,3 +113,22 @@ def test_prices_are_looked_up_a_few_times_however_finely_the_time_is_sought(
     outcome = run(WithinBudget(eb.CheapestSpot(), 0.15), [job(36_000)], history({R3: [(0, 0.10)]}))
     assert not outcome.finished
     assert 0 < len(looked_up) < 60
+
+
+@pytest.mark.parametrize("billing", ["ec2-second", "gcp-spot"])
+@pytest.mark.parametrize("deadline_h", [math.inf, 40.0])
+def test_a_budget_that_is_not_reached_changes_no_decision(billing: str, deadline_h: float) -> None:
+    """What a budget remembers, and when it looks, is its own: not that of the policy within it."""
+    random = np.random.default_rng(4)
+    points = {
+        market: [(1800 * step, float(usd * random.uniform(0.5, 8.0))) for step in range(380)]
+        for market, usd in ((C3, 0.03), (R3, 0.02))
+    }
+    prices, work = history(points, hours=200.0), job(100_000, save_s=10, restore_s=20)
+    policy = Ebbtide(deadline_s=deadline_h * HOUR_S)
+    free = replay(policy, [work], prices, billing=billing)
+    within = replay(WithinBudget(policy, 12.0), [work], prices, billing=billing)
+    assert free.cost_usd < 8.0
+    what = [(made.time_s, made.action, made.market, made.on_demand) for made in free.made]
+    assert [(made.time_s, made.action, made.market, made.on_demand) for made in within.made] == what
+    assert within.cost_usd == pytest.approx(free.cost_usd)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ebbtide.jobs.job import Coupling
 from ebbtide.market.billing import ON_DEMAND, Billing
@@ -51,10 +52,14 @@ class WithinBudget:
     Attributes:
         policy: The policy that decides what to rent.
         budget_usd: The most that may be spent, USD.
+        key: The key, in the run's memory, of what this limit remembers; of two around one policy each has its own.
+        whose: Whose budget it is, for the reason to give up.
     """
 
     policy: Policy
     budget_usd: float
+    key: str = "budget"
+    whose: str = "budget"
 
     def __post_init__(self) -> None:
         check_fields(self, positive=("budget_usd",))
@@ -74,13 +79,14 @@ class WithinBudget:
 
     def decide(self, view: View) -> Iterable[Action]:
         above = _above(view)
-        if "gives_up_s" in view.memory:
+        memory = self._memory(view)
+        if "gives_up_s" in memory:
             yield from self._give_up_when_revoked(view, above)
             return
         if not view.leases:
             # A run that is resumed after it gave up is asked anew: it may have been given a higher budget.
-            view.memory.pop("gave_up", None)
-        if view.memory.get("gave_up"):
+            memory.pop("gave_up", None)
+        if memory.get("gave_up"):
             # A machine that is still saving may have become too expensive to wait for.
             if above and self._most_usd(view, view.leases, view.now_s) > self.budget_usd:
                 spent = Reason("the budget is reached, and its price is above what may be paid")
@@ -92,6 +98,11 @@ class WithinBudget:
                 yield from self._watch(view, {lease.lease_id for lease in view.leases}, above)
             return
         yield from self._affordable(view, self.policy.decide(view))
+
+    def _memory(self, view: View) -> dict[str, Any]:
+        """What this limit remembers, apart from what the policy within it does."""
+        memory: dict[str, Any] = view.memory.setdefault(self.key, {})
+        return memory
 
     def is_reached(self, view: View) -> bool:
         """Whether everything has to be given back now, or more might be spent than may be."""
@@ -121,8 +132,8 @@ class WithinBudget:
         if limit_s <= view.now_s + 1.0:
             passed = self._most_usd(view, view.leases, view.now_s) > self.budget_usd
             yield from self._give_up(view, above if passed else [])
-        elif limit_s < math.inf and view.memory.get("look_s") != limit_s:
-            view.memory["look_s"] = limit_s
+        elif limit_s < math.inf and self._memory(view).get("look_s") != limit_s:
+            self._memory(view)["look_s"] = limit_s
             yield WakeAt(limit_s)
 
     def _give_up(self, view: View, at_once: list[LeaseView]) -> Iterator[Action]:
@@ -136,20 +147,20 @@ class WithinBudget:
             if lease not in spared:
                 yield Release(lease.lease_id, save=False, because=Reason("the budget is reached"))
         if spared:
-            view.memory["gives_up_s"] = revoke_at_s + _ENDING_S
+            self._memory(view)["gives_up_s"] = revoke_at_s + _ENDING_S
             yield WakeAt(revoke_at_s + _ENDING_S)
             return
-        view.memory["gave_up"] = True
-        yield GiveUp(f"budget of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
+        self._memory(view)["gave_up"] = True
+        yield GiveUp(f"{self.whose} of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
 
     def _give_up_when_revoked(self, view: View, above: Sequence[LeaseView]) -> Iterator[Action]:
         """Wait for machines that were left to their provider; end the run once they are gone, or stay."""
-        waits = bool(above) and view.now_s < view.memory["gives_up_s"]
+        waits = bool(above) and view.now_s < self._memory(view)["gives_up_s"]
         for lease in view.leases:
             if not waits or lease not in above:
                 yield Release(lease.lease_id, save=False, because=Reason("the budget is reached"))
         if not waits:
-            del view.memory["gives_up_s"]
+            del self._memory(view)["gives_up_s"]
             yield from self._give_up(view, [])
 
     def _capped(self, view: View, action: Action) -> Action:
