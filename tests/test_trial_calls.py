@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -339,3 +340,16 @@ def test_other_parts_than_the_checkpoints_are_named(tmp_path: Path) -> None:
         TorchState(model=model, optimizer=torch.optim.SGD(model.parameters())).restore(tmp_path)
     with pytest.raises(TypeError, match="rate: a float has no state_dict"):
         TorchState(model=model, rate=0.1)
+
+
+def test_a_notice_after_the_loop_does_not_cut_what_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_alone in (False, True):
+        trial = again(tmp_path / str(is_alone), monkeypatch)
+        trial.has_agent = not is_alone
+        trial.keep(Number())
+        assert list(trial.steps(2)) == [1, 2]
+        # An agent takes it as done, so that nobody would do the rest; alone it can be started again.
+        with pytest.raises(SystemExit) if is_alone else contextlib.nullcontext():
+            signal.raise_signal(signal.SIGTERM)

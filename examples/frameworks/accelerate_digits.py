@@ -45,7 +45,7 @@ def main() -> None:
             loss = functional.cross_entropy(model(some), goals)
             accelerator.backward(loss)
             optimizer.step()
-        trial.report(train_loss=loss)
+            trial.report(train_loss=loss)
     weights = torch.cat([value.flatten() for value in model.state_dict().values()])
     print("weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest())
 

@@ -180,6 +180,7 @@ class Trial:
     _in_epochs: bool = False
     _broken: bool = False
     _leaving: bool = False
+    _finished: bool = False
     _wanted: bool = False
     # Whether the loop belongs to a framework, and what is asked for in it and not done yet.
     _is_driven: bool = False
@@ -346,7 +347,10 @@ class Trial:
             self._save(self._position, within_step=False)
 
     def finish(self) -> None:
-        """Save, and report that the training is done; to be called after a loop that was left by `break`."""
+        """Save, and report that the training is done; to be called after a loop that was left by `break`.
+
+        Run by an agent, the program is asked for nothing from then on: it ends by itself.
+        """
         if self._in_step:
             self._step_done()
         self._broken = False
@@ -354,6 +358,7 @@ class Trial:
         if self._agreement is not None:
             self._agreement.end()
             self._agreement = None
+        self._finished = True
         self._emit({"finished": self.step})
 
     # For loops that belong to a framework, which calls back when something happens in them.
@@ -589,6 +594,9 @@ class Trial:
             # A process that the program forked: the signal is meant to end it.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+        if self._finished and self.has_agent:
+            # The agent takes the training as done, so what follows the loop would never be run elsewhere.
+            return
         self._leaving = True
         self._if_whole()
 

@@ -180,7 +180,8 @@ class TorchState:
         return slowest_s if self._knows and self._ended else None
 
     def watch(self, *loaders: object) -> int:
-        """Also keep the generators of loaders' own; returns how many were not known."""
+        """Also keep the generators of loaders' own, and where loaders count epochs their counts; returns how many
+        were not known."""
         known = {id(generator) for generator in self._generators.values()}
         before = len(known)
         for loader in loaders:
@@ -191,6 +192,10 @@ class TorchState:
                     taken = sum(own.startswith(f"loader.{name}") for own in self._generators)
                     self._generators[f"loader.{name}" + (f".{taken}" if taken else "")] = generator
                     known.add(id(generator))
+            if _counts_epochs(loader) and id(loader) not in known:
+                taken = sum(own.startswith("epochs.") for own in self._generators)
+                self._generators[f"epochs.{taken}"] = loader
+                known.add(id(loader))
         return len(known) - before
 
     # What is known.
@@ -393,9 +398,11 @@ class RandomStates:
                     stacklevel=2,
                 )
         for name, state in self.generators.items():
-            generator = generators.get(name)
+            generator: Any = generators.get(name)
             if isinstance(generator, torch.Generator):
                 generator.set_state(state)
+            elif _counts_epochs(generator):
+                generator.iteration = state
             elif generator is not None:
                 generator.bit_generator.state = state
 
@@ -412,7 +419,14 @@ def _is_generator(part: object) -> bool:
     return isinstance(part, torch.Generator) or hasattr(part, "bit_generator")
 
 
+def _counts_epochs(loader: object) -> bool:
+    """Whether it is a loader of Accelerate's, whose order may follow from the epochs that it counts."""
+    return hasattr(loader, "set_epoch") and isinstance(getattr(loader, "iteration", None), int)
+
+
 def _generator_state(generator: Any) -> Any:
+    if _counts_epochs(generator):
+        return generator.iteration
     return generator.get_state() if isinstance(generator, torch.Generator) else generator.bit_generator.state
 
 

@@ -10,8 +10,7 @@ from ebbtide.testing.framework_study import EXAMPLES, NAMES, lines_changed, opti
 
 
 @pytest.mark.long
-# Accelerate is not among them: after several interruptions its weights differ.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "accelerate"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbed_run(
     name: str, tmp_path: Path
 ) -> None:
