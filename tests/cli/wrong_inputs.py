@@ -628,6 +628,22 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("a page at an address of another machine", "ui --host 203.0.113.7", "cannot listen at 203.0.113.7"),
     WrongInput("a page at an address that is none", "ui --host nowhere.invalid", "--host"),
     WrongInput("a page at a port that is none", "ui --port 70000", "--port"),
+    WrongInput("a report of no month", "report --month November", "'November' is no month"),
+    WrongInput("a report by nothing", "report --month 2026-11 --by colour", "unknown group 'colour'"),
+    WrongInput("an audit of no month", "report --audit a.csv", "an audit is of a month"),
+    WrongInput("an audit into a folder", "report --month 2026-11 --audit .", "is a folder; name a file"),
+    WrongInput(
+        "a team that is none", "run sweep.yaml --team team.yaml", "accounts", {"team.yaml": "machines: 3\n"}
+    ),
+    WrongInput("a team that is not there", "run sweep.yaml --team none.yaml", "none.yaml"),
+    WrongInput("an owner that no cloud takes", "run sweep.yaml --owner Ann", "is no tag that every cloud takes"),
+    WrongInput("a tag without a value", "run sweep.yaml --tag project", "'project' is no tag"),
+    WrongInput(
+        "an owner of another team",
+        "run sweep.yaml --team team.yaml --owner bob",
+        "'bob' is not of the team",
+        {"team.yaml": "accounts: accounts\nowners: {ann: {}}\n"},
+    ),
     WrongInput("why of a run that is not there", "why nothing", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("a run that is not there", "status nothing", "run", {".ebbtide/runs/one/run.json": "{}"}),
     WrongInput("logs of a run that is not there", "logs nothing", "run"),

@@ -111,6 +111,35 @@ class Kept:
     runs: RunsOption = RUNS
 
 
+@dataclass(frozen=True)
+class Paid:
+    """Who pays for the run, what it is for, and the team whose limits it keeps."""
+
+    team: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Limits over all runs of a team; by default the file of EBBTIDE_TEAM."),
+    ] = None
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who pays for it, in cost reports and on its machines.")
+    ] = None
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="What it is for; may be given again."),
+    ] = None
+
+    def as_options(self) -> dict[str, Any]:
+        """As `RunOptions` has them.
+
+        Raises:
+            InputError: A tag is not of the form NAME=VALUE.
+        """
+        pairs = [tag.partition("=") for tag in self.tags or ()]
+        wrong = next((tag for tag, (_, equals, _) in zip(self.tags or (), pairs, strict=True) if not equals), None)
+        if wrong is not None:
+            raise InputError(f"{wrong!r} is no tag; write it as project=vision", field="--tag")
+        return {"team": self.team, "owner": self.owner, "tags": {name: value for name, _, value in pairs}}
+
+
 @grouped
 def run_command(
     *,
@@ -125,6 +154,7 @@ def run_command(
     rented: Rented,
     source: ReplayedSource,
     kept: Kept,
+    paid: Paid,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Train one or several jobs, or a sweep: rent machines, save before they are revoked, continue on others.
@@ -152,6 +182,7 @@ def run_command(
         "store": kept.store,
         "machines": rented.machines,
         "parameters": parameters,
+        **paid.as_options(),  # type: ignore[typeddict-item]
     }
     generates = source.prices is None and source.generate is None and provider == "local"
     if generates:

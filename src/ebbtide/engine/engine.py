@@ -13,6 +13,7 @@ import numpy as np
 
 from ebbtide.engine.accounts import Accounts
 from ebbtide.engine.decisions import HELD, Decision, decided
+from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.policy_answers import about_of, answers_of, described, mistake, problem_with, settled
 from ebbtide.engine.provider import MeasuresSpeed, Provider, TellsTogether
@@ -425,6 +426,11 @@ class Engine:
     def started_s(self) -> float:
         """When the run began, seconds since 1970; before it did, now."""
         return self.now_s if self._started_s is None else self._started_s
+
+    @property
+    def ledger(self) -> Ledger:
+        """Charges of the leases that have ended, refunds and egress."""
+        return self._accounts.ledger
 
     @property
     def all_leases(self) -> Sequence[Lease]:

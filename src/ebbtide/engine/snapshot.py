@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, TypedDict
 
 from ebbtide.engine.decisions import decision_of, decision_values
 from ebbtide.engine.engine import Engine
+from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.policy_answers import mistake
 from ebbtide.errors import InputError
 from ebbtide.jobs.progress import JobProgress
@@ -220,14 +221,26 @@ def restore(engine: Engine, snapshot_values: Mapping[str, Any]) -> None:
         engine._put_on(job.job_id, [leases[lease_id] for lease_id in values["leases"]])
     engine._unfinished = {job.job_id for job in engine.jobs if not job.is_finished}
     accounts = engine._accounts
-    for lease_id, bill in kept["bills"]:
-        charges = tuple(Charge(**charge) for charge in bill["charges"])
-        accounts.ledger.add(leases[lease_id], Bill(charges, bill["refund_usd"]))
-    for transfer, lease_id, usd in kept["transfers"]:
-        accounts.ledger.add_transfer(_transfer_of(transfer), leases[lease_id], usd)
+    _enter(accounts.ledger, kept, leases)
     accounts._transfers_entered = dict(kept["entered"])
     accounts._list_prices = {Market(*market): usd for market, usd in kept["list_prices"]}
     engine.keep_made(decision_of(values) for values in kept["decisions_made"])
+
+
+def ledger_of(kept: EngineSnapshot) -> Ledger:
+    """The ledger of a run from its snapshot."""
+    ledger = Ledger()
+    _enter(ledger, kept, [lease_of(values) for values in kept["leases"]])
+    return ledger
+
+
+def _enter(ledger: Ledger, kept: EngineSnapshot, leases: Sequence[Lease]) -> None:
+    """Enter the bills and transfers of a snapshot into a ledger."""
+    for lease_id, bill in kept["bills"]:
+        charges = tuple(Charge(**charge) for charge in bill["charges"])
+        ledger.add(leases[lease_id], Bill(charges, bill["refund_usd"]))
+    for transfer, lease_id, usd in kept["transfers"]:
+        ledger.add_transfer(_transfer_of(transfer), leases[lease_id], usd)
 
 
 def lease_values(lease: Lease) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ebbtide.engine.snapshot import restore
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
+from ebbtide.live.account_lines import WallClock, lines_of
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of
@@ -32,6 +33,8 @@ from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
+from ebbtide.live.team import Accounting
+from ebbtide.live.team_account import TeamAccount
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
@@ -141,6 +144,9 @@ class Controller:
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
         self._figures_s, self._figures_took_s = -math.inf, 0.0
+        self._account = TeamAccount.of(self._settings, Accounting.of(folder), self._runtime)
+        if self._account is not None:
+            policy = self._account.limited(policy)
         self._budget = WithinBudget(policy, self._work.budget_usd) if self._work.budget_usd else None
         self._ends_unwritten = False
         self._phase: Phase | None = None
@@ -186,6 +192,8 @@ class Controller:
                     self._engine.resume()
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
+                if self._account is not None and not self._engine.leases:
+                    self._account.check()
                 self._write({"phase": self._phase.encode(), "outcome": None}, has_begun=False)
                 if self._runtime is RUNTIME:
                     self._attendant.begin()
@@ -199,9 +207,11 @@ class Controller:
                 raise
             finally:
                 self._attendant.end()
+            figures = self._figures()
+            self._note_account(figures, str(self._ended_as(outcome)), is_last=True)
             self._write(
                 {
-                    "figures": self._figures(),
+                    "figures": figures,
                     "outcome": _summary(outcome, self._provider),
                     "unended": self._provider.unended,
                     "phase": self._phase.end(self._ended_as(outcome), outcome.gave_up).encode(),
@@ -385,6 +395,7 @@ class Controller:
         if began_s - self._figures_s < _KEEPING_SHARE * self._figures_took_s:
             return {}
         figures = self._figures()
+        self._note_account(figures, str(State.RUNNING))
         self._figures_s = self._runtime.monotonic_s()
         self._figures_took_s = self._figures_s - began_s
         return {"figures": figures}
@@ -410,6 +421,19 @@ class Controller:
             "speed": self._settings.options.get("speed", 1.0),
             "open_usd": open_usd,
         }
+
+    def _note_account(self, figures: Figures, state: str, *, is_last: bool = False) -> None:
+        """Write the run's account for its team, if it is of one and it is time."""
+        if self._account is None or figures["spent_usd"] is None:
+            return
+        engine = self._engine
+        self._account.note(
+            lambda: lines_of(engine.ledger, engine.all_leases, dict(figures["open_usd"]), WallClock.of(figures)),
+            len(engine.leases),
+            figures["usd_per_hour"] or 0.0,
+            state,
+            is_last=is_last,
+        )
 
     def _moments(self) -> list[Moment]:
         """Events that the journal does not have yet."""

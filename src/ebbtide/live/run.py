@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -26,7 +25,8 @@ from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_billing
 from ebbtide.live.handle import Run, keep_policy
 from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
-from ebbtide.live.settings import RENTED, RUNS, NewRun
+from ebbtide.live.settings import RENTED, RUNS, NewRun, RunFolder
+from ebbtide.live.team import Team, accounting_of
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -73,6 +73,10 @@ class RunOptions(TypedDict, total=False):
         machines: For `ec2`, `gcp` and `several`, required: settings of machines, for `several` by provider, or
             the path of their file.
         parameters: Parameters of the policy that are to differ, by name, where the policy is named.
+        owner: For all but `replay`: who pays for it, in cost reports; by default, with a team, the user here.
+        tags: For all but `replay`: what it is for, value by name; on its machines, too.
+        team: For all but `replay`: limits over all runs of a team, or the path of their file; by default the file
+            that the environment variable EBBTIDE_TEAM names, if any.
         name: For all but `replay`: name of the run, which no run there may have; by default one from the name of
             what is trained and the time.
     """
@@ -93,6 +97,9 @@ class RunOptions(TypedDict, total=False):
     store: str
     machines: MachineSettings | Machines | str | Path | None
     parameters: Mapping[str, Any] | None
+    owner: str | None
+    tags: Mapping[str, str] | None
+    team: Team | str | Path | None
     name: str
 
 
@@ -190,7 +197,13 @@ def begin(
         decides = within_budget(sweep, policy)
     # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
     check_fits(decides, sweep.live_jobs(catalogue))
-    new = NewRun(runs, options.get("name", ""), partial(keep_policy, policy=policy, spells=spells, models=models))
+    accounting = accounting_of(options.get("owner"), options.get("tags"), options.get("team"))
+
+    def keep(kept: RunFolder) -> None:
+        keep_policy(kept, policy, spells, models)
+        accounting.keep(kept)
+
+    new = NewRun(runs, options.get("name", ""), keep)
     if provider in RENTED:
         from ebbtide.live.rented_run import begin_rented
 
@@ -198,7 +211,7 @@ def begin(
             sweep,
             folder,
             new,
-            machines_of(provider, options.get("machines")),
+            _labelled(machines_of(provider, options.get("machines")), accounting.labels),
             policy=name,
             parameters=parameters,
             seed=seed,
@@ -220,6 +233,11 @@ def begin(
             catalogue=catalogue,
         )
     return Run(kept, decides)
+
+
+def _labelled(machines: Machines, labels: Mapping[str, str]) -> Machines:
+    """The settings of machines, each with these labels besides its own."""
+    return {name: one.model_copy(update={"labels": {**one.labels, **labels}}) for name, one in machines.items()}
 
 
 def _market_of(

@@ -24,6 +24,7 @@ class MachineSettings(Frozen):
         poll_s: Seconds between looks for orders and reports.
         price_poll_s: Seconds between fetches of prices.
         notice_poll_s: Seconds between looks at the instance metadata.
+        labels: Labels of each machine and its disk, beyond those of Ebbtide, for cost reports; tags on EC2.
     """
 
     store: str
@@ -35,3 +36,7 @@ class MachineSettings(Frozen):
     poll_s: Annotated[float, Field(gt=0)] = 5.0
     price_poll_s: Annotated[float, Field(ge=1)] = 300.0
     notice_poll_s: Annotated[float, Field(gt=0)] = 5.0
+    labels: dict[
+        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
+        Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")],
+    ] = Field(default_factory=dict)

@@ -204,6 +204,7 @@ class Ec2Cloud:
             {"Key": RUN_TAG, "Value": self._run},
             {"Key": TOKEN_TAG, "Value": wanted.token},
             {"Key": "Name", "Value": wanted.token},
+            *({"Key": name, "Value": value} for name, value in settings.labels.items()),
         ]
         kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
         request: dict[str, Any] = {

@@ -45,7 +45,6 @@ class GcpSettings(MachineSettings):
         external_ip: Whether they have addresses on the Internet; without, the subnetwork needs Private Google
             Access, or machines do not reach the store.
         tags: Network tags of each machine, for rules of firewalls; no port needs to be open.
-        labels: Labels of each machine and its disk, beyond those of Ebbtide.
         disk_gib: Size of the boot disk in GiB; 0: as the image has it.
         disk_type: Type of the boot disk, such as `pd-balanced` or `hyperdisk-balanced`.
         longest_h: Hours after which Google deletes a machine whatever else happens, also where its controller is
@@ -68,10 +67,6 @@ class GcpSettings(MachineSettings):
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9/_.:-]+$")] = "default"
     external_ip: bool = True
     tags: list[_Name] = Field(default_factory=list)
-    labels: dict[
-        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
-        Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")],
-    ] = Field(default_factory=dict)
     disk_gib: Annotated[int, Field(ge=0)] = 0
     disk_type: _Name = "pd-balanced"
     longest_h: Annotated[float, Field(ge=0.1, le=2880)] = 168.0

@@ -1,0 +1,181 @@
+"""Cost reports of a month: what each owner, run, policy or tag has spent, and every amount of the sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ebbtide._utc import HOUR_S
+from ebbtide.engine.snapshot import lease_of, ledger_of
+from ebbtide.errors import EbbtideError, InputError, unknown_name
+from ebbtide.live.account_book import Account, AccountBook
+from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
+from ebbtide.live.journal import Journal
+from ebbtide.live.phase import phase_of, state_now
+from ebbtide.live.settings import RunFolder, known_runs
+from ebbtide.live.storage import object_store
+from ebbtide.live.team import Accounting, Team
+
+# What a report may be grouped by; besides these `tag:NAME`.
+GROUPS = ("owner", "run", "policy", "provider", "market")
+_TAG = "tag:"
+UNNAMED = "-"
+
+# Of the audit, in this order.
+COLUMNS = (
+    *("month", "run", "owner", "tags", "provider", "policy", "entry", "lease_id", "market", "on_demand"),
+    *("start", "end", "usd_per_hour", "usd"),
+)
+
+
+@dataclass(frozen=True)
+class MonthReport:
+    """What was spent in a month.
+
+    Attributes:
+        month: Calendar month (UTC), as `2026-11`.
+        lines: Every amount, a row each, with the columns `COLUMNS`.
+        team: Limits of the team; None: there is none.
+        unreadable: Runs that cannot be read, and why.
+    """
+
+    month: str
+    lines: pd.DataFrame
+    team: Team | None
+    unreadable: Mapping[str, str]
+
+    @property
+    def total_usd(self) -> float:
+        """What was spent in all, USD."""
+        return math.fsum(self.lines["usd"])
+
+    def by(self, group: str) -> pd.DataFrame:
+        """Sums by owner, run, policy, provider, market or `tag:NAME`, the highest first.
+
+        Columns: the group, number of runs, machine-hours, USD charged, refunded, for egress, and in all.
+
+        Raises:
+            InputError: There is no such group.
+        """
+        if group not in GROUPS and not group.startswith(_TAG):
+            raise unknown_name("group", group, [*GROUPS, f"{_TAG}NAME"])
+        lines = self.lines
+        if group.startswith(_TAG):
+            name = group.removeprefix(_TAG)
+            keys = [tags.get(name, UNNAMED) for tags in lines["tags"]]
+        else:
+            keys = [str(value) or UNNAMED for value in lines[group]]
+        rows = []
+        for key, part in lines.groupby(pd.Series(keys, index=lines.index, dtype=object), sort=True):
+            hours = (
+                pd.to_datetime(part["end"], utc=True) - pd.to_datetime(part["start"], utc=True)
+            ).dt.total_seconds()
+            is_time = part["entry"].isin(["charge", "open"])
+            rows.append(
+                {
+                    group: key,
+                    "runs": part["run"].nunique(),
+                    "machine_hours": float(hours[is_time].sum()) / HOUR_S,
+                    "charged_usd": math.fsum(part["usd"][is_time]),
+                    "refunded_usd": math.fsum(-part["usd"][part["entry"] == "refund"]),
+                    "egress_usd": math.fsum(part["usd"][part["entry"] == "egress"]),
+                    "usd": math.fsum(part["usd"]),
+                }
+            )
+        columns = [group, "runs", "machine_hours", "charged_usd", "refunded_usd", "egress_usd", "usd"]
+        return pd.DataFrame(rows, columns=columns).sort_values(
+            ["usd", group], ascending=[False, True], ignore_index=True
+        )
+
+    def budgets(self) -> list[tuple[str, float, float]]:
+        """For each budget whose it is, what was spent of it and what it is, USD."""
+        if self.team is None:
+            return []
+        found = []
+        if self.team.monthly_budget_usd is not None:
+            found.append(("the team", self.total_usd, self.team.monthly_budget_usd))
+        for owner, limits in sorted(self.team.owners.items()):
+            if limits.monthly_budget_usd is not None:
+                spent = math.fsum(self.lines["usd"][self.lines["owner"] == owner])
+                found.append((owner, spent, limits.monthly_budget_usd))
+        return found
+
+    def audit(self) -> pd.DataFrame:
+        """Every amount, in order of run and time, tags as text; what `usd` sums up to is the report's total."""
+        found = self.lines.sort_values(["run", "start", "lease_id", "entry"], kind="stable", ignore_index=True)
+        tags = [";".join(f"{name}={value}" for name, value in sorted(one.items())) for one in found["tags"]]
+        return found.assign(tags=tags)
+
+
+def month_report(month: str, runs: Path | None = None, team: Team | None = None) -> MonthReport:
+    """What was spent in a month.
+
+    Args:
+        month: Calendar month (UTC), as `2026-11`.
+        runs: Folder of runs of this machine, whose journals are read; None: only the team's accounts.
+        team: The team, whose accounts are read; a run that is in both counts once, by its journal.
+
+    Raises:
+        InputError: Neither is given, or the team's accounts cannot be read.
+    """
+    rows: list[dict[str, Any]] = []
+    unreadable: dict[str, str] = {}
+    known: set[str] = set()
+    for folder in _folders(runs):
+        try:
+            rows += _rows_of_journal(folder, month)
+            known.add(folder.path.name)
+        except (EbbtideError, OSError, ValueError, TypeError, LookupError) as error:
+            unreadable[folder.path.name] = " ".join(str(error).split())
+    if team is not None:
+        try:
+            accounts = AccountBook(object_store(team.accounts)).read(month)
+        except OSError as error:
+            raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
+        for account in accounts:
+            if account.run not in known:
+                rows += _rows(account.lines, account)
+                unreadable.pop(account.run, None)
+    return MonthReport(month, pd.DataFrame(rows, columns=list(COLUMNS)), team, unreadable)
+
+
+def _folders(runs: Path | None) -> Sequence[RunFolder]:
+    if runs is None:
+        return ()
+    try:
+        return known_runs(runs)
+    except InputError:
+        return ()
+
+
+def _rows_of_journal(folder: RunFolder, month: str) -> list[dict[str, Any]]:
+    journal = Journal(folder.journal, read_only=True)
+    kept, figures = journal.run(), journal.figures()
+    if kept is None or figures is None:
+        return []
+    settings, accounting = folder.settings, Accounting.of(folder)
+    engine = kept["engine"]
+    leases = [lease_of(values) for values in engine["leases"]]
+    lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
+    state, _ = state_now(folder, phase_of(journal))
+    account = Account(
+        *(settings.run, month, accounting.owner, accounting.tags, settings.provider, settings.policy, str(state)),
+        *(0.0, 0, 0.0, 0.0),
+    )
+    return _rows((line for line in lines if line.month == month), account)
+
+
+def _rows(lines: Iterable[AccountLine], account: Account) -> list[dict[str, Any]]:
+    about = {
+        "run": account.run,
+        "owner": account.owner,
+        "tags": dict(account.tags),
+        "provider": account.provider,
+        "policy": account.policy,
+    }
+    return [{**line.as_plain(), **about} for line in lines]

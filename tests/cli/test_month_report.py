@@ -1,0 +1,110 @@
+"""`ebbtide report --month`: two people's runs in one store, and every amount of which the total is the sum."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cli.test_running import command
+from tests.live.sweeps import flapping, sweep
+from tests.ui.made_run import made_run
+
+from ebbtide.analysis.month_report import month_report
+from ebbtide.cli.main import main
+from ebbtide.live.team import Accounting, read_team
+
+NOW = f"{datetime.now(UTC):%Y-%m}"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders of runs, one of each person, and the file of their team."""
+    folder = tmp_path_factory.mktemp("team")
+    wanted = sweep(folder, trials=1, steps=60)
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", exclude_none=True)))
+    flapping().write(folder / "prices.parquet")
+    (folder / "team.yaml").write_text(
+        f"accounts: {folder / 'accounts'}\nmonthly_budget_usd: 5\nowners:\n  ann: {{monthly_budget_usd: 2}}\n  bob: {{}}\n"
+    )
+    for owner in ("ann", "bob"):
+        words = ["run", folder / "sweep.yaml", "--prices", folder / "prices.parquet", "--runs", folder / owner]
+        words += ["--team", folder / "team.yaml", "--owner", owner, "--tag", f"project={owner[::-1]}"]
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        assert ended.value.code == 0
+    return folder
+
+
+def paid_usd(runs: Path, capsys: pytest.CaptureFixture[str]) -> float:
+    (status,) = json.loads(command(capsys, "status", "--json", "--runs", runs)[1])
+    usd: float = status["money"]["paid_usd"]
+    return usd
+
+
+def test_each_sees_what_all_have_spent(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spent = {owner: paid_usd(place / owner, capsys) for owner in ("ann", "bob")}
+    for own in ("ann", "bob", "nobody"):
+        words = ("report", "--month", NOW, "--team", place / "team.yaml", "--runs", place / own)
+        code, out, errors = command(capsys, *words, "--json")
+        assert (code, errors) == (0, "")
+        found = json.loads(out)
+        assert {row["owner"]: row["usd"] for row in found["rows"]} == pytest.approx(spent)
+        assert found["usd"] == pytest.approx(sum(spent.values()))
+        assert [(one["of"], one["budget_usd"]) for one in found["budgets"]] == [("the team", 5), ("ann", 2)]
+    code, out, _ = command(capsys, *words, "--by", "tag:project")
+    assert code == 0
+    assert "nna" in out
+    assert "bob" in out
+    assert f"USD in {NOW}" in out
+    assert "the team: " in out
+
+
+def test_the_audit_has_every_cent(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "audit.csv"
+    words = ("report", "--month", NOW, "--team", place / "team.yaml", "--runs", place / "ann", "--audit", file)
+    assert command(capsys, *words)[0] == 0
+    rows = list(csv.DictReader(file.open()))
+    for owner in ("ann", "bob"):
+        mine = [row for row in rows if row["owner"] == owner]
+        assert sum(float(row["usd"]) for row in mine) == pytest.approx(paid_usd(place / owner, capsys), abs=1e-9)
+        assert {row["tags"] for row in mine} == {f"project={owner[::-1]}"}
+        for row in mine:
+            if row["entry"] == "charge":
+                assert row["usd_per_hour"] == "0.03"
+                assert row["start"] <= row["end"]
+
+
+def test_without_a_team_the_runs_here_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command(capsys, "report", "--month", NOW, "--runs", place / "ann", "--by", "run", "--json")
+    assert code == 0
+    assert json.loads(out)["usd"] == pytest.approx(paid_usd(place / "ann", capsys))
+    code, out, _ = command(capsys, "report", "--month", "1999-01", "--runs", place / "ann")
+    assert (code, out) == (0, "nothing was spent in 1999-01\n")
+
+
+def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
+    Accounting("ann", {"project": "x"}).keep(folder)
+    report = month_report(NOW, tmp_path / "runs")
+    entries = set(report.lines["entry"])
+    assert entries == {"charge", "refund", "open"}
+    sums = report.by("owner").iloc[0]
+    assert sums["usd"] == pytest.approx(sums["charged_usd"] - sums["refunded_usd"] + sums["egress_usd"])
+    by_market = report.by("market")
+    assert by_market["usd"].sum() == pytest.approx(report.total_usd)
+    assert list(by_market["usd"]) == sorted(by_market["usd"], reverse=True)
+
+
+def test_a_spent_budget_rents_nothing(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    team = read_team(place / "team.yaml").model_dump(mode="json")
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump(team | {"monthly_budget_usd": 1e-5}))
+    words = ("run", place / "sweep.yaml", "--prices", place / "prices.parquet", "--runs", tmp_path / "runs")
+    code, _, errors = command(capsys, *words, "--team", tmp_path / "team.yaml", "--owner", "bob")
+    assert code == 2
+    assert f"the team's budget of 1e-05 USD for {NOW} is spent" in errors
+    (status,) = json.loads(command(capsys, "status", "--json", "--runs", tmp_path / "runs")[1])
+    assert (status["state"], status["rented_ever"]) == ("refused", 0)
