@@ -40,6 +40,7 @@ from ebbtide.policies.refusals import Refusals
 from ebbtide.policies.spottune.offers import BestBid, Offer
 from ebbtide.policies.spottune.policy import ObservedStepTimes
 from ebbtide.policies.spottune.selection import TrialSelection
+from ebbtide.policies.stopping import Stopper, StopperName, SuccessiveHalving
 
 # A market that refuses is left for so long at first, and at most, seconds: where the first hour is refunded, short
 # openings are worth most.
@@ -73,6 +74,10 @@ class Ebbtide:
         theta: Share of its steps after which a trial is predicted; 1: all are trained to the end.
         mcnt: Number of trials, the best by prediction, that are trained to the end.
         selects: Whether the jobs are trials of one sweep, of which the best are trained on.
+        stopper: What ends trials early: `earlycurve` predicts all at `theta` and trains the `mcnt` best on, `asha`
+            has one in `reduction` go on at each rung.
+        reduction: For `asha`: of the trials that come to a rung, one in so many goes on.
+        grace: For `asha`: share of its steps that each trial is trained for in any case.
         maximise: Whether a higher metric is better.
         measured: The jobs' rates were measured beforehand; else seconds per step are learnt during training.
         parallel: Parallel share of a step, before a machine's speed is observed.
@@ -93,6 +98,9 @@ class Ebbtide:
     theta: float = 0.7
     mcnt: int = 3
     selects: bool = False
+    stopper: StopperName = StopperName.EARLYCURVE
+    reduction: float = 3.0
+    grace: float = 0.1
     maximise: bool = False
     measured: bool = True
     parallel: float = 0.83
@@ -109,9 +117,9 @@ class Ebbtide:
             self,
             positive=("deadline_s", "mcnt", "start_s"),
             not_negative=("hour_usd", "patience"),
-            shares=("theta", "parallel"),
+            shares=("theta", "parallel", "grace"),
             finite=("hour_usd", "start_s"),
-            between={"look_every_s": (1.0, DAY_S)},
+            between={"look_every_s": (1.0, DAY_S), "reduction": (1.0 + 1e-6, 1e6)},
         )
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -374,7 +382,9 @@ class Ebbtide:
     # What it knows.
 
     @property
-    def _selection(self) -> TrialSelection:
+    def _selection(self) -> Stopper:
+        if self.stopper is StopperName.ASHA:
+            return SuccessiveHalving(self.reduction, self.grace, self.maximise)
         return TrialSelection(self.theta, self.mcnt, True, self.predictor, self.maximise)
 
     @cached_property
