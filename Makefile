@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
+.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -48,6 +48,10 @@ serve: $(INSTALLED)
 PROVIDER ?= local
 demo-live: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)
+
+# How much `pip install ebbtide` downloads, without extras and with all; reports/install-size.json.
+install-size: $(INSTALLED)
+	$(BIN)/python -m tests.install_size reports/install-size.json
 
 # What ends trials early, EarlyCurve or ASHA: cost, time and the trial that a sweep ends with, on measured curves;
 # reports/stoppers.json. PRICES: a Parquet file of auction prices.

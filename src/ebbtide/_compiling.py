@@ -1,17 +1,28 @@
-"""Compiling functions with Numba, and keeping the machine code on disk between runs."""
+"""Compiling functions with Numba, and keeping the machine code on disk between runs.
+
+Numba is of the extra `fast`. Where it is not installed, the same functions run uncompiled, twenty times as long.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import platformdirs
-from numba import config, njit
-from numba.core.registry import CPUDispatcher
+
+try:
+    from numba import config, njit
+    from numba.core.registry import CPUDispatcher
+except ModuleNotFoundError:
+    njit, CPUDispatcher = None, object
+
+_LOGGER = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -24,6 +35,8 @@ _RECORDS = _PACKAGE / "_compiled_records.py"
 
 def compiled(function: _Function) -> _Function:
     """Compile a function that Python code may call; compiled on its first call with each combination of types."""
+    if njit is None:
+        return cast(_Function, _uncompiled(function))
     return cast(_Function, _compile(function, njit(nogil=True, error_model="numpy")))
 
 
@@ -32,7 +45,24 @@ def inner(function: _Function) -> _Function:
 
     It gets no entry point for Python, which would take as long to compile as the function itself.
     """
-    return cast(_Function, _compile(function, _inner_dispatcher))
+    return function if njit is None else cast(_Function, _compile(function, _inner_dispatcher))
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as it is, divisions by zero as when compiled; says once that it is slow."""
+
+    @wraps(function)
+    def slow(*given: Any, **named: Any) -> Any:
+        _say_once()
+        with np.errstate(all="ignore"):
+            return function(*given, **named)
+
+    return slow
+
+
+@cache
+def _say_once() -> None:
+    _LOGGER.warning("Numba is not installed: this takes some twenty times longer; pip install 'ebbtide[fast]'")
 
 
 class _InnerFunction(CPUDispatcher):  # type: ignore[misc]

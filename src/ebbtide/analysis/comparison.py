@@ -15,7 +15,6 @@ from ebbtide._utc import HOUR_S
 from ebbtide.analysis.backtest import check_policies, start_times
 from ebbtide.analysis.policy_table import PolicyTable, Spread
 from ebbtide.analysis.replays import replay_all
-from ebbtide.analysis.report import write_report
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.analysis.summary import SPREAD_NOTE, models_note, sample_std
 from ebbtide.errors import InputError
@@ -110,6 +109,8 @@ class Comparison:
         Returns:
             The path of the file.
         """
+        from ebbtide.analysis.report import write_report
+
         return write_report(self.result.record(), path, comparison=shown(self.rows), notes=self.notes)
 
     def write_json(self, path: str | Path) -> None:

@@ -11,15 +11,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide._utc import HOUR_S
-from ebbtide.analysis.policy_table import Mark, policy_marks
+from ebbtide.analysis.policy_table import COLOURS, Mark, policy_marks
 from ebbtide.analysis.record import Record
 from ebbtide.analysis.summary import by_cost
 from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.cookbook.cookbook import Cookbook
-
-# Okabe and Ito's colours, which colour-blind readers can distinguish: for figures with few lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 
 # Lines with more points are thinned: no screen shows them.
 _MAX_POINTS = 3000

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import matplotlib.ticker
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from ebbtide._files import replacing
 from ebbtide._utc import iso
-from ebbtide.analysis.figures import COLOURS
 from ebbtide.analysis.plan import Plan
 from ebbtide.analysis.plan_places import PlanPlace
+from ebbtide.analysis.policy_table import COLOURS
 from ebbtide.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KINDS = (".svg", ".png", ".pdf")
 
@@ -50,6 +51,8 @@ def plan_picture(plan: Plan, *, budget_usd: float | None, deadline_h: float | No
     """
     check_drawable(is_measured=plan.estimate is not None, by_capacity=bool(plan.places))
     assert plan.estimate is not None
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11.0, 6.2), layout="constrained")
     figure.suptitle(f"{plan.sweep}: where it would train, at {iso(plan.as_of_s)}", fontsize=12)
     axes: dict[str, Axes] = figure.subplot_mosaic([["places", "usd"], ["places", "hours"]], width_ratios=[3, 2])
@@ -91,10 +94,12 @@ def _places(axes: Axes, places: tuple[PlanPlace, ...], budget_usd: float | None)
 
 def _spread(axes: Axes, values: tuple[float, ...], limit: float | None, name: str, limit_name: str) -> None:
     """A histogram of the runs, and the limit."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.hist(values, bins=min(max(len(values) // 2, 5), 20), color=COLOURS[2], alpha=0.8)
     axes.set_xlabel(name)
     axes.set_ylabel("runs")
-    axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(0.0, 1.08 * max([*values, limit or 0.0]))
     if limit is not None:
         axes.axvline(limit, color=_LIMIT, linestyle="--", linewidth=1.2, label=f"{limit_name} {limit:g}")

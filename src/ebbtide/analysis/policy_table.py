@@ -30,6 +30,9 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 # The same for SVG, in units of the line's width of 3.
 _SVG_DASHES = {"solid": "none", "dash": "8 4", "dot": "3 3", "dashdot": "8 3 3 3", "longdash": "14 4"}
 
+# Okabe and Ito's colours, which colour-blind readers can distinguish: for figures with few lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+
 
 @dataclass(frozen=True)
 class Mark:

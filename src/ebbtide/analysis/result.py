@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from ebbtide._files import write_text
 from ebbtide._json import json_text
 from ebbtide._utc import iso
-from ebbtide.analysis.figures import record_figure
 from ebbtide.analysis.policy_table import PolicyTable
 from ebbtide.analysis.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
-from ebbtide.analysis.report import write_report
 from ebbtide.analysis.summary import Summary, models_note, summarise, summary_table
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import unknown_name
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ class BacktestResult:
         Returns:
             The path of the file.
         """
+        from ebbtide.analysis.report import write_report
+
         return write_report(self.record(index), path)
 
     def plot(self, path: str | Path | None = None, index: int | None = None) -> go.Figure:
@@ -159,6 +161,8 @@ class BacktestResult:
         Returns:
             The figure; notebooks display it, elsewhere call `.show()`.
         """
+        from ebbtide.analysis.figures import record_figure
+
         figure = record_figure(self.record(index))
         if path is not None:
             write_text(path, figure.to_html(include_plotlyjs=True, div_id="ebbtide"))

@@ -10,7 +10,6 @@ import typer
 
 from ebbtide._cores import usable_cores
 from ebbtide.analysis.backtest import backtest
-from ebbtide.analysis.report import write_report
 from ebbtide.analysis.result import BacktestResult
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
@@ -50,6 +49,8 @@ class Files:
             if self.record:
                 tables.write(self.record)
             if self.report:
+                from ebbtide.analysis.report import write_report
+
                 write_report(tables, self.report)
         if self.json_path:
             result.write_json(self.json_path)

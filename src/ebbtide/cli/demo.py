@@ -11,7 +11,6 @@ import typer
 
 from ebbtide._files import write_text
 from ebbtide.analysis.backtest import backtest
-from ebbtide.analysis.report import write_report
 from ebbtide.cli.generating import capacity_path, refuse_other, write_generated
 from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
@@ -40,6 +39,8 @@ def demo_command(
 
         ebbtide demo
     """
+    from ebbtide.analysis.report import write_report
+
     prices_file, job_file, report_file = (into / name for name in ("prices.parquet", "job.yaml", "report.html"))
     capacity_file = capacity_path(prices_file)
     example = files("ebbtide.jobs").joinpath("data/one-day.yaml").read_text(encoding="utf-8")

@@ -64,6 +64,22 @@ _WRONG_PATH = frozenset(
 )
 
 
+# The extras by the modules that they bring.
+_EXTRAS = {
+    "train": ("torch", "sklearn"),
+    "pipeline": ("prefect", "dvc", "mlflow", "sqlalchemy", "cronsim"),
+    "plots": ("plotly", "matplotlib", "jinja2"),
+    "portfolio": ("cvxopt",),
+    "ui": ("fastapi", "uvicorn", "prometheus_client", "starlette"),
+}
+
+
+def extra_of(module: str) -> str | None:
+    """The extra of the package that brings a module; None: it is of none."""
+    top = module.partition(".")[0]
+    return next((extra for extra, modules in _EXTRAS.items() if top in modules), None)
+
+
 def end_with(error: BaseException) -> NoReturn:
     """End the process with the message and exit code of an exception."""
     if isinstance(error, BrokenPipeError):
@@ -129,6 +145,8 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         code = BAD_INPUT if error.errno in _WRONG_PATH and where else INPUT_OUTPUT
         return code, f"{where}{(error.strerror or type(error).__name__).lower()}"
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")) is not None:
+        return BAD_INPUT, f"this needs {error.name}, of an extra: pip install 'ebbtide[{extra}]'"
     kind = type(error).__name__
     return DEFECT, f"internal error: {kind}: {_short(str(error))}; {DEBUG}=1 shows where; please report it"
 
