@@ -73,7 +73,7 @@ def test_it_pins_no_pytorch(unzipped: Path) -> None:
     """A user's environment has its own."""
     (metadata,) = unzipped.glob("ebbtide-*.dist-info/METADATA")
     assert [line for line in metadata.read_text().splitlines() if line.startswith("Requires-Dist: torch")] == [
-        "Requires-Dist: torch>=2.4"
+        'Requires-Dist: torch>=2.4; extra == "train"'
     ]
 
 
