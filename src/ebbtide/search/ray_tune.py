@@ -1,0 +1,162 @@
+"""Trials of Ray Tune that are trained on machines that may be taken.
+
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ebbtide.search.ray_tune import spot_trainable
+
+    work = {"command": "python train.py --lr {lr}", "metric": "validation_loss", "max_trial_steps": 400}
+    tuner = tune.Tuner(
+        spot_trainable(work),
+        param_space={"lr": tune.loguniform(0.001, 1.0)},
+        tune_config=tune.TuneConfig(
+            num_samples=20,
+            scheduler=ASHAScheduler("step", metric="validation_loss", mode="min", max_t=400),
+        ),
+    )
+    results = tuner.fit()
+
+Ray's searcher chooses values and its scheduler decides who goes on; each trial is a run of Ebbtide's, which Ray
+only watches: give it no more of Ray's resources than that takes. A machine that is taken ends nothing: the run goes
+on elsewhere, and Ray sees no failure. A trial that Ray begins again, after its own failure or a restart, finds its
+run by its name and goes on with it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from ebbtide.errors import InputError, TrainingError
+from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.controller import metrics_of
+from ebbtide.live.handle import Run, resume
+from ebbtide.live.phase import State
+from ebbtide.live.run import RunOptions, run
+from ebbtide.live.settings import RUNS, RunFolder
+
+# Real seconds between looks at a run.
+_LOOK_S = 0.3
+_OVER = frozenset({State.FINISHED, State.FAILED})
+
+
+def spot_trainable(
+    work: Mapping[str, Any], policy: str = "default", provider: str = "local", options: RunOptions | None = None
+) -> type[tune.Trainable]:
+    """A trainable for `ray.tune.Tuner`.
+
+    Args:
+        work: The fields of a sweep's file but `grid`: `command`, with a placeholder for each value, and `metric`;
+            and what else it may have (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
+        policy: Name of the policy that decides what each run rents.
+        provider: Where it runs: `local`, `ec2`, `gcp` or `several`.
+        options: What else `eb.run` is given; relative paths are of the present folder, not of Ray's workers'.
+
+    Returns:
+        A class whose results have the metric by its name, `step`, `cost_usd` and `revocations`.
+
+    Raises:
+        InputError: The work has a grid, or no metric.
+    """
+    if "grid" in work:
+        raise InputError("Ray Tune chooses the values: leave `grid` out, and name them in `param_space`")
+    if not work.get("metric"):
+        raise InputError("the work needs a metric, which is what Ray Tune is told", field="metric")
+    given: dict[str, Any] = dict(options or {})
+    # Ray's workers run in folders of their own.
+    for name, usual in (("folder", Path.cwd()), ("runs", RUNS)):
+        given[name] = Path(given.get(name, usual)).resolve()
+    for name in ("machines", "spells", "availability", "team"):
+        if isinstance(given.get(name), str | Path):
+            given[name] = Path(given[name]).resolve()
+
+    class OnSpot(_SpotTrainable):
+        _work, _policy, _provider = dict(work), policy, provider
+        _options = given  # type: ignore[assignment]
+
+    OnSpot.__name__ = OnSpot.__qualname__ = str(work.get("name", "spot"))
+    return OnSpot
+
+
+class _SpotTrainable(tune.Trainable):
+    """One trial of Ray Tune: a run, whose metrics it passes on step by step."""
+
+    _work: Mapping[str, Any]
+    _policy: str
+    _provider: str
+    _options: RunOptions
+
+    def setup(self, config: dict[str, Any]) -> None:
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{self._work.get('name', 'trial')}-{self.trial_id}")
+        folder = RunFolder(Path(self._options["runs"]) / name)
+        self._reported = 0
+        if folder.is_begun:
+            found = Run(folder)
+            is_over = found.status().state in _OVER
+            self._run = found if is_over else resume(name, runs=self._options["runs"])
+            return
+        if not config:
+            raise InputError("param_space names no value, and the command needs some")
+        grid = {name: [value] for name, value in config.items()}
+        # Ending trials early is Ray's; the sweep's own rules end none.
+        own = {"name": name, "grid": grid, "theta": 1.0, "mcnt": 1}
+        sweep = validated(Sweep, {**self._work, **own})
+        options = {**self._options, "name": name}
+        self._run = run(sweep, self._policy, self._provider, **options)  # type: ignore[call-overload]
+
+    def step(self) -> dict[str, Any]:
+        """Wait for the next value of the metric, or the end."""
+        while True:
+            # In this order: what came until its end is then among its metrics.
+            has_ended, metrics = self._run.wait(0.0), self._metrics()
+            new = sorted(step for step in metrics if step > self._reported)
+            if new:
+                self._reported = new[0]
+                return self._result(metrics[new[0]], is_over=has_ended and len(new) == 1)
+            if has_ended:
+                return self._ended(metrics)
+            time.sleep(_LOOK_S)
+
+    def cleanup(self) -> None:
+        """Ray ends the trial: save, and give machines back."""
+        try:
+            self._run.stop()
+        except (InputError, AttributeError):
+            return  # it has ended, or never began
+        self._run.wait()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: the run saves, and is found again by its name."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing, for the same reason."""
+
+    def _metrics(self) -> dict[int, float]:
+        found = metrics_of(self._run.kept)
+        return found[0] if found else {}
+
+    def _ended(self, metrics: Mapping[int, float]) -> dict[str, Any]:
+        error, status = self._run.error, self._run.status()
+        if error is not None and not isinstance(error, TrainingError):
+            raise error
+        if status.state is State.FAILED or not metrics:
+            raise TrainingError(f"run {self._run.id}: {status.trials[0].problem or 'it has told no metric'}", None)
+        if status.state is not State.FINISHED:
+            # Its policy ended it, for example when its budget was spent; or somebody stopped it.
+            raise InputError(f"run {self._run.id} ended before its training: {status.state}")
+        return self._result(metrics[max(metrics)], is_over=True)
+
+    def _result(self, value: float, *, is_over: bool) -> dict[str, Any]:
+        status = self._run.status()
+        return {
+            str(self._work["metric"]): value,
+            "step": self._reported,
+            "cost_usd": status.money.paid_usd,
+            "revocations": status.revoked,
+            tune.result.DONE: is_over and status.state is State.FINISHED,
+        }

@@ -1,0 +1,85 @@
+"""Trials of Ray Tune on the local cloud: ended by ASHA, failed, and gone on with where machines are taken."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.errors import InputError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+from ray import tune  # noqa: E402
+from ray.tune.schedulers import ASHAScheduler  # noqa: E402
+from tests.live.sweeps import START_S, flapping  # noqa: E402
+from tests.search.test_optuna import PROGRAM  # noqa: E402
+
+from ebbtide.live.handle import Run  # noqa: E402
+from ebbtide.live.phase import State  # noqa: E402
+from ebbtide.live.settings import RunFolder  # noqa: E402
+from ebbtide.search.ray_tune import spot_trainable  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+def tuned(folder: Path, xs: list[float], pause_s: float = 0.05, **more: Any) -> Any:
+    (folder / "train.py").write_text(textwrap.dedent(PROGRAM))
+    policy = more.pop("policy", "default")
+    work = {"name": "ray", "command": f"python train.py {{x}} {pause_s}", "metric": "loss", "max_trial_steps": 8}
+    options = {"folder": folder, "runs": folder / "runs", **more.pop("options", {})}
+    return tune.Tuner(
+        tune.with_resources(spot_trainable(work, policy, options=options), {"cpu": 1}),
+        param_space={"x": tune.grid_search(xs)},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", **more),
+        run_config=tune.RunConfig(storage_path=str(folder / "ray"), verbose=0),
+    ).fit()
+
+
+def test_trials_are_trained_and_told(tmp_path: Path) -> None:
+    results = tuned(tmp_path, [3.0, 1.0, 9.5])
+    by_x = {one.config["x"]: one for one in results if one.config}
+    assert (by_x[3.0].metrics["loss"], by_x[1.0].metrics["loss"]) == (0.0, 4.0)
+    assert (by_x[3.0].metrics["step"], by_x[3.0].error) == (8, None)
+    assert by_x[3.0].metrics["cost_usd"] > 0
+    assert len(by_x[1.0].metrics_dataframe) >= 8
+    assert by_x[9.5].error is not None
+    assert results.get_best_result().config == {"x": 3.0}
+
+
+def test_what_asha_ends_gives_its_machines_back(tmp_path: Path) -> None:
+    scheduler = ASHAScheduler(time_attr="step", max_t=8, grace_period=2, reduction_factor=2)
+    results = tuned(tmp_path, [3.0, -8.0, -9.0, -7.0], pause_s=0.5, scheduler=scheduler)
+    steps = {one.config["x"]: one.metrics["step"] for one in results}
+    assert steps[3.0] == 8
+    assert min(steps.values()) < 8
+    for folder in (tmp_path / "runs").iterdir():
+        standing = Run(RunFolder(folder)).status()
+        assert standing.rented == 0
+        assert standing.state in (State.FINISHED, State.STOPPED)
+
+
+def test_a_machine_that_is_taken_is_no_failure(tmp_path: Path) -> None:
+    options = {"prices": flapping(), "start": START_S, "speed": 60.0}
+    results = tuned(tmp_path, [3.0], pause_s=2.5, options=options, policy="reactive")
+    (result,) = results
+    assert (result.error, result.metrics["loss"], result.metrics["step"]) == (None, 0.0, 8)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert Run(RunFolder(folder)).status().revoked >= 1
+
+
+def test_work_that_does_not_suit_is_refused() -> None:
+    with pytest.raises(InputError, match="leave `grid` out"):
+        spot_trainable({"command": "a {x}", "metric": "loss", "grid": {"x": [1]}})
+    with pytest.raises(InputError, match="needs a metric"):
+        spot_trainable({"command": "a {x}"})
