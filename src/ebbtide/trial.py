@@ -377,7 +377,8 @@ class Trial:
         Args:
             metrics: What it returned, numbers by name; reported as those of its last step.
         """
-        self._in_step = False
+        if self._in_step:
+            self._step_done()
         if not self._looped:
             # Without a loop, all of it is one step.
             self._position = replace(self._position, step=max(self.step, self.max_steps or 1))

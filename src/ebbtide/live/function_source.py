@@ -215,7 +215,7 @@ class _Writer:
             if not isinstance(module, ModuleType):
                 return
             name, module = f"{module.__name__}.{attribute}", getattr(module, attribute, None)
-            if module is sys.modules.get(name) and f"import {chain[0]}" in self._imports:
+            if module is not None and module is sys.modules.get(name) and f"import {chain[0]}" in self._imports:
                 self._imports[f"import {name}"] = None
 
     # Sources.

@@ -44,11 +44,10 @@ R = TypeVar("R")
 _CODE = "code"
 
 # Fields of a sweep that say what `sweep` says otherwise.
-_NOT_ASKED = frozenset(
-    {"name", "command", "entry_point", "grid", "max_trial_steps", "tasks", "cpus_per_task", "framework"}
-)
-_FIELDS = frozenset(Sweep.model_fields) - _NOT_ASKED
-_OPTIONS = frozenset(RunOptions.__annotations__)
+_SAID = frozenset(["name", "command", "entry_point", "grid", "list", "random", "max_trial_steps"])
+_OF_OTHER_KINDS = frozenset(["tasks", "cpus_per_task", "framework"])
+_FIELDS = frozenset(Sweep.model_fields) - _SAID - _OF_OTHER_KINDS
+_OPTIONS = frozenset(RunOptions.__annotations__) - {"delay"}
 _OWN = frozenset({"metric", "direction", "max_steps", "policy", "provider", "name"})
 
 
@@ -121,7 +120,7 @@ class TrainingFunction(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
-        check_function(function)
+        check_function(inspect.unwrap(function))
         functools.update_wrapper(self, function)
         self.function, self.options = function, dict(options)
 
@@ -295,12 +294,13 @@ def _check_parameters(function: FunctionType, given: list[str]) -> bool:
         raise InputError(f"`{TRIAL}` is what {called} gets from Ebbtide; give the parameter another name")
     takes_any = any(one.kind is one.VAR_KEYWORD for one in own.values())
     names = [one.name for one in own.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    for one in own.values():
+        if one.kind is one.POSITIONAL_ONLY:
+            raise InputError(f"{called} takes {one.name} by position alone; parameters are given by name")
     for name in given:
         if name not in names and not takes_any:
             raise unknown_name(f"parameter of {called}", name, [one for one in names if one != TRIAL])
     for one in own.values():
-        if one.kind is one.POSITIONAL_ONLY:
-            raise InputError(f"{called} takes {one.name} by position alone; parameters are given by name")
         if one.name in names and one.default is one.empty and one.name not in (TRIAL, *given):
             raise InputError(f"{called} needs {one.name}: give it values, or a default")
     return TRIAL in names
