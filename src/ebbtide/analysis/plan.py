@@ -166,7 +166,10 @@ class Plan:
             ]
         rivals = [f"{name} {usd:.2f} USD" for name, usd in found.rivals_usd.items() if usd is not None]
         lines += [f"for comparison: {', '.join(rivals)}"] if rivals else []
-        for share, what in ((found.over_budget, "cost more than the budget"), (found.past_deadline, "are too late")):
+        for share, what in (
+            (found.over_budget, "cost more than the budget"),
+            (found.past_deadline, "are too late"),
+        ):
             lines += [] if share is None else [f"{share:.0%} {what}"]
         limit = self.feasibility
         if limit is not None and limit.least_budget_usd is not None:
