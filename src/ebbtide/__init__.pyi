@@ -19,6 +19,9 @@ from .forecasts.learning_curves.curves import CurvePrediction as CurvePrediction
 from .forecasts.learning_curves.methods import fit_curve as fit_curve
 from .jobs.job import Job as Job
 from .jobs.sweep import Sweep as Sweep
+from .live.functions import TrainingFunction as TrainingFunction
+from .live.functions import sweep as sweep
+from .live.functions import train as train
 from .live.handle import Run as Run
 from .live.handle import resume as resume
 from .live.handle import status as status

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from ebbtide.trial_processes import (
     LEAVE,
@@ -197,6 +197,14 @@ class Trial:
     # Set while a loop runs in which several processes train as one.
     _agreement: Agreement | None = None
     _agree: Callable[[int], int] | None = None
+    # Whether a metric was reported, and the trial that `current` made last.
+    _has_reported: bool = False
+    _latest: ClassVar[Trial | None] = None
+
+    @classmethod
+    def latest(cls) -> Trial | None:
+        """The trial that `current` made last in this process; None: it made none."""
+        return cls._latest
 
     @classmethod
     def current(cls, agree: Callable[[int], int] | None = None) -> Trial:
@@ -217,6 +225,7 @@ class Trial:
             int(steps) if steps else None,
             _agree=agree,
         )
+        cls._latest = trial
         trial.listen()
         trial._emit({"api": 1, "trial": trial.trial_id, "pid": os.getpid()})
         return trial
@@ -225,6 +234,11 @@ class Trial:
         """From now on SIGTERM asks the program to save and exit, and SIGUSR1 to save."""
         signal.signal(signal.SIGTERM, self._asked_to_leave)
         signal.signal(signal.SIGUSR1, self._asked_to_save)
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether it has reported a metric."""
+        return self._has_reported
 
     @property
     def step(self) -> int:
@@ -331,6 +345,7 @@ class Trial:
                 raise ValueError(f"a metric cannot be called {name}, nor any of {sorted(_RESERVED)}")
             if value is not None:
                 found[name] = _number(name, value)
+        self._has_reported |= bool(found)
         # JSON knows no NaN and no infinity.
         strange = [name for name, value in found.items() if value is None]
         self._report_step(
@@ -360,6 +375,21 @@ class Trial:
             self._agreement = None
         self._finished = True
         self._emit({"finished": self.step})
+
+    def returned(self, metrics: Mapping[str, Any]) -> None:
+        """The function that trains has returned, so the training is done.
+
+        Args:
+            metrics: What it returned, numbers by name; reported as those of its last step.
+        """
+        if self._in_step:
+            self._step_done()
+        if not self._looped:
+            # Without a loop, all of it is one step.
+            self._position = replace(self._position, step=max(self.step, self.max_steps or 1))
+        if metrics:
+            self.report(**metrics)
+        self.finish()
 
     # For loops that belong to a framework, which calls back when something happens in them.
 

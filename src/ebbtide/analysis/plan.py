@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ebbtide import _html
 from ebbtide._utc import iso
 from ebbtide.analysis.plan_places import PlanPlace
 from ebbtide.market.markets import Market
@@ -15,6 +16,8 @@ from ebbtide.policies.spottune.offers import Offer
 
 # A budget or deadline is feasible if this share of the backtests keeps it.
 KEPT_SHARE = 0.95
+# Of more markets the table in a notebook has the cheapest.
+_MOST_QUOTES = 15
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,49 @@ class Plan:
     notes: tuple[str, ...]
     feasibility: Feasibility | None = None
     places: tuple[PlanPlace, ...] = ()
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                str(quote.market),
+                f"{quote.usd_per_hour:.4f}",
+                f"{quote.mean_usd_per_hour:.4f}",
+                "" if quote.on_demand_usd_per_hour is None else f"{quote.on_demand_usd_per_hour:.4f}",
+            )
+            for quote in self.quotes[:_MOST_QUOTES]
+        ]
+        headings = ("market", "USD an hour", "mean of the last hour", "on demand")
+        left = len(self.quotes) - len(rows)
+        notes = [f"and {left} more markets"] if left else []
+        title = f"{self.sweep}: prices of {iso(self.as_of_s)}"
+        return _html.table(title, headings, rows, [*notes, *self._estimated(), *self.notes])
+
+    def _estimated(self) -> list[str]:
+        """The estimate in words, a line each."""
+        found = self.estimate
+        if found is None:
+            return []
+        if found.unfinished == found.runs:
+            lines = [f"none of {found.runs} backtests ended within the record"]
+        else:
+            usd, hours = found.cost_usd, found.duration_h
+            lines = [
+                f"{usd.mean:.2f} USD ({usd.low:.2f} to {usd.high:.2f}) and {hours.mean:.1f} h ({hours.low:.1f} to "
+                f"{hours.high:.1f}), by {found.runs - found.unfinished} of {found.runs} backtests"
+            ]
+        rivals = [f"{name} {usd:.2f} USD" for name, usd in found.rivals_usd.items() if usd is not None]
+        lines += [f"for comparison: {', '.join(rivals)}"] if rivals else []
+        for share, what in (
+            (found.over_budget, "cost more than the budget"),
+            (found.past_deadline, "are too late"),
+        ):
+            lines += [] if share is None else [f"{share:.0%} {what}"]
+        limit = self.feasibility
+        if limit is not None and limit.least_budget_usd is not None:
+            lines.append(f"the lowest budget that holds: {limit.least_budget_usd:.2f} USD")
+        if limit is not None and limit.least_deadline_h is not None:
+            lines.append(f"the lowest deadline that holds: {limit.least_deadline_h:.1f} h")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the same keys for every plan; without measured speed, `feasible` is None."""

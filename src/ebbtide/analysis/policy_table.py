@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import product
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ebbtide import _html
 from ebbtide._terminal import PlainConsole
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish, with a darker yellow for white paper; then
@@ -124,20 +124,8 @@ class PolicyTable:
 
     def to_html(self) -> str:
         """The table as an HTML fragment with inline style."""
-        cell = 'style="text-align: right; white-space: nowrap"'
-        head = "".join(f"<th {cell}>{escape(heading)}</th>" for heading in self.headings)
-        lines = [
-            f'<tr><td style="text-align: left">{escape(name)}</td>'
-            + "".join(f"<td {cell}>{escape(str(each))}</td>" for each in cells)
-            + "</tr>"
-            for name, cells in self.rows
-        ]
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        return (
-            f'<div style="overflow-x: auto"><table><caption>{escape(self.title)}</caption>'
-            f'<thead><tr><th style="text-align: left">policy</th>{head}</tr></thead>'
-            f"<tbody>{''.join(lines)}</tbody></table>{notes}</div>"
-        )
+        rows = [[name, *map(str, cells)] for name, cells in self.rows]
+        return _html.table(self.title, ["policy", *self.headings], rows, self.notes)
 
     def _table(self, *, tight: bool = False, stacked: bool = False) -> Table:
         """The table, optionally with narrow gaps between columns (`tight`) and cells of two lines (`stacked`)."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ebbtide import _html
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.decisions import Decision
 from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.timeline import Timeline
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
+
+# Of more jobs the table in a notebook has the first ones.
+_MOST_ROWS = 30
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,35 @@ class Outcome:
         """Of the cost, what moving data between regions and clouds was."""
         return self.ledger.egress_usd
 
+    @property
+    def _end(self) -> str:
+        return "finished" if self.finished else f"gave up ({self.gave_up})" if self.gave_up else "not finished"
+
+    def _repr_html_(self) -> str:
+        headings = ("job", "done", "of", "lost", "checkpoints", "machines")
+        rows = [
+            (
+                job.job.name,
+                f"{job.steps_done:,.0f}",
+                f"{job.job.steps:,}" if job.job.steps < UNKNOWN_STEPS else "",
+                f"{job.steps_lost:,.0f}",
+                str(job.checkpoints),
+                str(len(job.leases)),
+            )
+            for job in self.jobs[:_MOST_ROWS]
+        ]
+        left = len(self.jobs) - len(rows)
+        notes = [f"and {left} more jobs"] if left else []
+        notes += [
+            f"{self.cost_usd:.4f} USD (refunded {self.refund_usd:.4f}); {len(self.leases)} machines, "
+            f"{self.revocations} of them taken"
+        ]
+        title = f"{self.policy}: {self._end} after {self.makespan_s / HOUR_S:.1f} h"
+        return _html.table(title, headings, rows, notes)
+
     def __str__(self) -> str:
-        end = "finished" if self.finished else f"gave up ({self.gave_up})" if self.gave_up else "not finished"
         return (
-            f"{self.policy}: {end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
+            f"{self.policy}: {self._end} after {self.makespan_s / HOUR_S:.1f} h for {self.cost_usd:.4f} USD "
             f"(refunded {self.refund_usd:.4f}); {len(self.leases)} leases, {self.revocations} revoked, "
             f"{self.checkpoints} checkpoints, {self.steps_lost:.0f} steps lost"
         )

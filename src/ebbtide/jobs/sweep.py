@@ -124,7 +124,8 @@ class Sweep(Resources):
         name: Name of the sweep in tables and tags.
         command: A command line with `{parameter}` where values go, and `{checkpoint_dir}` and `{max_steps}` where
             those are wanted; or a list of its arguments. It is never given to a shell.
-        entry_point: Instead of a command, `package.module:function`, called with the parameters by name.
+        entry_point: Instead of a command, `package.module:function`, called with the parameters by name; one named
+            `trial` gets the current `Trial`.
         grid: Values of each parameter; every combination is tried. At most one of `grid`, `list`, `random`.
         list: The settings to try, values by parameter.
         random: Distributions from which settings are drawn.
@@ -379,7 +380,8 @@ class Sweep(Resources):
         """What a machine runs for a trial: its command, or Python with the entry point."""
         if self.entry_point is None:
             return self.arguments(trial)
-        return "python", "-m", "ebbtide.live.agent.entry_point", self.entry_point, json.dumps(trial.values)
+        called = self.entry_point, json.dumps(trial.values), *(() if self.metric is None else (self.metric,))
+        return "python", "-m", "ebbtide.live.agent.entry_point", *called
 
     @property
     def is_measured(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ebbtide.engine.explanation import Explanation
 from ebbtide.engine.outcome import Outcome
@@ -18,12 +20,16 @@ from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.fetching import Fetched, fetch_trial
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
+from ebbtide.live.run_results import results_frame, results_html
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.choice import policy_with, within_budget
 from ebbtide.policies.registry import POLICIES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Models of capacity, in the run's folder.
 _SPELLS = "spells.json"
@@ -55,6 +61,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.status().state}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            return results_html(self.status())
+        except InputError as error:
+            # A damaged journal, say: the handle is shown all the same.
+            return f"<div>{escape(self.id)}: {escape(str(error))}</div>"
 
     @property
     def kept(self) -> RunFolder:
@@ -93,6 +106,11 @@ class Run:
     def status(self) -> RunStanding:
         """Its state, trials, machines and money, as its controller last wrote them down."""
         return standing_of(self._kept, self._kept.catalogue)
+
+    def results(self) -> pd.DataFrame:
+        """A row for each trial, the best first, as a data frame: its parameters, the best and last value of the
+        metric, its steps, state, checkpoint and problem."""
+        return results_frame(self.status(), self._kept.settings)
 
     def logs(self, trial: int = 0) -> str:
         """What a trial's program has printed so far, on all machines; empty: nothing yet.

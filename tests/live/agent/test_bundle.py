@@ -169,3 +169,39 @@ def test_its_modules_keep_to_the_least_python(name: str) -> None:
     used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not used & NEWER
     assert not any(isinstance(node, ast.TryStar) for node in ast.walk(tree))
+
+
+# As a script that was begun with `eb.train`, imported on a machine that has the bundle alone.
+FUNCTIONS = """
+import ebbtide as eb
+
+@eb.train(metric="loss", budget_usd=5)
+def fit(lr, trial):
+    return lr + trial.step
+
+@eb.train
+def bare(lr):
+    return lr
+
+for begins in (fit.sweep, bare.run, eb.sweep):
+    try:
+        begins({"lr": [1]})
+    except RuntimeError as error:
+        assert "below `if __name__ == '__main__':`" in str(error)
+    else:
+        raise AssertionError
+try:
+    eb.generate_prices
+except AttributeError as error:
+    assert "machines have a part of Ebbtide, without ebbtide.generate_prices" in str(error)
+"""
+
+
+def test_a_script_of_functions_that_train_is_imported_by_a_machine(unpacked: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FUNCTIONS)
+    python = bare_python(tmp_path / "bare", oldest_python() or sys.executable)
+    environment = {"PYTHONPATH": str(unpacked / "program"), "PATH": os.defpath}
+    command = [python, "-S", "-m", "ebbtide.live.agent.entry_point", "own:fit", '{"lr": 0.5}', "loss"]
+    told = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert '{"step": 1, "loss": 0.5}' in told.stdout

@@ -47,6 +47,24 @@ __path__ = extend_path(__path__, __name__)
 _INIT = '''"""The part of Ebbtide {version} that rented machines have."""
 {extended}
 __version__ = "{version}"
+
+
+def train(function=None, /, **_options):
+    """On a machine, a function that trains is itself."""
+    if function is None:
+        return train
+    function.sweep = function.run = sweep
+    return function
+
+
+def sweep(*_given, **_options):
+    """What begins a sweep belongs to where it is begun."""
+    raise RuntimeError("a machine cannot begin a sweep: put what does below `if __name__ == \'__main__\':`")
+
+
+def __getattr__(name):
+    hint = "use it below `if __name__ == \'__main__\':`, or within a function that no machine calls"
+    raise AttributeError(f"machines have a part of Ebbtide, without ebbtide.{{name}}: {{hint}}")
 '''
 
 

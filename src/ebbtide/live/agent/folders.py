@@ -45,15 +45,7 @@ def packed(folder: Path) -> bytes:
     Raises:
         InputError: They exceed 100 MiB, or one is a link to a file that would not be in the archive itself.
     """
-    files = list(_code_files(folder))
-    total = sum(path.stat().st_size for path in files)
-    if total > MOST_BYTES:
-        largest = max(files, key=lambda path: path.stat().st_size)
-        raise InputError(
-            f"holds {total / (1 << 20):.0f} MiB, and {MOST_BYTES >> 20} are sent to each machine at most; put "
-            f"data into storage (the largest file is {largest.relative_to(folder)})",
-            file=folder,
-        )
+    files = _files_to_send(folder)
     buffer = io.BytesIO()
     zipped = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)
     with zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
@@ -63,6 +55,35 @@ def packed(folder: Path) -> bytes:
             with path.open("rb") as content:
                 tar.addfile(entry, content)
     return buffer.getvalue()
+
+
+def copy_code(folder: Path, into: Path) -> None:
+    """Copy the files that `packed` would pack.
+
+    Args:
+        folder: Folder with the user's code.
+        into: Folder that they are copied to, made if it does not exist; it may be below the other.
+
+    Raises:
+        InputError: As `packed` does.
+    """
+    for path in _files_to_send(folder):
+        place = into / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+
+
+def _files_to_send(folder: Path) -> list[Path]:
+    files = list(_code_files(folder))
+    total = sum(path.stat().st_size for path in files)
+    if total > MOST_BYTES:
+        largest = max(files, key=lambda path: path.stat().st_size)
+        raise InputError(
+            f"holds {total / (1 << 20):.0f} MiB, and {MOST_BYTES >> 20} are sent to each machine at most; put "
+            f"data into storage (the largest file is {largest.relative_to(folder)})",
+            file=folder,
+        )
+    return files
 
 
 def code_key(run: str, archive: bytes) -> str:

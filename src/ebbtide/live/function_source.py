@@ -1,0 +1,333 @@
+"""A program file from a function that has none: one of a notebook, with the source of what it uses.
+
+What it uses is found by name: imports as they were written, functions and classes beside it by their source, plain
+constants by their value. Nothing is pickled: whoever reads the file sees all that a machine runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import math
+import pprint
+import symtable
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from ebbtide.errors import InputError
+
+# A longer constant is data, which belongs into a file.
+_MOST_CHARACTERS = 100_000
+_WIDTH = 110
+# What notebooks add to the builtins.
+_OF_NOTEBOOKS = frozenset({"display", "get_ipython", "exit", "quit"})
+
+
+def program_text(function: FunctionType, decorator: object = None) -> str:
+    """The text of a module in which a function is defined, with all that it uses.
+
+    Args:
+        function: A function of a notebook, or of a file that cannot be imported.
+        decorator: The decorator that is left out, because the function itself is what a machine calls.
+
+    Raises:
+        InputError: Its source is not known, or it uses something that has none and is no plain constant.
+    """
+    check_function(function)
+    writer = _Writer(function, decorator)
+    writer.add_function(function)
+    return writer.text()
+
+
+def check_function(function: object) -> None:
+    """Raise `InputError` for anything that a machine could not call by its name."""
+    if inspect.ismethod(function):
+        raise InputError(
+            f"{function.__qualname__} is a method, and its object is not sent to machines: write a function that "
+            "makes the object"
+        )
+    if not isinstance(function, FunctionType):
+        raise InputError(f"what trains is a function, written with `def`; this is a {type(function).__name__}")
+    name = function.__name__
+    if name == "<lambda>":
+        raise InputError("a lambda has no name by which a machine could call it: write it with `def`")
+    if function.__code__.co_freevars and "<locals>" in function.__qualname__:
+        held = ", ".join(function.__code__.co_freevars)
+        raise InputError(
+            f"{name} uses {held} of the function around it, which is not sent to machines: define it at the top "
+            "level, with parameters"
+        )
+    if function.__qualname__ != name:
+        raise InputError(
+            f"{function.__qualname__} is within another function or class: define {name} at the top level"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise InputError(
+            f"{name} only makes a coroutine or generator when it is called: write it as a plain `def`"
+        )
+
+
+class _Writer:
+    """Collects what a function uses.
+
+    Args:
+        function: The function.
+        decorator: The decorator that is left out.
+    """
+
+    def __init__(self, function: FunctionType, decorator: object) -> None:
+        self._function, self._decorator = function, decorator
+        self._space: Mapping[str, Any] = function.__globals__
+        self._imports: dict[str, None] = {}
+        self._constants: list[str] = []
+        self._sources: list[str] = []
+        self._bound: dict[str, object] = {}
+
+    def text(self) -> str:
+        """The module's text."""
+        about = f'"""Written by Ebbtide: {self._function.__name__}, with what it uses."""'
+        future = self._function.__code__.co_flags & annotations.compiler_flag
+        parts = ["from __future__ import annotations"] if future else []
+        # Longer imports last: those of packages before those of what is in them.
+        parts += ["\n".join(sorted(self._imports, key=lambda line: (line.startswith("from"), line)))]
+        parts += ["\n".join(self._constants)]
+        top = "\n\n".join([about, *(part for part in parts if part)])
+        return "\n\n\n".join([top, *self._sources]) + "\n"
+
+    def add_function(self, function: FunctionType, name: str = "") -> None:
+        """A function beside it, and before that what it uses."""
+        check_function(function)
+        self._check_name(function)
+        source = textwrap.dedent(_block(function.__code__, function.__name__))
+        self._add(self._undecorated(source), function.__name__, name)
+
+    def _add_class(self, found: type, name: str) -> None:
+        self._check_name(found)
+        self._add(self._class_source(found), found.__name__, name)
+
+    def _check_name(self, found: Any) -> None:
+        """Its definition gives it its own name, which may mean something else by now."""
+        other = self._space.get(found.__name__, found)
+        if other is not found and inspect.unwrap(other) is not found:
+            raise InputError(f"{found.__name__} was defined again, and both are used: give one another name")
+        self._bound[found.__name__] = other
+
+    def _add(self, source: str, own: str, name: str) -> None:
+        for used in _names_used(source):
+            self._bind(used, own)
+        for chain in _chains(source):
+            self._import_submodules(chain)
+        self._sources.append(source.strip("\n"))
+        if name not in ("", own):
+            self._sources.append(f"{name} = {own}")
+
+    def _bind(self, name: str, user: str) -> None:
+        """Make a name mean in the file what it means in the notebook."""
+        if name in self._bound:
+            return
+        if name not in self._space:
+            if hasattr(builtins, name) and name not in _OF_NOTEBOOKS:
+                return
+            if name in _OF_NOTEBOOKS:
+                raise InputError(f"{user} uses `{name}` (or a line with ! or %), which only notebooks have")
+            raise InputError(f"{user} uses `{name}`, which is not defined")
+        value = self._bound[name] = self._space[name]
+        plain = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+        if (line := self._import_of(name, value)) is not None:
+            self._imports[line] = None
+        elif isinstance(plain, FunctionType) and self._is_beside(plain):
+            self.add_function(plain, name)
+        elif isinstance(value, type) and self._is_beside(value):
+            self._add_class(value, name)
+        elif is_plain(value):
+            self._constants.append(self._constant(name, value, user))
+        elif name in _OF_NOTEBOOKS:
+            raise InputError(f"{user} uses `{name}` (or a line with ! or %), which only notebooks have")
+        else:
+            raise InputError(
+                f"{user} uses `{name}`, a {_kind(value)}, which is not sent to machines: make or read it within "
+                f"{user}, or give {user} a parameter for what it is made from"
+            )
+
+    def _is_beside(self, value: Any) -> bool:
+        return bool(value.__module__ == self._space.get("__name__"))
+
+    def _constant(self, name: str, value: object, user: str) -> str:
+        text = pprint.pformat(value, width=_WIDTH - len(name) - 3, sort_dicts=False, compact=True)
+        if len(text) > _MOST_CHARACTERS:
+            raise InputError(
+                f"{user} uses `{name}`, a {_kind(value)} of {len(text):,} characters, which is data: write it "
+                f"into a file that {user} reads"
+            )
+        if isinstance(value, str):
+            text = repr(value)
+        return f"{name} = {text}"
+
+    # Imports.
+
+    def _import_of(self, name: str, value: Any) -> str | None:
+        """The import that gives a name its value; None: there is none."""
+        for line, module, attribute in self._written.get(name, ()):
+            if _imported(module, attribute) is value:
+                return line
+        if isinstance(value, ModuleType):
+            if value.__name__ == "__main__":
+                return None
+            return f"import {value.__name__}" + ("" if name == value.__name__ else f" as {name}")
+        home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if not isinstance(home, str) or not isinstance(own, str) or "." in own or is_plain(value):
+            return None
+        if home == self._space.get("__name__") or _imported(home, own) is not value:
+            return None
+        return f"from {home} import {own}" + ("" if name == own else f" as {name}")
+
+    @cached_property
+    def _written(self) -> dict[str, list[tuple[str, str, str]]]:
+        """The imports that were written in the notebook, by the name that each binds: line, module, attribute."""
+        found: dict[str, list[tuple[str, str, str]]] = {}
+        for _, tree in self._cells:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    for alias in node.names:
+                        name = alias.asname or alias.name.partition(".")[0]
+                        module = alias.name if alias.asname else name
+                        line = f"import {module}" + (f" as {name}" if alias.asname else "")
+                        found.setdefault(name, []).insert(0, (line, module, ""))
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    for alias in node.names:
+                        name = alias.asname or alias.name
+                        line = f"from {node.module} import {alias.name}"
+                        line += f" as {name}" if alias.asname else ""
+                        found.setdefault(name, []).insert(0, (line, node.module, alias.name))
+        return found
+
+    def _import_submodules(self, chain: list[str]) -> None:
+        """Import `a.b` where `a.b.c` is used: `import a` alone does not always bring it."""
+        module = self._bound.get(chain[0])
+        for attribute in chain[1:]:
+            if not isinstance(module, ModuleType):
+                return
+            name, module = f"{module.__name__}.{attribute}", getattr(module, attribute, None)
+            if module is not None and module is sys.modules.get(name) and f"import {chain[0]}" in self._imports:
+                self._imports[f"import {name}"] = None
+
+    # Sources.
+
+    @cached_property
+    def _cells(self) -> list[tuple[str, ast.Module]]:
+        """What was entered into the notebook: text and tree of each cell; of a file all of it."""
+        file = self._function.__code__.co_filename
+        names = [file] if Path(file).is_file() else [name for name in linecache.cache if not Path(name).is_file()]
+        found = []
+        for name in names:
+            text = "".join(linecache.getlines(name))
+            try:
+                found.append((text, ast.parse(text)))
+            except (SyntaxError, ValueError):
+                continue
+        return found
+
+    def _class_source(self, found: type) -> str:
+        codes = [value.__code__ for value in vars(found).values() if isinstance(value, FunctionType)]
+        places = {code.co_filename for code in codes if code.co_qualname == f"{found.__qualname__}.{code.co_name}"}
+        texts = ["".join(linecache.getlines(place)) for place in places]
+        sources = set()
+        for text, tree in self._cells:
+            for node in tree.body:
+                is_it = isinstance(node, ast.ClassDef) and node.name == found.__name__
+                if is_it and (text in texts or not any(texts)):
+                    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])  # type: ignore[attr-defined]
+                    sources.add("\n".join(text.splitlines()[first - 1 : node.end_lineno]))
+        if len(sources) != 1:
+            several = "has several sources in this notebook" if sources else "has no source that is known"
+            raise InputError(f"class {found.__qualname__} {several}: put it into a module, and import it")
+        return sources.pop()
+
+    def _undecorated(self, source: str) -> str:
+        """The source without the decorator that makes a function one that trains."""
+        lines = source.splitlines()
+        (node,) = ast.parse(source).body
+        for used in reversed(getattr(node, "decorator_list", [])):
+            called = used.func if isinstance(used, ast.Call) else used
+            if self._decorator is not None and self._value_of(called) is self._decorator:
+                del lines[used.lineno - 1 : used.end_lineno]
+        return "\n".join(lines)
+
+    def _value_of(self, node: ast.expr) -> object:
+        if isinstance(node, ast.Name):
+            return self._space.get(node.id)
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value_of(node.value), node.attr, None)
+        return None
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is a plain constant: what JSON can hold, and tuples."""
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))  # type: ignore[call-overload]
+    if type(value) is dict:
+        return all(type(key) in (str, int) and is_plain(inner) for key, inner in value.items())
+    return value is None or type(value) in (bool, int, str)
+
+
+def _kind(value: object) -> str:
+    module = type(value).__module__.partition(".")[0]
+    name = type(value).__name__
+    return name if module in ("builtins", "__main__") else f"{module} {name}"
+
+
+def _block(code: CodeType, name: str) -> str:
+    """The source of a function as it was entered."""
+    lines = linecache.getlines(code.co_filename)
+    if not lines:
+        raise InputError(
+            f"the source of {name} is not known ({code.co_filename}): define it in a notebook, a script or a "
+            "module"
+        )
+    return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
+
+
+def _names_used(source: str) -> list[str]:
+    """Names of globals that a definition needs, in the order of the alphabet."""
+    table = symtable.symtable(source, "<program>", "exec")
+    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
+    used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    for inner in _tables(table):
+        used |= {symbol.get_name() for symbol in inner.get_symbols() if symbol.is_global()}
+    return sorted(used - own)
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for inner in table.get_children():
+        yield inner
+        yield from _tables(inner)
+
+
+def _chains(source: str) -> list[list[str]]:
+    """Dotted names such as `a.b.c`, in parts."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if parts and isinstance(node, ast.Name):
+            found.append([node.id, *parts])
+    return found
+
+
+def _imported(module: str, attribute: str) -> object:
+    """What an import would give, of modules that are imported already; None: nothing."""
+    found = sys.modules.get(module)
+    if not attribute:
+        return found
+    return getattr(found, attribute, None) or sys.modules.get(f"{module}.{attribute}")
