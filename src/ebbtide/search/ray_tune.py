@@ -17,7 +17,7 @@
 
 Ray's searcher chooses values and its scheduler decides who goes on; each trial is a run of Ebbtide's, which Ray
 only watches: give it no more of Ray's resources than that takes. A machine that is taken ends nothing: the run
-goes on elsewhere, and Ray sees no failure. A trial that Ray begins again, after its own failure or a restart, finds
+elsewhere, and Ray sees no failure. A trial that Ray begins again, after a failure of its own or a restart, finds
 its run by its name and goes on with it.
 """
 
