@@ -75,7 +75,7 @@ class GangRow:
         """What does not hold that should."""
         checks = {
             "is not finished": self.finished,
-            "its weights differ": self.weights_equal or self.job != "gang",
+            "its weights differ": self.weights_equal or self.job == "elastic",
             "its loss differs": abs(self.loss - self.undisturbed_loss) <= _LOSS_TOLERANCE,
             "the ledger differs": self.ledger_difference_usd < 0.005,
             "machines were left": self.machines_left_running == 0,
@@ -83,11 +83,11 @@ class GangRow:
         return [what for what, holds in checks.items() if not holds]
 
 
-def undisturbed(options: Sequence[str], machines: int = 4) -> tuple[str, float]:
+def undisturbed(options: Sequence[str], machines: int = 4, program: str = "train.py") -> tuple[str, float]:
     """Digest of the weights and last loss of the program, run by torchrun alone on this machine."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={machines}", "train.py", *options]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={machines}", program, *options]
     done = subprocess.run(command, cwd=_EXAMPLES, capture_output=True, text=True, check=True)
-    return _weights(done.stdout), float(re.findall(r'"validation_loss": ([\d.]+)', done.stdout)[-1])
+    return _weights(done.stdout), float(re.findall(r'"\w+_loss": ([\d.]+)', done.stdout)[-1])
 
 
 def _weights(output: str) -> str:
@@ -108,7 +108,8 @@ def studied(
         alone: Digest and loss of the undisturbed run.
     """
     sweep = read_sweep(file, to_run=True)
-    sweep = sweep.model_copy(update={"command": ["python", "-m", "torch.distributed.run", "train.py", *options]})
+    _, program, *_ = sweep.command or ()
+    sweep = sweep.model_copy(update={"command": ["python", "-m", "torch.distributed.run", program, *options]})
     market = SpikingMarket(zones=4, first_s=40.0, between_s=35.0, high_s=12.0).local(taken)
     began_s = time.monotonic()
     folder = begin_local(sweep, file.parent, NewRun(runs), market, policy="one-a-zone")
@@ -153,6 +154,8 @@ def main() -> None:
         alone = undisturbed(given[:2])
         runs = options.runs or Path(temporary)
         rows = [studied(_EXAMPLES / name, runs, TAKEN, given, alone) for name in ("gang.yaml", "elastic.yaml")]
+        divided = undisturbed(given[:2], 2, "sharded.py")
+        rows.append(studied(_EXAMPLES / "sharded.yaml", runs, (1, 2), given, divided))
     write_text(options.out, json.dumps({"taken": TAKEN, "jobs": [asdict(row) for row in rows]}, indent=2) + "\n")
     for row in rows:
         print(json.dumps(asdict(row)))
