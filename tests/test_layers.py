@@ -135,7 +135,7 @@ def mentions(name: str) -> set[str]:
 
 def entry_points() -> set[str]:
     """What a user, DVC, Prefect or a machine starts or imports by name."""
-    found = {"ebbtide", "ebbtide.cli.main", "ebbtide.trial", "ebbtide.trial_torch"}
+    found = {"ebbtide", "ebbtide.cli.main", "ebbtide.trial", "ebbtide.trial_torch", "ebbtide.trial_sharded"}
     found |= {verb.module if "." in verb.module else f"ebbtide.cli.{verb.module}" for verb in VERBS}
     found |= {
         name for name in MODULES if re.fullmatch(r"ebbtide_papers\.\w+\.command|(flows|pipelines)\.\w+", name)

@@ -108,7 +108,7 @@ def studied(
         alone: Digest and loss of the undisturbed run.
     """
     sweep = read_sweep(file, to_run=True)
-    _, program, *_ = sweep.command or ()
+    program = next(word for word in sweep.command or () if word.endswith(".py"))
     sweep = sweep.model_copy(update={"command": ["python", "-m", "torch.distributed.run", program, *options]})
     market = SpikingMarket(zones=4, first_s=40.0, between_s=35.0, high_s=12.0).local(taken)
     began_s = time.monotonic()
