@@ -77,7 +77,9 @@ def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "because", [lambda: 1 / 0, lambda: "because", "because", lambda: [Alternative("wait")]], ids=str
+    "because",
+    [lambda: 1 / 0, lambda: "because", "because", lambda: [Alternative("wait")]],
+    ids=["raises", "gives text", "is text", "gives a list"],
 )
 def test_a_reason_that_cannot_be_made_ends_no_run(because: object) -> None:
     outcome = replay(Scripted({Wake.START: request_because(because)}), [job(100)], history(CALM))
